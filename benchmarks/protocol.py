@@ -60,7 +60,7 @@ def cost(take: Take) -> Cost:
         LATENCY.frame(latency_rows(curves([take]))), {event.event_id for event in take.events}
     )
     (row,) = measured_rows(latency, [EPSILON])
-    visits = [event.data for event in take.of(LatencyMeasured)]
+    visits = [event.data for event in take.events_of(LatencyMeasured)]
     warm_up = sum(
         visit.protocol.warmup * len(visit.wall_us) // visit.protocol.forwards
         for visit in visits
@@ -72,10 +72,10 @@ def cost(take: Take) -> Cost:
         if isinstance(visit.protocol, Paper) and visit.round == 0
     )
     timed = sum(len(visit.wall_us) for visit in visits)
-    end = take.of(RunFinished)[-1].data
+    end = take.events_of(RunFinished)[-1].data
     return Cost(
         row=row,
-        forwards=warm_up + timed + 2 * len(take.of(WorkCounted)),
+        forwards=warm_up + timed + 2 * len(take.events_of(WorkCounted)),
         wall_s=end.wall_s,
         overhead=1 - (end.timed_s or 0.0) / end.wall_s,
     )

@@ -168,7 +168,7 @@ def main(results: str, prompts: str, model: str, take: str = "1") -> None:
         files={weights_sha256(path): path},
     )  # fmt: skip
     sweep = read_take(layout, take_name(SCOPE, stream, int(take), plan))
-    for line in report_lines(tuning, sweep.of(DecodeMeasured)):
+    for line in report_lines(tuning, sweep.events_of(DecodeMeasured)):
         print(line)
 
 

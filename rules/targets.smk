@@ -4,14 +4,15 @@ A platform's target makes all its tables and figures. The target of a study, bac
 makes sealed takes alone.
 """
 
-for platform in PIPELINE.config.platforms:
+# Not `platform`: these are globals of Snakemake's own module, which has that name.
+for platform_name in PIPELINE.config.platforms:
 
     rule:
         name:
-            platform
+            platform_name
         input:
-            PIPELINE.table(platform, "validation", "sensitivity"),
-            f"{RESULTS}/figures/{platform}/figures.json",
+            PIPELINE.table(platform_name, "validation", "sensitivity"),
+            f"{RESULTS}/figures/{platform_name}/figures.json",
 
 
 for target, receipts in PIPELINE.targets.items():

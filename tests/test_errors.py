@@ -72,7 +72,7 @@ def test_every_reason_is_told_at_once() -> None:
     second = Refusal("hf_quant_config.json", "b", "is odd", "Mend b")
     refusals = Refusals()
     for each in (first, second, first):
-        with refusals.gathered():
+        with refusals.collect():
             raise RefusedError([each])
     with pytest.raises(RefusedError) as told:
         refusals.check()

@@ -127,7 +127,7 @@ def test_the_guide_tells_which_adapters_never_ran():
         (event.data.setting.module, event.data.setting.backend)
         for scope in scopes - {"public", "sources"}
         for take in read_scope(Layout(ROOT / "results"), scope)
-        for event in take.of(LatencyMeasured)
+        for event in take.events_of(LatencyMeasured)
         if event.data.timer == "cuda_events"
     }
     rows = re.findall(

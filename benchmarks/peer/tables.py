@@ -44,8 +44,8 @@ def copy_without(systems: Path, copy: Path, module: str, fold: int) -> int:
     for path in _tables(systems, module):
         target = copy / path.relative_to(systems)
         target.parent.mkdir(parents=True, exist_ok=True)
-        for other in path.parent.glob("*.yaml"):
-            shutil.copyfile(other, target.parent / other.name)
+        for listing in path.parent.glob("*.yaml"):
+            shutil.copyfile(listing, target.parent / listing.name)
         rows = pl.read_parquet(path)
         remaining = _without(rows, module, fold)
         remaining.write_parquet(target, compression="snappy")

@@ -60,7 +60,7 @@ def test_mistakes_are_errors_to_catch(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(ConfigError, match="unrecognized arguments: --colour red"):
         nearfree.predict("qwen3_8b", "h200", colour="red")
     for n, latency in (([], []), ([1, 1], [1.0, 1.0]), ([1, 2], [1.0]), ([1], [0.0])):
-        with pytest.raises(ConfigError, match="no curve"):
+        with pytest.raises(ConfigError, match="are not a curve"):
             nearfree.boundary(n, latency)
     for epsilon in (float("nan"), -1.0, float("inf")):
         with pytest.raises(ConfigError, match="tolerance"):

@@ -119,7 +119,7 @@ def test_a_simulated_platform_is_probed_and_measured(call: Call, site: Path) -> 
     assert code == 0
     assert "h20/ffn/1-" in out
     takes = read_scope(Layout(site / "simulated"), "h20", stream="ffn")
-    assert {event.data.timer for event in takes[0].of(LatencyMeasured)} == {"simulated"}
+    assert {event.data.timer for event in takes[0].events_of(LatencyMeasured)} == {"simulated"}
 
 
 def test_a_piped_plan_takes_its_curve_file_by_option(call: Call, site: Path) -> None:

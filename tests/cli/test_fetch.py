@@ -14,7 +14,7 @@ from nearfree.config.files import Config
 from nearfree.core.modules.engine import EngineStudy
 from nearfree.engines.files import cached_weights, prebuilt_folder
 from nearfree.errors import LockError
-from nearfree.log.document import alone
+from nearfree.log.document import locked_file
 from nearfree.log.line import sha256
 from nearfree.measure import engine_files
 from nearfree.sources import engine_builds
@@ -228,7 +228,7 @@ def test_one_process_at_a_time_renews_the_lock(
 ) -> None:
     """While another one writes it nothing is read, which would be lost."""
     monkeypatch.chdir(tmp_path)
-    with alone(LOCK):
+    with locked_file(LOCK):
         code, out, err = call("fetch", "--lock")
     assert (code, out) == (2, "")
     assert f"{LOCK} is being written by another process" in err

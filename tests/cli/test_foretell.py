@@ -86,7 +86,9 @@ def test_experts_are_told_by_routing_and_k(probed: Path, call: Call) -> None:
 def test_without_modules_nothing_is_written(probed: Path, call: Call) -> None:
     """Before its modules were measured the command ends with one message, and may be repeated."""
     before = everything(probed / "results")
-    one_message(call("foretell", "cpu", "small"), "qkv projection of small was not measured apart")
+    one_message(
+        call("foretell", "cpu", "small"), "qkv projection of small was not measured in isolation"
+    )
     assert everything(probed / "results") == before
     assert call("measure", "cpu", "small_modules")[0] == 0
     assert call("foretell", "cpu", "small")[0] == 0

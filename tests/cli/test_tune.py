@@ -19,7 +19,7 @@ from nearfree.errors import ConfigError, StoppedError
 from nearfree.log.events import DecodeMeasured, DraftsTraced
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
-from nearfree.measure.visits import silent, stoppable
+from nearfree.measure.visits import no_progress, stoppable
 
 from cli.test_measure_engine import written
 
@@ -112,7 +112,7 @@ def test_a_signal_in_a_step_that_is_sealed_begins_no_other(monkeypatch: pytest.M
     """SIGTERM in the last round of T(N) is not lost: the trace is not begun."""
 
     def sealed(*_: object) -> None:
-        with stoppable(silent) as told:
+        with stoppable(no_progress) as told:
             os.kill(os.getpid(), signal.SIGTERM)
             told(1.0)
 
@@ -205,9 +205,11 @@ def test_a_tuning_from_nothing_and_again(
     takes = read_scope(Layout(results), "cpu")
     lookups, by_k, defaults = 4 + 1, (2 + 2 + 1) * 7, 4
     """Those that one trace answers for; K up to 8 of those that remember; and their defaults."""
-    assert sum(len(take.of(DraftsTraced)) for take in takes) == 2 * (lookups + by_k + defaults)
+    assert sum(len(take.events_of(DraftsTraced)) for take in takes) == 2 * (
+        lookups + by_k + defaults
+    )
     assert len(first["gain"]["over_defaults"]) == 5
-    assert any(take.of(DecodeMeasured) for take in takes)
+    assert any(take.events_of(DecodeMeasured) for take in takes)
     main_ends([*words[:-2], "--format", "text"])
     said = capsys.readouterr().out
     assert "verdict: " in said

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.core.batching import forwards, taking_turns, together
+from nearfree.core.batching import batched_steps, slot_schedule, split_forwards
 from nearfree.core.drafting import Steps
 
 LISTS = st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=6)
@@ -21,7 +21,7 @@ def test_every_step_of_every_text_runs_once_and_no_slot_waits(
     left = [list(rows) for rows in lists]
     slots: dict[int, int] = {}
     began = []
-    for step in together([steps(rows) for rows in lists], batch):
+    for step in batched_steps([steps(rows) for rows in lists], batch):
         assert set(step) <= set(range(batch))
         for slot, (text, rows) in step.items():
             began += [text] if text not in slots else []
@@ -42,7 +42,7 @@ def test_a_text_that_ended_leaves_its_slot_before_the_next_step() -> None:
         return done[text] == lengths[text]
 
     held = []
-    for step in taking_turns(4, 2, lambda slot, text: started.append((slot, text)), ended):
+    for step in slot_schedule(4, 2, lambda slot, text: started.append((slot, text)), ended):
         held.append(step)
         for text in step:
             if text is not None:
@@ -54,7 +54,7 @@ def test_a_text_that_ended_leaves_its_slot_before_the_next_step() -> None:
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6))
 def test_forwards_hold_all_rows(rows: list[int]) -> None:
     """Their rows are those of the call; equally many of each sequence are one forward."""
-    found = list(forwards(rows))
+    found = list(split_forwards(rows))
     assert sum(found) == sum(rows)
     assert 0 not in found
     assert len(found) <= sum(each > 0 for each in rows)
@@ -64,7 +64,7 @@ def test_forwards_hold_all_rows(rows: list[int]) -> None:
 
 def test_forwards_take_equally_many_rows_of_neighbours() -> None:
     """What is left of a sequence, and a sequence beyond an idle one, is a forward of its own."""
-    assert list(forwards([1, 3])) == [2, 2]
-    assert list(forwards([4, 1, 2])) == [3, 3, 1]
-    assert list(forwards([2, 0, 2])) == [2, 2]
-    assert list(forwards([0, 5])) == [5]
+    assert list(split_forwards([1, 3])) == [2, 2]
+    assert list(split_forwards([4, 1, 2])) == [3, 3, 1]
+    assert list(split_forwards([2, 0, 2])) == [2, 2]
+    assert list(split_forwards([0, 5])) == [5]

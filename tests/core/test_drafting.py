@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from nearfree.backends.builds import builds
-from nearfree.core.candidates import candidates, drafters, own_default, own_defaults
+from nearfree.core.candidates import candidates, default_drafting, default_draftings, drafters
 from nearfree.core.drafting import (
     Available,
     Drafter,
     Drafting,
     Steps,
-    agreed,
-    looked_up,
+    agreed_length,
+    lookup_draft,
     replay,
-    usable,
+    verified_drafts,
 )
 from nearfree.errors import ConfigError
 
@@ -46,25 +46,32 @@ def from_c(tokens: Sequence[int], n: int, m: int) -> list[int]:
 def test_ngram_simple_is_llama_cpps(tokens: list[int], n: int, m: int) -> None:
     """What is looked up and left out is what the engine's own function drafts."""
     drafting = Drafting(drafter="ngram_simple", k=m, ngram_max=n, ngram_min=n)
-    offered = looked_up(tokens, m, drafting) if len(tokens) > n else ()
-    used = usable(drafting, len(offered), len(tokens), 100)
+    offered = lookup_draft(tokens, m, drafting) if len(tokens) > n else ()
+    used = verified_drafts(drafting, len(offered), len(tokens), 100)
     assert list(offered[:used]) == from_c(tokens, n, m)
 
 
 def test_a_lookup_takes_the_longest_n_gram_and_its_latest_place() -> None:
     """Two tokens that stood together count before one; `first` takes the first place instead."""
     tokens = [7, 8, 1, 9, 8, 2, 7, 8, 3, 7, 8]
-    assert list(looked_up(tokens, 2, LOOKUP)) == [3, 7]
+    assert list(lookup_draft(tokens, 2, LOOKUP)) == [3, 7]
     first = Drafting(drafter="prompt_lookup", k=2, ngram_max=2, ngram_min=1, first=True)
-    assert list(looked_up(tokens, 2, first)) == [1, 9]
-    assert list(looked_up([5, 8, 4, 8], 2, LOOKUP)) == [4, 8]
-    assert list(looked_up([1, 2, 3], 2, LOOKUP)) == []
+    assert list(lookup_draft(tokens, 2, first)) == [1, 9]
+    assert list(lookup_draft([5, 8, 4, 8], 2, LOOKUP)) == [4, 8]
+    assert list(lookup_draft([1, 2, 3], 2, LOOKUP)) == []
 
 
 def test_a_cut_ends_at_the_largest_edge_that_the_draft_fills() -> None:
     """Drafts end where 1 + d rows are an edge, and below the first edge there are none."""
     drafting = Drafting(drafter="prompt_lookup", k=9, ngram_max=1, ngram_min=1, edges=(4, 8))
-    assert [usable(drafting, d, 100, 100) for d in (0, 2, 3, 6, 7, 9)] == [0, 0, 3, 3, 7, 7]
+    assert [verified_drafts(drafting, d, 100, 100) for d in (0, 2, 3, 6, 7, 9)] == [
+        0,
+        0,
+        3,
+        3,
+        7,
+        7,
+    ]
 
 
 def test_a_draft_that_is_cut_is_not_filled_up() -> None:
@@ -93,15 +100,15 @@ def run(
     rows, accepted = [], []
     while len(tokens) < limit and tokens[-1]:
         known = [*prompt, *tokens]
-        offered = looked_up(known, drafting.k, drafting) if drafting.k else ()
-        drafts = offered[: usable(drafting, len(offered), len(known), limit - len(tokens))]
+        offered = lookup_draft(known, drafting.k, drafting) if drafting.k else ()
+        drafts = offered[: verified_drafts(drafting, len(offered), len(known), limit - len(tokens))]
         chosen: list[int] = []
         for place in range(len(drafts) + 1):
             chosen.append(model([*known, *drafts[:place]]))
             if place == len(drafts) or chosen[-1] != drafts[place] or not chosen[-1]:
                 break
         rows.append(1 + len(drafts))
-        accepted.append(agreed(drafts, chosen))
+        accepted.append(agreed_length(drafts, chosen))
         tokens += chosen
     return tokens, Steps(rows=tuple(rows), accepted=tuple(accepted))
 
@@ -109,13 +116,13 @@ def run(
 def traced(prompt: list[int], output: list[int], drafting: Drafting, longest: int) -> Available:
     """Return what a lookup offers over an output."""
     offers = [
-        looked_up([*prompt, *output[:done]], longest, drafting) for done in range(1, len(output))
+        lookup_draft([*prompt, *output[:done]], longest, drafting) for done in range(1, len(output))
     ]
     return Available(
         prompt_tokens=len(prompt),
         longest=longest,
         drafted=tuple(map(len, offers)),
-        agreed=tuple(agreed(each, output[at:]) for at, each in enumerate(offers, start=1)),
+        agreed=tuple(agreed_length(each, output[at:]) for at, each in enumerate(offers, start=1)),
     )
 
 
@@ -201,26 +208,26 @@ def test_a_default_is_weighed_with_its_own_k_alone() -> None:
 def test_a_default_is_what_the_release_says() -> None:
     """Lengths come from the release's own options; without them there is no default."""
     said = {"draft.n_max": 3, "ngram_simple.size_n": 12, "ngram_simple.size_m": 48}
-    lookup = own_default(said, "prompt_lookup")
+    lookup = default_drafting(said, "prompt_lookup")
     assert lookup == Drafting(drafter="ngram_simple", k=48, ngram_max=12, ngram_min=12)
-    assert own_default(said, "draft_model") == Drafting(drafter="draft_model", k=3)
-    assert own_default({}, "prompt_lookup") is None
-    assert own_default(said, "none") is None
+    assert default_drafting(said, "draft_model") == Drafting(drafter="draft_model", k=3)
+    assert default_drafting({}, "prompt_lookup") is None
+    assert default_drafting(said, "none") is None
 
 
 def test_each_type_has_its_default() -> None:
     """What the pinned releases say, type by type; one that drafts otherwise is not taken."""
     for build in builds("llama_cpp").values():
-        simple, map_k, map_k4v, mod, cache = own_defaults(build.speculation)
+        simple, map_k, map_k4v, mod, cache = default_draftings(build.speculation)
         assert [(each.label, each.k) for each in (simple, map_k, map_k4v)] == [
             ("ngram_simple 12", 48), ("ngram_map_k 12", 48), ("ngram_map_k4v 12", 48),
         ]  # fmt: skip
         assert (mod.label, mod.k) == ("ngram_mod 24 from 48", 64)
         assert (cache.label, cache.k) == ("ngram_cache 1-4", 8)
-        assert own_default(build.speculation, "prompt_lookup") == simple
+        assert default_drafting(build.speculation, "prompt_lookup") == simple
         hits = {**build.speculation, "ngram_map_k4v.min_hits": 2}
-        assert map_k4v not in own_defaults(hits)
-    assert own_defaults({}) == ()
+        assert map_k4v not in default_draftings(hits)
+    assert default_draftings({}) == ()
 
 
 def test_what_remembers_has_a_trace_for_each_k() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nearfree.core.drafting import REMEMBERING, Drafter, Drafting, Steps, agreed, replay
-from nearfree.core.memories import followed, memory_of, next_drafts
+from nearfree.core.drafting import REMEMBERING, Drafter, Drafting, Steps, agreed_length, replay
+from nearfree.core.memories import memory_of, next_drafts, trace_memory
 from nearfree.errors import ConfigError
 
 from core.test_drafting import a_model, run
@@ -48,14 +48,14 @@ def test_a_trace_of_a_known_output_is_the_real_run(
             chosen.append(model([*known, *drafts[:place]]))
             if place == len(drafts) or chosen[-1] != drafts[place] or not chosen[-1]:
                 break
-        taken = agreed(drafts, chosen)
+        taken = agreed_length(drafts, chosen)
         if drafts:
             memory.accept(taken)
         rows.append(1 + len(drafts))
         accepted.append(taken)
         tokens += chosen
     assert tokens == plain
-    known_steps = replay(followed(drafting, prompt, plain, limit), drafting, len(plain), limit)
+    known_steps = replay(trace_memory(drafting, prompt, plain, limit), drafting, len(plain), limit)
     assert known_steps == Steps(rows=tuple(rows), accepted=tuple(accepted))
 
 
@@ -71,7 +71,7 @@ def test_drafts_never_go_beyond_k_or_the_output(
 ) -> None:
     """A step drafts K tokens at most, leaves room for the one it chooses, and offers known ones."""
     prompt, output = text[:4], text[4 : 4 + limit]
-    offered = followed(of(drafter, n, k), prompt, output, limit)
+    offered = trace_memory(of(drafter, n, k), prompt, output, limit)
     for done, (drafted, right) in enumerate(
         zip(offered.drafted, offered.agreed, strict=True), start=1
     ):
@@ -105,7 +105,7 @@ def step_lines(drafting: Drafting) -> Iterator[str]:
         said = []
         while done < len(output):
             drafts = next_drafts(memory, [*prompt, *output[:done]], len(output) - done)
-            right = agreed(drafts, output[done:])
+            right = agreed_length(drafts, output[done:])
             if drafts:
                 memory.accept(right)
             said.append(f"{done}:{right}:{''.join(f'{token},' for token in drafts)} ")
@@ -136,5 +136,5 @@ def test_drafts_are_those_of_the_release(drafting: Drafting, digest: str) -> Non
 
 def test_what_remembers_nothing_is_refused() -> None:
     """A lookup of the text alone has no memory."""
-    with pytest.raises(ConfigError, match="ngram_simple 2 remembers nothing"):
+    with pytest.raises(ConfigError, match="ngram_simple 2 has no memory"):
         memory_of(Drafting(drafter="ngram_simple", k=2, ngram_max=2, ngram_min=2), [1])

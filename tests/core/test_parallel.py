@@ -1,7 +1,7 @@
 """Degrees of parallelism: what they make of a deployment's GPUs."""
 
 import pytest
-from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.errors import ConfigError
 
 
@@ -23,6 +23,6 @@ def test_gpus_are_those_of_all_stages_and_experts_are_cut_over_the_rest(
 
 
 def test_ep_divides_the_ranks_that_share_the_experts() -> None:
-    assert ALONE.ep == 1
+    assert ONE_GPU.ep == 1
     with pytest.raises(ConfigError, match="ep 3 does not divide the 8 ranks"):
         Parallel(tp=4, dp=2, ep=3)

@@ -10,9 +10,9 @@ from nearfree.core.precision import (
     ELEMENT_BYTES,
     FORMATS,
     GROUPS,
-    LEFT_PLAIN,
     PLAIN,
     QUANTISED,
+    UNQUANTISED,
     Dtype,
     Override,
     Product,
@@ -44,15 +44,15 @@ def test_scales_are_counted(dtype: str, size: float) -> None:
 @given(st.sampled_from(PLAIN))
 def test_a_plain_dtype_holds_throughout(dtype: str) -> None:
     """A format without scales that is set for all leaves no matrix and no cache out."""
-    assert Override(dtype=dtype).of(OWN) == uniform(dtype)  # type: ignore[arg-type]
+    assert Override(dtype=dtype).apply(OWN) == uniform(dtype)  # type: ignore[arg-type]
 
 
 @given(st.sampled_from([dtype for dtype in DTYPES if dtype not in PLAIN]))
 def test_routers_and_heads_stay_plain(dtype: str) -> None:
     """Weights in a format with scales are all but the router's and the LM head's."""
-    asked = Override(weights=dtype).of(OWN)  # type: ignore[arg-type]
+    asked = Override(weights=dtype).apply(OWN)  # type: ignore[arg-type]
     for kind in QUANTISED:
-        stored = "bfloat16" if kind in LEFT_PLAIN else dtype
+        stored = "bfloat16" if kind in UNQUANTISED else dtype
         assert getattr(asked, kind).weights == stored
     assert (asked.plain, asked.kv) == ("bfloat16", "bfloat16")
 
@@ -71,21 +71,21 @@ def test_routers_and_heads_stay_plain(dtype: str) -> None:
 )
 def test_what_enters_a_product(asked: Override, product: tuple[str, str]) -> None:
     """Weights enter products of their format; those of 4 bits in groups are unpacked."""
-    assert asked.of(OWN).ffn == Product(*product)  # type: ignore[arg-type]
+    assert asked.apply(OWN).ffn == Product(*product)  # type: ignore[arg-type]
 
 
 @given(st.sampled_from(DTYPES))
 def test_the_cache_is_asked_for_by_itself(dtype: str) -> None:
     """Another format of the cache changes nothing else."""
-    asked = Override(kv=dtype).of(OWN)  # type: ignore[arg-type]
+    asked = Override(kv=dtype).apply(OWN)  # type: ignore[arg-type]
     assert asked.kv == dtype
-    assert Override(kv="bfloat16").of(asked) == OWN
+    assert Override(kv="bfloat16").apply(asked) == OWN
 
 
 def test_plain_weights_enter_no_product_of_fewer_bits() -> None:
     """Activations alone quantise nothing: the message says what to give."""
     with pytest.raises(ConfigError, match=r"bfloat16 weights enter no product.*--weights float8"):
-        Override(activations="float8").of(OWN)
+        Override(activations="float8").apply(OWN)
 
 
 @pytest.mark.parametrize(
@@ -109,32 +109,36 @@ def test_quantised_weights_enter_no_product_in_a_format_that_lacks_their_values(
         Override(weights=weights, dtype=activations),
     ):
         with pytest.raises(ConfigError, match=said):
-            asked.of(OWN)
+            asked.apply(OWN)
     with pytest.raises(ConfigError, match=said):
-        Override(activations=activations).of(Override(weights=weights).of(OWN))
+        Override(activations=activations).apply(Override(weights=weights).apply(OWN))
 
 
 def test_activations_are_those_of_what_is_quantised() -> None:
     """Of a model whose experts alone have scales the experts take them, and the rest stays."""
     own = replace(OWN, experts=Product("mxfp4", "bfloat16"))
-    asked = Override(activations="float8").of(own)
+    asked = Override(activations="float8").apply(own)
     assert asked == replace(own, experts=Product("mxfp4", "float8"))
 
 
 def test_a_model_s_own_precision_is_kept() -> None:
     """Where nothing is asked for, the files' precision holds."""
-    own = Override(weights="int4", kv="float8").of(OWN)
-    assert Override().of(own) == own
-    assert Override(activations="float16").of(own).ffn == Product("int4", "float16")
+    own = Override(weights="int4", kv="float8").apply(OWN)
+    assert Override().apply(own) == own
+    assert Override(activations="float16").apply(own).ffn == Product("int4", "float16")
 
 
 def test_roles_of_their_own_follow_what_is_asked_for() -> None:
     """A role's formats are replaced as those of its kind are, and kept where nothing is asked."""
     own = replace(OWN, roles=(("output projection", Product("nvfp4", "nvfp4")),))
-    assert Override().of(own).of("attention", "output projection") == Product("nvfp4", "nvfp4")
-    assert Override().of(own).of("attention", "qkv projection") == Product("bfloat16", "bfloat16")
-    asked = Override(weights="int4").of(own)
-    assert asked.of("attention", "output projection") == Product("int4", "bfloat16")
+    assert Override().apply(own).formats_of("attention", "output projection") == Product(
+        "nvfp4", "nvfp4"
+    )
+    assert Override().apply(own).formats_of("attention", "qkv projection") == Product(
+        "bfloat16", "bfloat16"
+    )
+    asked = Override(weights="int4").apply(own)
+    assert asked.formats_of("attention", "output projection") == Product("int4", "bfloat16")
     assert {each for kind, each in asked.products if kind == "attention"} == {
         Product("int4", "bfloat16")
     }
@@ -159,25 +163,25 @@ PARTED = replace(
 
 def test_layers_of_a_role_are_parted_by_the_formats_that_they_have() -> None:
     """Layers with formats of their own have those in place of the role's, all others the role's."""
-    first, second = PARTED.parted("qkv projection", (0, 1, 2))
+    first, second = PARTED.split_by_format("qkv projection", (0, 1, 2))
     assert first == (PARTED, (0, 2))
     assert second[1] == (1,)
     assert dict(second[0].roles) == {"qkv projection": NARROW, "output projection": WIDE}
     assert len(second[0].roles) == 2
-    assert list(PARTED.parted("gate", (0, 1))) == [(PARTED, (0, 1))]
-    assert list(OWN.parted("qkv projection", (0, 1))) == [(OWN, (0, 1))]
+    assert list(PARTED.split_by_format("gate", (0, 1))) == [(PARTED, (0, 1))]
+    assert list(OWN.split_by_format("qkv projection", (0, 1))) == [(OWN, (0, 1))]
 
 
 def test_what_some_layers_have_apart_follows_what_is_asked_for() -> None:
     """Formats of single layers are kept where nothing is asked, and changed as their kind's are."""
-    assert Override().of(PARTED) == PARTED
-    asked = Override(weights="int4").of(PARTED)
+    assert Override().apply(PARTED) == PARTED
+    asked = Override(weights="int4").apply(PARTED)
     unpacked = Product("int4", "float8")
     assert asked.apart == (
         ("qkv projection", unpacked, (1, 3)),
         ("output projection", unpacked, (0,)),
     )
-    assert Override().of(OWN).apart is UNSET
+    assert Override().apply(OWN).apart is UNSET
     assert ("attention", NARROW) in PARTED.products
 
 

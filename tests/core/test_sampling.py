@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.core.sampling import drawn, draws
+from nearfree.core.sampling import draws, sampled_token
 
 LOGITS = st.lists(st.floats(-30, 30), min_size=1, max_size=9).map(np.array)
 HEATS = st.floats(0.05, 20)
@@ -16,7 +16,7 @@ def test_a_token_is_drawn_where_the_number_falls(
     """Its share of the line from 0 to 1 is its probability, in the order of ids."""
     shares = np.exp((logits - logits.max()) / heat)
     shares /= shares.sum()
-    token = drawn(logits, heat, draw)
+    token = sampled_token(logits, heat, draw)
     assert shares[:token].sum() <= draw + 1e-9
     assert draw < shares[: token + 1].sum() + 1e-9
     assert shares[token] > 0
@@ -27,7 +27,7 @@ def test_next_to_no_heat_is_greedy(logits: np.ndarray, draw: float) -> None:
     """The best token has all of the probability, or those as good as it share that."""
     whole = np.round(logits)
     for heat in (1e-3, 5e-324):
-        assert whole[drawn(whole, heat, draw)] == whole.max()
+        assert whole[sampled_token(whole, heat, draw)] == whole.max()
 
 
 @given(LOGITS, HEATS)
@@ -36,7 +36,7 @@ def test_the_largest_number_draws_the_last_token_that_may_come(
 ) -> None:
     """However sums are rounded, it is a token, and one with a probability."""
     scaled = np.append(logits, -np.inf)
-    assert scaled[drawn(scaled, heat, np.nextafter(1.0, 0.0))] > -np.inf
+    assert scaled[sampled_token(scaled, heat, np.nextafter(1.0, 0.0))] > -np.inf
 
 
 def test_many_draws_have_the_probabilities_of_the_softmax() -> None:
@@ -44,7 +44,7 @@ def test_many_draws_have_the_probabilities_of_the_softmax() -> None:
     logits, heat = np.array([0.0, 1.0, 2.5]), 0.7
     shares = np.exp(logits / heat) / np.exp(logits / heat).sum()
     numbers = draws(0, "a" * 64, 20_000)
-    counts = np.bincount([drawn(logits, heat, each) for each in numbers], minlength=3)
+    counts = np.bincount([sampled_token(logits, heat, each) for each in numbers], minlength=3)
     spread = np.sqrt(len(numbers) * shares * (1 - shares))
     assert (np.abs(counts - len(numbers) * shares) < 4 * spread).all()
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
-from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent, runs
 from nearfree.decoders.attention_uses import DELTA_GATES, DELTA_IN, DELTA_OUT, LATENTS, state_role
 from nearfree.decoders.caveats import caveats
@@ -471,7 +471,7 @@ def test_kimi_k3_has_full_gates_and_experts_in_a_latent(tmp_path: Path) -> None:
     assert rank[LATENTS] == (7168, 2112 + 12 * 128)
 
 
-def products(decoder: Decoder, parallel: Parallel = ALONE) -> dict[str, tuple[int, int]]:
+def products(decoder: Decoder, parallel: Parallel = ONE_GPU) -> dict[str, tuple[int, int]]:
     """Return inputs and outputs of a decoder's products by their role."""
     asked = {"batch": 1, "context": 64, "attention": BackendRelease("vllm_mla", "0.33.0")}
     moe = {"moe": BackendRelease("sglang", "0.5.23"), "routing": "balanced", "parallel": parallel}

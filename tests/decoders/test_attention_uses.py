@@ -92,7 +92,7 @@ def test_a_chunk_ends_the_growth_with_context(tmp_path: Path) -> None:
 
 def test_gates_as_wide_as_heads_are_a_product_in_the_format_of_attention(tmp_path: Path) -> None:
     """Trinity's gates are no part of the product of queries, and are quantised as it is."""
-    precision = uniform("bfloat16").changed(
+    precision = uniform("bfloat16").with_products(
         lambda product, kind: Product("float8", "float8") if kind == "attention" else product
     )
     uses = of(read(tmp_path, "afmoe"), precision=precision)

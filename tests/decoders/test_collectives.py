@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.collective import sent_bytes
-from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import Dtype
 from nearfree.decoders.collectives import (
     ATTENTION_SUM,
@@ -53,7 +53,7 @@ def told(uses: tuple[ModuleUse, ...]) -> dict[str, tuple[int, str | None, int | 
 
 def test_one_gpu_has_none() -> None:
     """On one GPU nothing is sent."""
-    assert collectives(SPARSE, ALONE, batch=3, engine=VLLM) == ()
+    assert collectives(SPARSE, ONE_GPU, batch=3, engine=VLLM) == ()
 
 
 def test_tensor_parallel() -> None:

@@ -90,7 +90,7 @@ def test_another_format_may_be_asked_for(tmp_path: Path) -> None:
     assert file.around == uniform("float16")
     (why,) = file.mixed
     assert why.reason.endswith("no forward here has: q8_0 (86% of all)")
-    asked = Override(dtype="bfloat16").of(uniform("float16"))
+    asked = Override(dtype="bfloat16").apply(uniform("float16"))
     assert weights_bytes(file, asked) == 2 * parameters(file)
 
 

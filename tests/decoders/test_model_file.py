@@ -116,7 +116,7 @@ def test_what_is_stored_is_known_of_a_refused_forward(tmp_path: Path) -> None:
     assert file.decoder is None
     assert parameters(file) > 0
     assert file.precision is not None
-    assert file.precision.said(file.main)["weights"] == "float8_block"
+    assert file.precision.named_formats(file.main)["weights"] == "float8_block"
 
 
 def test_layers_left_out_are_said(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_products_of_attention_have_formats_of_their_own(tmp_path: Path) -> None
     file = read_model_file(write(tmp_path, change("llama", quantization_config=left_out)))
     assert file.mixed == ()
     assert file.precision is not None
-    (quantised,) = {file.precision.of("ffn", "Dense FFN")}
+    (quantised,) = {file.precision.formats_of("ffn", "Dense FFN")}
     assert quantised.weights == "float8_block"
-    formats = {role: file.precision.of("attention", role).weights for role in (QKV, OUTPUT)}
+    formats = {role: file.precision.formats_of("attention", role).weights for role in (QKV, OUTPUT)}
     assert formats == {QKV: "bfloat16", OUTPUT: "float8_block"}
     assert [role for role, _ in file.precision.roles] in ([OUTPUT], [QKV])
 
@@ -165,13 +165,13 @@ def test_layers_of_a_product_may_have_formats_of_their_own(tmp_path: Path) -> No
     assert file.precision is not None
     plain, quantised = ("bfloat16", "bfloat16"), ("float8_block", "float8_block")
     assert file.precision.apart == ((QKV, plain, (1, 4)),)
-    assert file.precision.of("attention", QKV) == quantised
-    assert [(own.of("attention", QKV), layers) for own, layers in
-            file.precision.parted(QKV, tuple(range(6)))] == [
+    assert file.precision.formats_of("attention", QKV) == quantised
+    assert [(own.formats_of("attention", QKV), layers) for own, layers in
+            file.precision.split_by_format(QKV, tuple(range(6)))] == [
         (quantised, (0, 2, 3, 5)), (plain, (1, 4)),
     ]  # fmt: skip
-    asked = Override(weights="float8", activations="float8").of(file.precision)
-    assert {own.of("attention", QKV) for own, _ in asked.parted(QKV, (0, 1))} == {
+    asked = Override(weights="float8", activations="float8").apply(file.precision)
+    assert {own.formats_of("attention", QKV) for own, _ in asked.split_by_format(QKV, (0, 1))} == {
         ("float8", "float8")
     }
     some = FP8 | {"modules_to_not_convert": ["model.layers.1.self_attn.q_proj"]}
@@ -199,7 +199,7 @@ def test_a_layer_of_entries_has_one_format(tmp_path: Path) -> None:
     file = read_model_file(write(tmp_path, shape))
     assert file.mixed == file.refusals == ()
     assert file.precision is not None
-    assert file.precision.of("attention", LAYER) == ("float8_block", "float8_block")
+    assert file.precision.formats_of("attention", LAYER) == ("float8_block", "float8_block")
     assert (file.precision.experts.weights, file.precision.kv) == ("mxfp4", "float8")
     plain = FP8 | {"modules_to_not_convert": ["wo_b"]}
     other = read_model_file(write(tmp_path, shape | {"quantization_config": plain}))
@@ -212,7 +212,7 @@ def test_other_weights_have_other_bytes(weights: Any) -> None:
     """Asked for in another format, a model takes that format's bytes where engines quantise."""
     file = read_model_file(Path(__file__).parents[2] / "config" / "models" / "qwen3_8b.json")
     assert file.precision is not None
-    asked = Override(weights=weights).of(file.precision)
+    asked = Override(weights=weights).apply(file.precision)
     found = sum(
         each.elements
         * (ELEMENT_BYTES[getattr(asked, each.kind).weights] if hasattr(asked, each.kind) else 2)
@@ -229,7 +229,7 @@ def test_products_about_a_state_take_the_format_of_attention(
     path = write(tmp_path, change(model_type))
     file = read_model_file(path)
     assert file.precision is not None
-    asked = Override(weights="float8").of(file.precision)
+    asked = Override(weights="float8").apply(file.precision)
     found = {
         kind: sum(each.size_bytes for each in file.stored(asked) if each.kind == kind)
         for kind in ("attention", "state")

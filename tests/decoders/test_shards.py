@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.moe_ffn import local_experts
 from nearfree.core.modules.registry import kind_of
-from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import DTYPES, uniform
 from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped
 from nearfree.decoders.attention_uses import (
@@ -146,7 +146,7 @@ def test_parts_of_all_ranks_are_the_whole(
     if kind == "mimo_v2_flash":  # both kinds have one head of keys a rank then: one product
         assume(parallel.tp < 4)
     batch = requests * parallel.ranks * (decoder.experts.experts if decoder.experts else 1)
-    whole, part = (roles(decoder, each, of, batch, dtype) for each in (ALONE, parallel))
+    whole, part = (roles(decoder, each, of, batch, dtype) for each in (ONE_GPU, parallel))
     assert [*whole] == [*part]
     ranks, tp = parallel.ranks, parallel.tp
     alike = ranks if of.over_all else tp

@@ -104,7 +104,7 @@ def test_verdicts_that_follow_from_sizes(
     else:
         file = find_model_file(CONFIG, model)
     assert file.precision is not None
-    taken = needs(file, Override(weights=weights).of(file.precision))
+    taken = needs(file, Override(weights=weights).apply(file.precision))
     assert taken is not None
     count, memory_gb = gpus
     found = memory(taken, memory_gb, parallel=Parallel(tp=count))
@@ -116,7 +116,7 @@ def test_verdicts_that_follow_from_sizes(
 def test_what_little_room_is_left_is_said(tmp_path: Path) -> None:
     """A thousand billion weights leave eight GPUs room for few requests: the number is finite."""
     file = read_model_file(write(tmp_path, SHAPES["kimi_k2"]))
-    taken = needs(file, Override(weights="float8_block").of(uniform("bfloat16")))
+    taken = needs(file, Override(weights="float8_block").apply(uniform("bfloat16")))
     assert taken is not None
     found = memory(taken, H200, parallel=Parallel(tp=8), context=32768)
     assert found.fits
@@ -159,7 +159,7 @@ def test_what_ranks_hold_is_the_whole(
     """
     file = read_model_file(write(tmp_path, SMALL[kind]))
     assert file.precision is not None
-    taken = needs(file, Override(weights=weights).of(file.precision))
+    taken = needs(file, Override(weights=weights).apply(file.precision))
     assert taken is not None
     held = static_load(taken, parallel, engine)
     whole = sum(each.size_bytes for each in taken.weights)
@@ -395,7 +395,7 @@ def test_a_record_that_is_larger_than_its_elements_is_said(tmp_path: Path) -> No
     for kind in ("deepseek_v32", "deepseek_v3"):
         file = read_model_file(write(tmp_path, change(kind, **sizes)))
         for kv in ("bfloat16", "float8"):
-            taken = needs(file, Override(kv=kv).of(uniform("bfloat16")))
+            taken = needs(file, Override(kv=kv).apply(uniform("bfloat16")))
             assert taken is not None
             said[kind, kv] = [each for each in taken.notes if "latents in float8" in each]
     (note,) = said.pop(("deepseek_v32", "float8"))
@@ -423,7 +423,7 @@ def test_a_compressor_keeps_positions_that_are_no_entry_yet(tmp_path: Path, tp: 
     Entries of 4 positions overlap, so that a state is twice as wide, and so is an indexer's.
     """
     path = write(tmp_path, change("deepseek_v4", head_dim=512, index_head_dim=128))
-    taken = needs(read_model_file(path), Override(kv="float8").of(uniform("bfloat16")))
+    taken = needs(read_model_file(path), Override(kv="float8").apply(uniform("bfloat16")))
     assert taken is not None
     held = 2 * 8 * 2 * 2 * (512 + 128) + 2 * 128 * 2 * 512
     none = structs.replace(taken, cache=tuple(e for e in taken.cache if not e.state_elements))

@@ -15,7 +15,7 @@ from nearfree.engines.files import library_folder, weights_path
 from nearfree.engines.library import Library, load
 from nearfree.engines.llama_cpp import Context, Model
 from nearfree.log.line import sha256
-from nearfree.measure.engine_files import ensure_files, missing
+from nearfree.measure.engine_files import ensure_files, missing_files
 
 STUDY = "llama_cpp_smollm2"
 ENGINE, RELEASE = "llama_cpp", "3.22.1"
@@ -38,7 +38,7 @@ def real(request: pytest.FixtureRequest) -> Real:
     config = Config(CONFIG)
     study = config.studies[STUDY]
     assert isinstance(study, EngineStudy)
-    if lacking := missing(config, study):
+    if lacking := missing_files(config, study):
         if request.config.getoption("-m") == "not slow":
             pytest.skip(f"{' and '.join(lacking)} is not here: `nearfree fetch` gets it")
         list(ensure_files(config, study))

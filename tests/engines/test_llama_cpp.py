@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from nearfree.core.batching import forwards
+from nearfree.core.batching import split_forwards
 from nearfree.engines.library import Library
 from nearfree.engines.llama_cpp import Context, Model
 from nearfree.errors import EvidenceError
@@ -193,7 +193,7 @@ def test_a_call_over_several_sequences_is_as_many_forwards_as_is_said(
         made.decode_all({sequence: (0, [9]) for sequence in range(3)})
         once, asked[0] = asked[0], 0
         made.decode_all({place: (1, [9] * each) for place, each in enumerate(rows) if each})
-        assert asked[0] == once * len(list(forwards(rows)))
+        assert asked[0] == once * len(list(split_forwards(rows)))
     finally:
         made.close()
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from nearfree.core.batching import together
+from nearfree.core.batching import batched_steps
 from nearfree.core.drafting import Drafting, replay
-from nearfree.core.memories import followed
+from nearfree.core.memories import trace_memory
 from nearfree.core.sampling import draws
 from nearfree.engines.generation import GENERATORS, GeneratorOptions, make_generator
 from nearfree.engines.llama_cpp import Context, Model, SequenceTokens
@@ -83,7 +83,7 @@ def test_output_and_steps_are_those_that_are_replayed(
     drafted = generator.decode(prompt, drafting, LIMIT, numbers)
     assert drafted.tokens == plain.tokens
     available = (
-        followed(drafting, prompt, plain.tokens, LIMIT)
+        trace_memory(drafting, prompt, plain.tokens, LIMIT)
         if drafting.remembers
         else generator.drafts(prompt, plain.tokens, structs.replace(drafting, k=16))
     )
@@ -120,7 +120,7 @@ def test_texts_that_are_decoded_at_once_are_those_of_each_alone(
     for prompt, own in zip(prompts, numbers, strict=True):
         plain = generator.decode(prompt, Drafting(), LIMIT, own).tokens
         available = (
-            followed(drafting, prompt, plain, LIMIT)
+            trace_memory(drafting, prompt, plain, LIMIT)
             if drafting.remembers
             else generator.drafts(prompt, plain, structs.replace(drafting, k=16))
         )
@@ -139,7 +139,7 @@ def test_texts_that_are_decoded_at_once_are_those_of_each_alone(
     assert [each.tokens for each in found] == outputs
     assert [each.steps for each in found] == lists
     assert calls == [
-        {slot: rows for slot, (_, rows) in step.items()} for step in together(lists, 2)
+        {slot: rows for slot, (_, rows) in step.items()} for step in batched_steps(lists, 2)
     ]
     assert all(each.wall_s >= each.draft_s for each in found)
 

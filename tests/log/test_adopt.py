@@ -7,7 +7,7 @@ import pytest
 from conftest import make_plan, write_take
 from msgspec.structs import replace
 from nearfree.errors import DamageError, EvidenceError, LogError
-from nearfree.log.adopt import adopt, adopted, retire
+from nearfree.log.adopt import adopt, adopted_takes, retire
 from nearfree.log.evidence import read_take
 from nearfree.log.ledger import read_chain, write_ledger
 from nearfree.log.line import sha256
@@ -62,10 +62,10 @@ def files(layout: Layout, *takes: TakeName) -> set[str]:
 def test_a_scope_enters_the_index(layout: Layout, config: Path) -> None:
     """All takes of a scope and a ledger are added although git ignores their folder."""
     mine = layout.takes("cpu")
-    assert adopted(layout) == set()
+    assert adopted_takes(layout) == set()
     assert adopt(layout, config, "cpu") == mine
     assert tracked() == files(layout, *mine) | {"results/ledger/000001.json"}
-    assert adopted(layout) == set(mine)
+    assert adopted_takes(layout) == set(mine)
     (ledger,) = read_chain(layout.ledgers)
     assert set(ledger.seals) == {str(take) for take in mine}
     assert damage(layout.root) == []
@@ -193,11 +193,11 @@ def test_a_retired_take_leaves_the_repository(layout: Layout, config: Path) -> N
     assert not ours & tracked()
     assert not any(Path(name).exists() for name in ours)
     assert not receipt.exists()
-    assert adopted(layout) == {moe, *layout.takes("h20")}
+    assert adopted_takes(layout) == {moe, *layout.takes("h20")}
     first, second, third = read_chain(layout.ledgers)
     assert third.retired == {str(dense): digest}
     assert str(dense) in first.seals.keys() & second.seals.keys()
-    assert {*map(str, adopted(layout))} == third.seals.keys()
+    assert {*map(str, adopted_takes(layout))} == third.seals.keys()
     assert damage(layout.root) == []
     told = [each.message for each in verify(layout.root).findings]
     assert told == [f"lists {dense} as the first; a later one retired it"]

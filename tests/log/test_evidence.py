@@ -134,8 +134,8 @@ def test_a_take_gives_its_events_by_type(layout: Layout) -> None:
     """The events of one type come in order; of a type that is not there, none come."""
     write_payloads(layout, name(), PLAN, make_latency(0, 2), make_latency(0, 1))
     take = read_take(layout, name())
-    assert [event.data.n for event in take.of(LatencyMeasured)] == [2, 1]
-    assert take.of(RunFailed) == []
+    assert [event.data.n for event in take.events_of(LatencyMeasured)] == [2, 1]
+    assert take.events_of(RunFailed) == []
 
 
 def test_the_run_that_sealed_a_take_dates_it(layout: Layout) -> None:

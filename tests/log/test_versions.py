@@ -69,21 +69,21 @@ def test_the_golden_versions_hold_every_old_version(takes: list[Take]) -> None:
 
 def test_readers_see_the_newest_version_alone(takes: list[Take]) -> None:
     """`Take.of` the newest struct gives events of every version, upcast."""
-    (first,), (second,) = (take.of(ConstantsCalibrated) for take in takes[:2])
+    (first,), (second,) = (take.events_of(ConstantsCalibrated) for take in takes[:2])
     assert first.type_name == "nearfree.constants.calibrated.v1"
     assert second.type_name == "nearfree.constants.calibrated.v2"
     assert first.data.dtypes == ("bfloat16", "float16")
     assert second.data == structs.replace(first.data, dtypes=("bfloat16",))
-    (old,), (new,) = (take.of(BandsCalibrated) for take in takes[2:4])
+    (old,), (new,) = (take.events_of(BandsCalibrated) for take in takes[2:4])
     assert old.type_name == "nearfree.bands.calibrated.v1"
     assert old.data == new.data
     assert old.data.bands[0].hit is None
-    (alone,), (one,) = (take.of(DecodeMeasured) for take in takes[4:6])
+    (alone,), (one,) = (take.events_of(DecodeMeasured) for take in takes[4:6])
     assert alone.type_name == "nearfree.decode.measured.v1"
     assert one.type_name == "nearfree.decode.measured.v2"
     assert alone.data == one.data
     assert alone.data.batch == 1
-    (plain,), (steps,) = (take.of(KernelReferenced) for take in takes[6:])
+    (plain,), (steps,) = (take.events_of(KernelReferenced) for take in takes[6:])
     assert plain.type_name == "nearfree.kernel.referenced.v1"
     assert steps.type_name == "nearfree.kernel.referenced.v2"
     assert (plain.data.stepped, steps.data.stepped) == (False, True)

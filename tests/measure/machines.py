@@ -12,7 +12,7 @@ from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.measure.protocols import run
 from nearfree.measure.rounds import whole_rounds
-from nearfree.measure.visits import Bench, Point, Progress, silent
+from nearfree.measure.visits import Bench, Point, Progress, no_progress
 
 TICK = 10.0
 
@@ -75,7 +75,7 @@ def take(
     plan: MeasurePlan,
     kernel: FakeKernel,
     timer: FakeTimer | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Seal:
     """Make sure that a plan is sealed, by its own protocol on a scripted machine."""
 
@@ -103,4 +103,4 @@ def bench(kernel: FakeKernel, plan: MeasurePlan, timer: FakeTimer) -> tuple[Benc
         events: tuple[object, ...] = ()
 
     point = Point(make_setting(), 1, 4, kernel)  # type: ignore[arg-type]
-    return Bench(Nowhere(), timer, plan.protocol, silent), point  # type: ignore[arg-type]
+    return Bench(Nowhere(), timer, plan.protocol, no_progress), point  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from nearfree.core.setting import Setting
 from nearfree.hardware.clocks import Sample
 from nearfree.log.events import DeviceState
 from nearfree.measure.protocols import Search, run_adaptive
-from nearfree.measure.visits import Bench, Point, silent
+from nearfree.measure.visits import Bench, Point, no_progress
 
 _SETTING = Setting(module="dense_ffn", backend="simulated", dtype="float32", d_model=1, d_ff=1)
 _US = 1000.0
@@ -130,7 +130,7 @@ def search(
     """Run the adaptive protocol on a simulated machine, T(N) = `curve` times T(1)."""
     machine = Machine(curve, noise, seed)
     points = [Point(_SETTING, grid[0], n, machine) for n in grid]  # type: ignore[arg-type]
-    bench = Bench(Memory(), machine, protocol, silent)  # type: ignore[arg-type]
+    bench = Bench(Memory(), machine, protocol, no_progress)  # type: ignore[arg-type]
     run_adaptive(bench, points, protocol)
     held = Search(grid[0], {}, [])
     for visit in bench.history:

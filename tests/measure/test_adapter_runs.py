@@ -9,7 +9,7 @@ from nearfree.core.plan import MeasurePlan
 from nearfree.errors import EvidenceError
 from nearfree.log.names import Layout
 from nearfree.log.take import OpenTake
-from nearfree.measure.adapter_runs import adapter_runs, never_run, refuse_never_run
+from nearfree.measure.adapter_runs import adapter_runs, refuse_never_run, untested_adapters
 
 PLAN = make_plan(backend="torch")
 MODEL: dict[str, Any] = {"module": "model", "backend": "flash_attn", "model": "small"}
@@ -66,7 +66,7 @@ def test_a_cpu_needs_no_proof(layout: Layout) -> None:
 def test_what_never_ran_is_listed() -> None:
     """Each adapter is listed with each kind of device that it has not run on."""
     every = sum(len(adapter.devices) for adapter in ADAPTERS)
-    assert len(never_run(set())) == every
-    left = never_run({("dense_ffn", "torch", "cpu")})
+    assert len(untested_adapters(set())) == every
+    left = untested_adapters({("dense_ffn", "torch", "cpu")})
     assert len(left) == every - 1
     assert ("torch", "cuda") in {(a.backend, d) for a, d in left if a.module == "dense_ffn"}

@@ -11,7 +11,7 @@ from derive.tables.logs import write_probe
 from derive.tune.tuned import LOADED, SOURCES, about, asked, available, decode
 from msgspec import structs
 from nearfree.config.prompts import Prompt
-from nearfree.core.drafting import Available, Drafting, offers
+from nearfree.core.drafting import Available, Drafting, trace_offers
 from nearfree.core.plan import DecodePlan
 from nearfree.derive.tune.plans import trace_plan
 from nearfree.derive.tune.replayed import traces_of
@@ -65,7 +65,7 @@ class Rounding:
 
     def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Available:
         """Look drafts up."""
-        return offers(prompt, output, drafting, ())
+        return trace_offers(prompt, output, drafting, ())
 
     def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
         """Note which storage was asked."""
@@ -124,7 +124,7 @@ def test_a_difference_is_asked_of_the_weights_that_made_it(
     )
     plan, name = planned(*runs, traced=False)
     measure_decodes(layout, "cpu", name.stream, 1, plan, prompts=PROMPTS, files={})
-    ran = [event.data for event in read_take(layout, name).of(DecodeMeasured)]
+    ran = [event.data for event in read_take(layout, name).events_of(DecodeMeasured)]
     drafted = [each for each in ran if each.drafting.k]
     assert engine.asked == [each.drafting.repack for each in drafted]
     assert {(each.output_tokens, each.same_tokens, each.margin) for each in drafted} == {

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from nearfree.core.protocols import Interleaved
 from nearfree.errors import HardwareError
 from nearfree.log.names import Layout
-from nearfree.log.reader import no_collection
+from nearfree.log.reader import gc_paused
 
 from measure.machines import TICK, FakeKernel, FakeTimer, bench, measured, take
 
@@ -90,6 +90,6 @@ def test_the_cycle_collector_is_away_and_comes_back() -> None:
         seen.append(gc.isenabled())
         raise HardwareError("the GPU failed", remedy="Run it again")
 
-    with pytest.raises(HardwareError), no_collection():
+    with pytest.raises(HardwareError), gc_paused():
         fail()
     assert (seen, gc.isenabled()) == ([False], True)

@@ -151,7 +151,7 @@ def test_a_common_factor_does_not_matter(
 def test_a_module_that_was_not_measured_is_named(compose: object) -> None:
     """Without one of its modules nothing is said of a model."""
     rest = [use for use in MODULES if use.role != FFN]
-    with pytest.raises(EvidenceError, match="Dense FFN was not measured apart"):
+    with pytest.raises(EvidenceError, match="Dense FFN was not measured in isolation"):
         compose(MODULES, timed(rest, lambda _, n: n), 1, 0.2)  # type: ignore[operator]
 
 

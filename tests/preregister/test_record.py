@@ -85,7 +85,7 @@ def foretold(layout: Layout, plans: Plans, study: str, take: int = 1) -> list[Pr
     plan = plans.foretell(f"{study}_foretold")
     foretell(layout, "cpu", f"{study}_foretold", take, plan)
     name = take_name("cpu", f"{study}_foretold", take, plan)
-    return [event.data for event in read_take(layout, name).of(PredictionRecorded)]
+    return [event.data for event in read_take(layout, name).events_of(PredictionRecorded)]
 
 
 def test_each_setting_tolerance_and_way_is_on_record(layout: Layout, plans: Plans) -> None:
@@ -168,7 +168,9 @@ def test_without_modules_nothing_is_sealed(layout: Layout, plans: Plans) -> None
     """Where nothing was measured apart it can be repeated afterwards, as if never asked."""
     write_probe(layout)
     before = everything(layout)
-    with pytest.raises(EvidenceError, match="qkv projection of small was not measured apart") as no:
+    with pytest.raises(
+        EvidenceError, match="qkv projection of small was not measured in isolation"
+    ) as no:
         foretold(layout, plans, "small")
     assert "_modules" in no.value.remedy
     assert everything(layout) == before
@@ -185,7 +187,7 @@ def test_each_module_must_be_measured(layout: Layout, plans: Plans) -> None:
     assert visits
     write_events(layout, "small_modules", plan, visits)
     before = everything(layout)
-    with pytest.raises(EvidenceError, match="the attention of small was not measured apart"):
+    with pytest.raises(EvidenceError, match="the attention of small was not measured in isolation"):
         foretold(layout, plans, "small")
     assert everything(layout) == before
 
@@ -195,7 +197,7 @@ def test_what_was_never_sampled_is_not_measured(layout: Layout, plans: Plans) ->
     write_probe(layout)
     write_events(layout, "small_modules", plans.measure("small_modules"), [])
     before = everything(layout)
-    with pytest.raises(EvidenceError, match="was not measured apart yet"):
+    with pytest.raises(EvidenceError, match="was not measured in isolation yet"):
         foretold(layout, plans, "small")
     assert everything(layout) == before
 

@@ -64,7 +64,7 @@ def ended(
     for each in struck:
         if each.fault in faults:
             take = read_take(site.layout, each.take)
-            yield each, take, [event.data for event in take.of(RunStarted)]
+            yield each, take, [event.data for event in take.events_of(RunStarted)]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

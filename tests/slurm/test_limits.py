@@ -46,7 +46,7 @@ def test_a_job_killed_for_memory_gets_twice_as_much_the_next_time(slurm, site):
     said = (slurm.folder / f"{killed.node}.log").read_text()
     assert re.search(rf"{killed.id}.* exceeded (?:job )?memory limit", said, re.IGNORECASE)
     (take,) = site.takes(PLATFORM, "long")
-    assert {run.data.scheduler.job_id for run in take.of(RunStarted)} <= {killed.id, done.id}
+    assert {run.data.scheduler.job_id for run in take.events_of(RunStarted)} <= {killed.id, done.id}
 
 
 @pytest.fixture

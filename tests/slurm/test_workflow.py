@@ -75,7 +75,7 @@ def test_the_log_says_which_job_it_was(jobs, site):
     for platform, (partition, node, gpus) in PLACES.items():
         for rule, stream in (("probe", "hardware"), ("measure", "dense_ffn")):
             (take,) = site.takes(platform, stream)
-            (started,) = (event.data for event in take.of(RunStarted))
+            (started,) = (event.data for event in take.events_of(RunStarted))
             job = started.scheduler
             assert (job.system, job.job_id) == ("slurm", submitted[f"{rule} {platform}"].id)
             assert (job.partition, job.node) == (partition, node)

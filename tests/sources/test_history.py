@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from nearfree.errors import BusyError, ConfigError
-from nearfree.log.document import alone
+from nearfree.log.document import locked_file
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.history import (
     Lock,
@@ -144,5 +144,8 @@ def test_what_another_process_wrote_meanwhile_stays(tmp_path: Path) -> None:
     for package in ("vllm", "sglang"):
         renew_lock(path, package, [Release(version="1.0", meanings={"tile": "a"})])
     assert set(read_lock(path).rules) == {"vllm", "sglang"}
-    with alone(path), pytest.raises(BusyError, match=r"rules\.lock is being written by another"):
+    with (
+        locked_file(path),
+        pytest.raises(BusyError, match=r"rules\.lock is being written by another"),
+    ):
         renew_lock(path, "vllm", [])

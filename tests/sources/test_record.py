@@ -107,7 +107,9 @@ def test_takes_of_the_first_form_are_still_read() -> None:
     """An old take has no other sizes, and its rows are those of the newest take."""
     takes = sorted(read_scope(LOG, SOURCES, stream="vllm_0_9_1"), key=lambda each: each.order)
     assert len(takes) >= 2
-    old, new = ([event.data for event in take.of(TunedIndexed)] for take in (takes[0], takes[-1]))
+    old, new = (
+        [event.data for event in take.events_of(TunedIndexed)] for take in (takes[0], takes[-1])
+    )
     assert [(e.file, e.tokens, e.block_size_m) for e in old] == [
         (e.file, e.tokens, e.block_size_m) for e in new
     ]

@@ -121,7 +121,7 @@ class Refusals:
         self.found: list[Refusal] = []
 
     @contextmanager
-    def gathered(self) -> Iterator[None]:
+    def collect(self) -> Iterator[None]:
         """Collect the refusals raised inside the `with` block, and continue after it."""
         try:
             yield

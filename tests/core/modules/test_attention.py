@@ -11,7 +11,7 @@ from nearfree.core.modules.attention import (
     M_ATTN,
     idle_compute,
     principle_terms,
-    printed,
+    printed_granularity,
 )
 from nearfree.core.modules.kind import Granularity
 from nearfree.core.setting import Setting
@@ -93,7 +93,7 @@ def test_m_attn_as_printed(backend: str, api: str | None, rows: int | None) -> N
     """Of FlashAttention-2 over a cache and FlashInfer's fa2, for elements of 16 bits."""
     given = Setting(module="attention", backend=backend, dtype="float16", api=api)
     if rows is not None:
-        assert printed(given).rows == rows
+        assert printed_granularity(given).rows == rows
         given = structs.replace(given, dtype="float8")
     with pytest.raises(EvidenceError, match="prints no M_attn"):
-        printed(given)
+        printed_granularity(given)

@@ -9,11 +9,11 @@ from nearfree.core.modules.collective import (
     MULTICAST,
     ONE_SHOT,
     RING,
-    busiest,
-    busiest_of,
+    load_imbalance,
     payload_bytes,
     sent_bytes,
-    sent_share,
+    sent_ratio,
+    setting_imbalance,
 )
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.setting import Setting
@@ -39,12 +39,12 @@ def ring(gpus: int, *, rounds: int) -> float:
 @given(GPUS)
 def test_what_is_sent_is_what_the_steps_send(gpus: int) -> None:
     """A gather is one trip around the ring, an all-reduce two, one shot reads all other buffers."""
-    assert sent_share("all_gather", gpus) == pytest.approx(ring(gpus, rounds=1))
-    assert sent_share("reduce_scatter", gpus) == pytest.approx(ring(gpus, rounds=1))
-    assert sent_share("all_reduce", gpus, RING) == pytest.approx(ring(gpus, rounds=2))
-    assert sent_share("all_reduce", gpus, ONE_SHOT) == gpus - 1
-    assert sent_share("all_reduce", gpus, MULTICAST) == pytest.approx(1 + 1 / gpus)
-    assert sent_share("send", gpus) == 1
+    assert sent_ratio("all_gather", gpus) == pytest.approx(ring(gpus, rounds=1))
+    assert sent_ratio("reduce_scatter", gpus) == pytest.approx(ring(gpus, rounds=1))
+    assert sent_ratio("all_reduce", gpus, RING) == pytest.approx(ring(gpus, rounds=2))
+    assert sent_ratio("all_reduce", gpus, ONE_SHOT) == gpus - 1
+    assert sent_ratio("all_reduce", gpus, MULTICAST) == pytest.approx(1 + 1 / gpus)
+    assert sent_ratio("send", gpus) == 1
 
 
 def test_bytes_are_those_of_rows() -> None:
@@ -72,7 +72,7 @@ def test_the_busiest_rank_has_most(loads: Sequence[int], ranks: int) -> None:
 
     Each expert is some rank's, and the first ranks have one more where they are not as many.
     """
-    found = busiest(loads, ranks)
+    found = load_imbalance(loads, ranks)
     held = [len(loads) // ranks + (rank < len(loads) % ranks) for rank in range(ranks)]
     parts = [sum(loads[sum(held[:rank]) : sum(held[: rank + 1])]) for rank in range(ranks)]
     assert found * sum(loads) / ranks == pytest.approx(max(parts) if sum(loads) else 0)
@@ -81,11 +81,11 @@ def test_the_busiest_rank_has_most(loads: Sequence[int], ranks: int) -> None:
 
 def test_routing_says_the_busiest_rank() -> None:
     """Skewed routing sends all to the first k experts, which are the first rank's here."""
-    assert busiest_of(DISPATCH) == 4.0
-    assert busiest_of(REDUCE) == 1.0
+    assert setting_imbalance(DISPATCH) == 4.0
+    assert setting_imbalance(REDUCE) == 1.0
     even = Setting(**{name: getattr(DISPATCH, name) for name in DISPATCH.__struct_fields__}
                    | {"routing": "balanced"})  # fmt: skip
-    assert busiest_of(even) == 1.0
+    assert setting_imbalance(even) == 1.0
     assert sent_bytes(DISPATCH, 1) == 4 * sent_bytes(even, 1)
 
 
@@ -97,10 +97,10 @@ def test_a_rank_with_one_expert_more_is_the_busiest() -> None:
     from msgspec.structs import replace
 
     uneven = replace(DISPATCH, gpus=3)
-    assert busiest_of(uneven) == 3.0
-    assert busiest_of(replace(uneven, top_k=9)) == pytest.approx(6 * 3 / 9)
-    assert busiest_of(replace(uneven, routing="balanced")) == 6 * 3 / 16
-    assert busiest_of(replace(uneven, routing=None)) == 1.0
+    assert setting_imbalance(uneven) == 3.0
+    assert setting_imbalance(replace(uneven, top_k=9)) == pytest.approx(6 * 3 / 9)
+    assert setting_imbalance(replace(uneven, routing="balanced")) == 6 * 3 / 16
+    assert setting_imbalance(replace(uneven, routing=None)) == 1.0
 
 
 def test_a_load_that_nobody_says_is_refused() -> None:

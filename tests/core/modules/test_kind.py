@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nearfree.core.modules import moe_ffn
 from nearfree.core.modules.attention import M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
-from nearfree.core.modules.kind import smallest
+from nearfree.core.modules.kind import smallest_term
 from nearfree.core.modules.model import MODEL, ffn_setting, idle_compute, principle_terms
 from nearfree.core.routing_names import Controlled
 from nearfree.errors import EvidenceError
@@ -19,7 +19,7 @@ terms = st.one_of(st.floats(0.1, 1e6), st.just(math.inf))
 @given(st.dictionaries(st.sampled_from("abc"), terms, min_size=1))
 def test_it_is_the_minimum_of_the_terms(given: dict[str, float]) -> None:
     """Of equal ones the first names it; the margin is the next one over the smallest."""
-    found, ordered = smallest(given), sorted(given.values())
+    found, ordered = smallest_term(given), sorted(given.values())
     assert found.value == ordered[0]
     assert found.names == tuple(name for name in given if given[name] == ordered[0])
     if len(ordered) > 1 and math.isfinite(ordered[0]):
@@ -43,7 +43,7 @@ def test_dense_models_of_the_deployment_table(
 ) -> None:
     """min(rho s / 2b, M_attn) is what tab:practical_lookup prints (paper, sec. 4.1)."""
     ffn = ffn_setting(dtype="bfloat16", batch=batch, experts=None, top_k=None, routing=None, d_ff=1)
-    found = smallest(principle_terms(ffn, balance, None, None, 64))
+    found = smallest_term(principle_terms(ffn, balance, None, None, 64))
     assert (round(found.value), found.names[0]) == (expected, name)
     assert idle_compute(ffn, balance) == balance / batch
 
@@ -64,7 +64,7 @@ def test_moe_models_of_the_deployment_table(
     ffn = ffn_setting(
         dtype="bfloat16", batch=1, experts=256, top_k=top_k, routing=routing, d_ff=512
     )
-    found = smallest(principle_terms(ffn, None, 16, 256, 64))
+    found = smallest_term(principle_terms(ffn, None, 16, 256, 64))
     assert (found.value, found.names[0]) == (expected, name)
 
 

@@ -14,7 +14,7 @@ from nearfree.core.modules.moe_ffn import (
     VALIDITY,
     idle_compute,
     principle_terms,
-    printed,
+    printed_granularity,
 )
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
@@ -109,9 +109,9 @@ def test_a_block_without_a_limit_has_no_term_of_validity() -> None:
 def test_m_moe_as_printed(backend: str, dtype: Any, rows: int) -> None:
     """By engine and element type; tau = E under balanced routing alone."""
     given = Setting(module="moe_ffn", backend=backend, dtype=dtype, experts=9, routing="balanced")
-    found = printed(given)
+    found = printed_granularity(given)
     assert (found.rows, found.until) == (rows, 9)
-    assert printed(structs.replace(given, routing="skewed")).until is None
+    assert printed_granularity(structs.replace(given, routing="skewed")).until is None
 
 
 @pytest.mark.parametrize(
@@ -123,4 +123,4 @@ def test_what_the_paper_does_not_print_is_named(backend: str, dtype: Any, kernel
     """Another engine, element type or kernel has no M_moe."""
     given = Setting(module="moe_ffn", backend=backend, dtype=dtype)
     with pytest.raises(EvidenceError, match="prints no M_moe"):
-        printed(given, kernel)
+        printed_granularity(given, kernel)

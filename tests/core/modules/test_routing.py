@@ -8,10 +8,10 @@ from nearfree.core.modules.routing import (
     active_experts,
     bounds,
     exponent_of,
-    first_full,
     named_routing,
     power_law_pairs,
     routed_pairs,
+    routing_baseline,
 )
 from nearfree.errors import ConfigError
 
@@ -45,12 +45,12 @@ def collected(quantiles: list[float], top_k: int, tokens: int, exponent: float) 
 def test_the_baseline_is_the_first_full_n(experts: int, batch: int, top_k: int) -> None:
     """Balanced: the baseline is the smallest N at which every expert has a token; else 1."""
     top_k = min(top_k, experts)
-    first = first_full("balanced", experts, top_k, batch)
+    first = routing_baseline("balanced", experts, top_k, batch)
     assert first * batch * top_k >= experts > (first - 1) * batch * top_k
-    assert first_full("skewed", experts, top_k, batch) == 1
-    assert first_full(None, None, None, batch) == 1
-    assert first_full("balanced", None, top_k, batch) == 1, "without experts"
-    assert first_full("balanced", experts, None, batch) == 1
+    assert routing_baseline("skewed", experts, top_k, batch) == 1
+    assert routing_baseline(None, None, None, batch) == 1
+    assert routing_baseline("balanced", None, top_k, batch) == 1, "without experts"
+    assert routing_baseline("balanced", experts, None, batch) == 1
 
 
 @given(st.integers(1, 300), st.integers(1, 300))

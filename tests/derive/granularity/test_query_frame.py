@@ -5,7 +5,7 @@ from itertools import pairwise
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.core.modules.routing import first_full
+from nearfree.core.modules.routing import routing_baseline
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.query_frame import (
     ASKED_SCHEMA,
@@ -29,10 +29,10 @@ def test_positions_rise_and_are_never_far_apart(most: int) -> None:
 @given(st.integers(1, 64), st.integers(1, 512), st.integers(1, 64))
 def test_from_the_baseline_on_every_expert_is_active(batch: int, experts: int, top_k: int) -> None:
     """Balanced routing has E / (b k) as its baseline, rounded up; other routings have 1."""
-    first = first_full("balanced", experts, top_k, batch)
+    first = routing_baseline("balanced", experts, top_k, batch)
     assert first * batch * top_k >= experts > (first - 1) * batch * top_k
-    assert first_full("skewed", experts, top_k, batch) == 1
-    assert first_full(None, None, None, batch) == 1
+    assert routing_baseline("skewed", experts, top_k, batch) == 1
+    assert routing_baseline(None, None, None, batch) == 1
 
 
 def test_a_question_is_asked_from_its_baseline_on() -> None:

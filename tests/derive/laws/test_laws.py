@@ -32,7 +32,7 @@ from derive.work_model.forms import MLA
 PRINTED = [
     event.data
     for take in read_scope(LOG, "public")
-    for event in take.of(BoundaryPublished)
+    for event in take.events_of(BoundaryPublished)
     if event.data.quantity == "n_max"
 ]
 EPSILONS = sorted({printed.epsilon or 0.0 for printed in PRINTED})

@@ -52,7 +52,9 @@ def test_what_is_on_record_is_a_row(layout: Layout) -> None:
     )
     assert (found["model"], found["baseline"], found["refusal"]) == ("small", 1, None)
     assert (found["unbounded"], found["constants"], found["in_sample"]) == (False, None, False)
-    events = {e.event_id for take in read_scope(layout, "cpu") for e in take.of(PredictionRecorded)}
+    events = {
+        e.event_id for take in read_scope(layout, "cpu") for e in take.events_of(PredictionRecorded)
+    }
     assert len(found["from_ids"]) == 2
     assert found["from_ids"][0].startswith("settings:")
     assert found["from_ids"][1] in events

@@ -76,7 +76,7 @@ def kept_kernel(*curves: Kept, source: str = SOURCE, **of: Any) -> KernelReferen
 
 def kept_events(*kernels: KernelReferenced) -> list[Event]:
     """Return kernels as events of a take that never was on disk."""
-    return make_take(*kernels, scope=PUBLIC).of(KernelReferenced)
+    return make_take(*kernels, scope=PUBLIC).events_of(KernelReferenced)
 
 
 def write_kept(layout: Layout, *kernels: KernelReferenced, take: int = 1) -> Seal:

@@ -98,7 +98,7 @@ def test_what_is_sealed_is_what_the_curves_say(log: Layout) -> None:
 def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
     """Every regime has its band over all curves that it was asked of, none of which it had."""
     (take,) = read_scope(log, PUBLIC, stream=KERNELS)
-    (event,) = take.of(BandsCalibrated)
+    (event,) = take.events_of(BandsCalibrated)
     said: BandsCalibrated = event.data
     assert (said.epsilon, said.covered) == (EPSILON, COVERED)
     found = {each.regime: each for each in said.bands}
@@ -134,7 +134,7 @@ def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
     assert calibrated(layout).plan_digest == seal.plan_digest
     ours, theirs = (
         [event.data for take in read_scope(each, PUBLIC, stream=KERNELS)
-         for kind in (KernelReferenced, BandsCalibrated) for event in take.of(kind)]
+         for kind in (KernelReferenced, BandsCalibrated) for event in take.events_of(kind)]
         for each in (log, layout)
     )  # fmt: skip
     assert ours == theirs

@@ -103,7 +103,7 @@ def sealed(layout: Layout, payload: KernelReferenced) -> Event:
     """Return the event of a payload as it is read from a sealed take."""
     put(layout, payload)
     (take,) = read_scope(layout, PUBLIC, stream=STREAM)
-    (event,) = take.of(KernelReferenced)
+    (event,) = take.events_of(KernelReferenced)
     return event
 
 

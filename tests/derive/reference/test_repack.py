@@ -53,7 +53,7 @@ def test_what_is_read_is_sealed_again_as_it_was(layout: Layout) -> None:
     assert take.started.data.plan.files == {
         str(name): sha256(layout.seal(name).read_bytes()) for name in (first, second, third)
     }
-    assert {event.data.packed for event in take.of(KernelReferenced)} == {
+    assert {event.data.packed for event in take.events_of(KernelReferenced)} == {
         each.packed for each in NEW[:4]
     }
     after, again = newest_kernels(layout)
@@ -61,7 +61,7 @@ def test_what_is_read_is_sealed_again_as_it_was(layout: Layout) -> None:
         key: replace(event.data, packed="", stepped=True) for key, event in kernels.items()
     }
     assert again.keys() == known.keys()
-    assert [event.data for event in take.of(BandsCalibrated)] == [
+    assert [event.data for event in take.events_of(BandsCalibrated)] == [
         bands(bfloat16=0.1), bands(float8=0.3),
     ]  # fmt: skip
     read = {event.rpartition(".")[0] for event in recorded_kernels(layout)}

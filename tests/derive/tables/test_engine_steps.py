@@ -74,7 +74,7 @@ def test_a_step_rests_on_what_was_loaded_and_on_its_rule(layout: Layout) -> None
     rules = {
         event.event_id: event.data.rule
         for take in read_scope(layout, "sources")
-        for event in take.of(RuleExtracted)
+        for event in take.events_of(RuleExtracted)
     }
     for row in found.to_dicts():
         ran, said = row["from_ids"]

@@ -281,7 +281,7 @@ def test_what_was_simulated_says_so() -> None:
 
 def test_a_round_that_cannot_be_is_refused() -> None:
     """A visit whose round no machine could count to is named, whoever wrote it."""
-    with pytest.raises(EvidenceError, match=r"1#2 is of round 1\d+: no take has so many"):
+    with pytest.raises(EvidenceError, match=r"1#2 is of round 1\d+: no take has that many rounds"):
         points(make_visit(10**30, 1, [1.0], [False]))
 
 

@@ -170,7 +170,7 @@ def test_a_row_names_event_latency_and_facts() -> None:
     """A counted row is made from its event, its point's latency row and the platform's row."""
     take = measured(counted(2))
     (ids,) = table([take])["from_ids"].to_list()
-    event = next(e.event_id for e in take.of(WorkCounted))
+    event = next(e.event_id for e in take.events_of(WorkCounted))
     assert ids[0] == event
     assert [name.partition(":")[0] for name in ids[1:]] == ["latency", "platforms"]
 

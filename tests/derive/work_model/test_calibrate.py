@@ -101,7 +101,7 @@ def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
 def test_an_event_is_read_as_it_was_written(log: Layout) -> None:
     """Events round-trip through JSON, and the plan is on record with the imported files."""
     (take,) = read_scope(log, PUBLIC, stream=CONSTANTS)
-    for event in take.of(ConstantsCalibrated):
+    for event in take.events_of(ConstantsCalibrated):
         assert json.decode(json.encode(event.data), type=ConstantsCalibrated) == event.data
     plan = CalibratePlan(source=STREAM, files={"a": "0"}, platforms=BOTH, epsilon=0.2, form=2)
     assert take.started.data.plan == plan

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from nearfree.core.modules.collective import MULTICAST, RING, busiest, sent_share
+from nearfree.core.modules.collective import MULTICAST, RING, load_imbalance, sent_ratio
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.work_model.all_reduce import ALGORITHMS
 from nearfree.derive.work_model.collective import EXCHANGES
@@ -74,7 +74,7 @@ def test_what_no_table_measures_is_timed_as_its_like(
     alike = {**own, "algorithm": np.where(mine, ALGORITHMS.index(like), places)}
     found = times("collective_graph", own)
     assert found == pytest.approx(times("collective_graph", alike))
-    share = sent_share("all_reduce", 8, MULTICAST if like == "multicast" else RING)
+    share = sent_ratio("all_reduce", 8, MULTICAST if like == "multicast" else RING)
     assert own["sent"][mine] == pytest.approx(share * own["payload"][mine])
 
 
@@ -126,7 +126,7 @@ def test_a_power_law_s_busiest_rank_is_missed_by_the_mean() -> None:
     """
     law = np.arange(1, 129) ** -1.2
     loads = np.random.default_rng(0).permutation(law)
-    load = busiest(loads.tolist(), 8)
+    load = load_imbalance(loads.tolist(), 8)
     given = features(**DEEPEP | {"experts": 128, "d_model": 2048, "routing": None})
     rows = 128 / given["n"][:, -1:]
     mean = times("exchange_low_latency", {**given, "sent": given["sent"] * rows})

@@ -237,7 +237,7 @@ def test_tables_of_other_takes_are_refused(root: Layout, tmp_path: Path) -> None
     write_study(root, "cpu", 2)
     write_ledger(root, root.ledgers / "local", CONFIG)
     told = refused(root, tmp_path / "out")
-    assert "made from other events/cpu than ledger 2 vouches for. Run the workflow" in told
+    assert "made from other events/cpu than ledger 2 records. Run the workflow" in told
 
 
 def test_an_earlier_ledger_has_the_tables_of_its_time(root: Layout, tmp_path: Path) -> None:
@@ -273,11 +273,11 @@ def test_tables_of_another_config_are_refused(root: Layout, tmp_path: Path) -> N
     text = (config / "config.yaml").read_text()
     (config / "config.yaml").write_text(text.replace("0.15, ", ""))
     told = refused(root, tmp_path / "out", config=config)
-    assert "config.yaml is other than ledger 1 vouches for" in told
+    assert "config.yaml is other than ledger 1 records" in told
     assert "nearfree report --as-of 1" in told
     write_ledger(root, root.ledgers / "local", config)
     told = refused(root, tmp_path / "out", config=config)
-    assert "made from other config/config.yaml:tolerances than ledger 2 vouches for" in told
+    assert "made from other config/config.yaml:tolerances than ledger 2 records" in told
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_tables_of_other_code_are_refused(
 ) -> None:
     """Where the code has changed since, only tables that were made again as of the ledger count."""
     monkeypatch.setattr("nearfree.prove.audit.ledgers.package_digest", lambda: "0" * 16)
-    assert "other code or libraries at hand ('code' was" in refused(root, tmp_path / "out")
+    assert "other code or libraries installed ('code' was" in refused(root, tmp_path / "out")
     again = root.root / "as_of" / "000001"
     for name in ("tables", "figures"):
         shutil.copytree(root.root / name, again / "results" / name)

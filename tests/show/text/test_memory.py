@@ -5,7 +5,7 @@ from typing import Any
 from decoders.files import CONFIG
 from msgspec import structs
 from nearfree.backends.names import BackendRelease
-from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.decoders.attention_kinds import Mamba2
 from nearfree.decoders.config_file import read_decoder
 from nearfree.derive.memory import Memory
@@ -44,12 +44,12 @@ def test_what_is_not_predicted_names_its_gpus() -> None:
     spread = Parallel(tp=4, dp=2, ep=8)
     sizes = ("weights", "kv", "activations", "engine", "peak", "rank")
     memory = Memory(gpus=8, **{f"{name}_bytes": 1 for name in sizes})
-    about = {"model": "m", "platform": "h200", "parallel": spread.said, "batch": 3, "context": 9}
+    about = {"model": "m", "platform": "h200", "parallel": spread.degrees, "batch": 3, "context": 9}
     (title, *_) = unanswered_lines(
         Unanswered(about=about, precision=None, memory=memory, refusals=())
     )
     assert title == "m on 8 h200 (tp 4, dp 2, ep 8), batch 3, context 9"
-    assert shared("h200", ALONE.said) == "h200"
+    assert shared("h200", ONE_GPU.degrees) == "h200"
 
 
 def test_what_no_tensor_parallelism_holds_may_be_held_otherwise() -> None:

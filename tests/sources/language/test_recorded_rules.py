@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 RULES = {
     (rule.inputs, tuple((each.when, each.value) for each in rule.branches), rule.functions): rule
     for take in read_scope(Layout(ROOT / "results"), "sources")
-    for rule in (event.data for event in take.of(RuleExtracted))
+    for rule in (event.data for event in take.events_of(RuleExtracted))
     if rule.inputs
 }
 """Rules by their texts, of which releases share most."""

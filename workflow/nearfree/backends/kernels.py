@@ -19,7 +19,7 @@ from nearfree.backends.moe_kernels import (
 )
 from nearfree.backends.sglang_moe_kernels import SGLANG
 from nearfree.backends.vllm_moe_kernels import VLLM
-from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.errors import EvidenceError
 
 SELECTIONS = (*VLLM, *SGLANG)
@@ -109,7 +109,7 @@ class Checkpoint(NamedTuple):
     compressed: bool | None = None
     group: int | None = None
     wide: bool = False
-    parallel: Parallel = ALONE
+    parallel: Parallel = ONE_GPU
     named: str | None = None
 
 

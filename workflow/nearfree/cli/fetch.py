@@ -65,12 +65,12 @@ def _write_lock() -> int:
     import msgspec
 
     from nearfree.backends.builds import LOCK, locked
-    from nearfree.log.document import alone, replace
+    from nearfree.log.document import locked_file, replace
     from nearfree.sources.engine_builds import read_build
     from nearfree.sources.fetching.cache import Cache, default_cache
 
     engine, cache = "llama_cpp", Cache(default_cache())
-    with alone(LOCK):
+    with locked_file(LOCK):
         locked_builds = locked()
         locked_builds[engine] = {
             release: read_build(release, prebuilt=build.prebuilt, cache=cache)

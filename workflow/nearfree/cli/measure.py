@@ -273,10 +273,10 @@ def run_campaign(args: argparse.Namespace) -> int:
     raw = sys.stdin.buffer.read() if args.orders == "-" else Path(args.orders).read_bytes()
     orders = read_orders(raw.decode(errors="replace"), args.orders)
     need_torch()
-    from nearfree.measure.visits import silent, stoppable
+    from nearfree.measure.visits import no_progress, stoppable
 
     failed = 0
-    with stoppable(silent) as go_on:
+    with stoppable(no_progress) as go_on:
         for number, order in enumerate(orders):
             go_on(number / len(orders))
             if args.deadline and time.monotonic() - start > args.deadline:

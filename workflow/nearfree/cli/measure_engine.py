@@ -102,7 +102,7 @@ def measure_in_environment(
 
     from msgspec import json
 
-    from nearfree.measure.visits import on_sigterm, stopped
+    from nearfree.measure.visits import on_sigterm, stop_error
 
     environment = ready_environment(plan.environment)
     command = [str(environment.python), "-m", "nearfree", "measure", scope, stream]
@@ -115,7 +115,7 @@ def measure_in_environment(
             process.kill()
             raise
     if process.returncode == -signal.SIGTERM:
-        raise stopped()
+        raise stop_error()
     return process.returncode
 
 

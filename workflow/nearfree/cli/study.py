@@ -82,7 +82,7 @@ def run_foretell(args: argparse.Namespace) -> int:
 
     from nearfree.config.plans import Plans
     from nearfree.core.label import AXES, label, ordered
-    from nearfree.core.plan import FORETOLD_SUFFIX
+    from nearfree.core.plan import PREDICTIONS_SUFFIX
     from nearfree.log.events import PredictionRecorded
     from nearfree.log.evidence import read_take
     from nearfree.log.take import take_name
@@ -91,13 +91,15 @@ def run_foretell(args: argparse.Namespace) -> int:
 
     axes = ordered(AXES, "context", "batch", "routing")
     config, scope = local_scope(args)
-    stream = f"{args.study.removesuffix(FORETOLD_SUFFIX)}{FORETOLD_SUFFIX}"
+    stream = f"{args.study.removesuffix(PREDICTIONS_SUFFIX)}{PREDICTIONS_SUFFIX}"
     take = args.take or config.take(scope, stream)
     plan = Plans(config, scope).foretell(stream)
     layout = layout_of(args)
     seal = foretell(layout, scope, stream, take, plan)
     print_seal(seal)
-    for event in read_take(layout, take_name(scope, stream, take, plan)).of(PredictionRecorded):
+    for event in read_take(layout, take_name(scope, stream, take, plan)).events_of(
+        PredictionRecorded
+    ):
         prediction = event.data
         if prediction.epsilon == config.site.epsilon:
             where = label(structs.asdict(prediction.setting), axes)

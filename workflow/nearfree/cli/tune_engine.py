@@ -54,12 +54,12 @@ class Job(NamedTuple):
 
 def tune(args: argparse.Namespace) -> int:
     """Run the steps that are not sealed yet, and print the answer."""
-    from nearfree.measure.visits import silent, stoppable
+    from nearfree.measure.visits import no_progress, stoppable
     from nearfree.show.text.tune import document, tune_text
 
     job = _job(args)
     print(f"results: {job.layout.root}; prompts and outputs: {_texts(job)}", file=sys.stderr)
-    with stoppable(silent) as go_on:
+    with stoppable(no_progress) as go_on:
         forward_takes = [_measure_forwards(job, job.forwards, f"1/{_STEPS} T(N)")]
         if job.draft:
             go_on(0)
@@ -82,7 +82,7 @@ def _job(args: argparse.Namespace) -> Job:
 
     from nearfree.backends.builds import build_of
     from nearfree.config.prompts import read_prompts, shipped_prompts
-    from nearfree.core.candidates import drafters, own_default, own_defaults
+    from nearfree.core.candidates import default_drafting, default_draftings, drafters
     from nearfree.derive.tune.plans import Subject
     from nearfree.engines.generation import GENERATORS, refuse_batch, refuse_sampling
     from nearfree.engines.threads import refuse_threads, usable_cpus
@@ -101,7 +101,7 @@ def _job(args: argparse.Namespace) -> Job:
     drafter = _drafter(args)
     config, release = config_of(args), default_release(args.engine)
     build = build_of(args.engine, release)
-    lookups = own_defaults(build.speculation) if drafter == "prompt_lookup" else ()
+    lookups = default_draftings(build.speculation) if drafter == "prompt_lookup" else ()
     sources = drafters(args.engine, drafter, lookups)
     texts = args.prompts or shipped_prompts()
     prompts = read_prompts(texts)
@@ -148,7 +148,7 @@ def _job(args: argparse.Namespace) -> Job:
         forwards=forwards,
         draft=draft,
         sources=sources,
-        default=_with_threads(own_default(build.speculation, drafter), max(threads)),
+        default=_with_threads(default_drafting(build.speculation, drafter), max(threads)),
         defaults=tuple(structs.replace(lookup, threads=max(threads)) for lookup in lookups),
     )
 

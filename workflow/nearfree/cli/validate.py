@@ -309,7 +309,7 @@ def _truth(
 
 
 def _filtered(args: argparse.Namespace, source: str, truth: "Truth", layout: "Layout") -> "Truth":
-    """Return the truth of the select settings; ConfigError if there are none."""
+    """Return the truth of the chosen settings; ConfigError if there are none."""
     from nearfree.derive.score.narrowing import select, unseen_platforms, without_fitted
     from nearfree.derive.work_model.constants import recorded_constants
     from nearfree.derive.work_model.own import recorded_own
@@ -323,7 +323,7 @@ def _filtered(args: argparse.Namespace, source: str, truth: "Truth", layout: "La
 
 
 def _filters_line(args: argparse.Namespace) -> "Iterator[str]":
-    """Yield a line with the select filters."""
+    """Yield a line with the chosen filters."""
     parts = [f"{name} {', '.join(getattr(args, name))}" for name in _FILTERS if getattr(args, name)]
     parts += ["platforms that constants were not calibrated on"] if args.unseen else []
     parts += [f"N of {args.least_n} or more"] if args.least_n > 1 else []

@@ -17,10 +17,10 @@ from nearfree.config.yaml_file import entries, read_entries, read_file
 from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.registry import STUDIES
-from nearfree.core.modules.routing import SPREADS
+from nearfree.core.modules.routing import LAW_ROUTINGS
 from nearfree.core.modules.study import StudyBase
 from nearfree.core.names import Name
-from nearfree.core.plan import FORETOLD_SUFFIX, MODULES_SUFFIX, PROFILE_SUFFIX, Sweep
+from nearfree.core.plan import MODULES_SUFFIX, PREDICTIONS_SUFFIX, PROFILE_SUFFIX, Sweep
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.core.routing_names import Controlled
@@ -31,7 +31,7 @@ from nearfree.derive.stages import COMMANDS
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Count, Platform, check_platforms, resolve
 
-BOUNDS = SPREADS
+BOUNDS = LAW_ROUTINGS
 """The two controlled routings, between which any real one lies (paper, app. C.3)."""
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 Texts = Annotated[tuple[Text, ...], Meta(min_length=1)]
@@ -191,7 +191,7 @@ class Config:
         for name, study in studies.items():
             backend = f"{name}.backend"
             self._known("studies.yaml", backend, "backend", study.backend, self.environments)
-            if name.endswith((PROFILE_SUFFIX, MODULES_SUFFIX, FORETOLD_SUFFIX)):
+            if name.endswith((PROFILE_SUFFIX, MODULES_SUFFIX, PREDICTIONS_SUFFIX)):
                 raise ConfigError(
                     f"{self.folder}/studies.yaml: {name} ends as a stream beside a study's does",
                     remedy="Choose another name",

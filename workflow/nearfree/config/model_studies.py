@@ -11,7 +11,7 @@ from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.mla import MLA
 from nearfree.core.modules.model import ModelStudy
-from nearfree.core.modules.routing import first_full
+from nearfree.core.modules.routing import routing_baseline
 from nearfree.core.plan import Sweep
 from nearfree.core.precision import uniform
 from nearfree.core.routing_names import Controlled
@@ -34,7 +34,7 @@ def model_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
     _check(study, model)
     sweeps = []
     for setting in _settings(study, model):
-        baseline = study.baseline or first_full(
+        baseline = study.baseline or routing_baseline(
             setting.routing, setting.experts, setting.top_k, setting.batch
         )
         later = [n for n in study.grid(setting.batch) if n > baseline]

@@ -16,8 +16,8 @@ from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.study import StudyBase
 from nearfree.core.names import Name
 from nearfree.core.plan import (
-    FORETOLD_SUFFIX,
     MODULES_SUFFIX,
+    PREDICTIONS_SUFFIX,
     ForetellPlan,
     MeasurePlan,
     ProbePlan,
@@ -27,7 +27,7 @@ from nearfree.core.plan import (
 from nearfree.errors import ConfigError
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.hardware.simulated import read_curves
-from nearfree.log.document import alone, replace
+from nearfree.log.document import locked_file, replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 
@@ -61,7 +61,7 @@ class Plans:
         """The study of each stream of predictions."""
         studies = self._config.studies
         return {
-            f"{name}{FORETOLD_SUFFIX}": name
+            f"{name}{PREDICTIONS_SUFFIX}": name
             for name in self._config.studied(self._scope)
             if isinstance(studies[name], ModelStudy)
         }
@@ -80,7 +80,7 @@ class Plans:
         """Every stream of the platform: the probe's, and each study's behind what it waits for."""
         streams = [HARDWARE]
         for stream, study in self.measured.items():
-            foretold = f"{study}{FORETOLD_SUFFIX}"
+            foretold = f"{study}{PREDICTIONS_SUFFIX}"
             streams += [foretold] * (stream == study and foretold in self.foretold)
             streams.append(stream)
         return streams
@@ -206,8 +206,8 @@ def raise_takes(
                 remedy=f"Backends there: {', '.join(_all_backends(config, scope)) or 'none'}",
             )
     if study and study.endswith(MODULES_SUFFIX):  # what is foretold rests on them
-        streams.append(f"{study.removesuffix(MODULES_SUFFIX)}{FORETOLD_SUFFIX}")
-    with alone(config.folder / "takes.yaml"):
+        streams.append(f"{study.removesuffix(MODULES_SUFFIX)}{PREDICTIONS_SUFFIX}")
+    with locked_file(config.folder / "takes.yaml"):
         asked = Config(config.folder)  # another process may have raised some meanwhile
         raised = {}
         for stream in streams:
@@ -220,7 +220,7 @@ def raise_takes(
 
 
 def _backends(config: Config, stream: str) -> set[str]:
-    study = stream.removesuffix(MODULES_SUFFIX).removesuffix(FORETOLD_SUFFIX)
+    study = stream.removesuffix(MODULES_SUFFIX).removesuffix(PREDICTIONS_SUFFIX)
     return config.backends_of(study) if study in config.studies else set()
 
 

@@ -1,1 +1,1 @@
-"""What is spoken of: settings, modules, protocols, boundaries."""
+"""The basic notions: settings, modules, plans, protocols, drafts and boundaries."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from nearfree.core.drafting import Steps
 
 
-def taking_turns(
+def slot_schedule(
     count: int, batch: int, start: Callable[[int, int], None], ended: Callable[[int], bool]
 ) -> Iterator[tuple[int | None, ...]]:
     """Yield the text that each slot holds in each step, until all texts have ended.
@@ -38,7 +38,7 @@ def taking_turns(
         yield tuple(text_in_slot)
 
 
-def together(lists: Sequence[Steps], batch: int) -> Iterator[dict[int, tuple[int, int]]]:
+def batched_steps(lists: Sequence[Steps], batch: int) -> Iterator[dict[int, tuple[int, int]]]:
     """Yield each batched step of texts whose own steps are known: by slot, its text and rows."""
     steps_done = [0] * len(lists)
 
@@ -49,7 +49,7 @@ def together(lists: Sequence[Steps], batch: int) -> Iterator[dict[int, tuple[int
         """Return whether all steps of a text were yielded."""
         return steps_done[text] == len(lists[text].rows)
 
-    for text_in_slot in taking_turns(len(lists), batch, start, ended):
+    for text_in_slot in slot_schedule(len(lists), batch, start, ended):
         step = {}
         for slot, text in enumerate(text_in_slot):
             if text is not None:
@@ -58,7 +58,7 @@ def together(lists: Sequence[Steps], batch: int) -> Iterator[dict[int, tuple[int
         yield step
 
 
-def forwards(rows: Sequence[int]) -> Iterator[int]:
+def split_forwards(rows: Sequence[int]) -> Iterator[int]:
     """Yield the number of rows of each forward that llama.cpp makes of one call.
 
     Each sequence has its own cache, as in a server with `--parallel B`. Then one forward takes

@@ -58,13 +58,11 @@ def drafters(
     if drafter == "none":
         return ()
     if engine not in LOOKUPS:
-        raise ConfigError(
-            f"{engine} has no lookup that is known here", remedy="Ask for --drafter none"
-        )
+        raise ConfigError(f"no lookup of {engine} is known here", remedy="Use --drafter none")
     return (*LOOKUPS[engine], *defaults)
 
 
-def own_defaults(speculation: Mapping[str, int]) -> tuple[Drafting, ...]:
+def default_draftings(speculation: Mapping[str, int]) -> tuple[Drafting, ...]:
     """Return the default settings of a release's drafters that need no draft model.
 
     Parameters
@@ -93,7 +91,7 @@ def own_defaults(speculation: Mapping[str, int]) -> tuple[Drafting, ...]:
     return tuple(draftings)
 
 
-def own_default(speculation: Mapping[str, int], drafter: str) -> Drafting | None:
+def default_drafting(speculation: Mapping[str, int], drafter: str) -> Drafting | None:
     """Return a release's default setting for a kind of drafter; None if it has no such default.
 
     Parameters
@@ -104,7 +102,7 @@ def own_default(speculation: Mapping[str, int], drafter: str) -> Drafting | None
     if drafter == "draft_model" and f"{_DRAFT}.n_max" in speculation:
         return Drafting(drafter="draft_model", k=speculation[f"{_DRAFT}.n_max"])
     if drafter == "prompt_lookup":
-        return next(iter(own_defaults(speculation)), None)
+        return next(iter(default_draftings(speculation)), None)
     return None
 
 

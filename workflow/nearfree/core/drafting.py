@@ -61,12 +61,12 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         if (self.drafter in LOOKUPS) != (0 < self.ngram_min <= self.ngram_max):
             raise ConfigError(
                 f"{self.drafter} has n-grams of {self.ngram_min} to {self.ngram_max} tokens",
-                remedy="Give lengths to a lookup alone, the shorter one first",
+                remedy="Give n-gram lengths for lookups only, the shorter one first",
             )
         if self.remembers and self.edges:
             raise ConfigError(
                 f"drafts of {self.drafter} are cut at {list(self.edges)} rows",
-                remedy="Leave them whole: what it drafts next depends on them",
+                remedy="Leave `edges` empty: its next drafts depend on all of its last ones",
             )
 
     @property
@@ -114,7 +114,7 @@ class Available(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, g
     agreed: tuple[Natural, ...]
 
 
-def looked_up(tokens: Sequence[int], k: int, drafting: Drafting) -> Sequence[int]:
+def lookup_draft(tokens: Sequence[int], k: int, drafting: Drafting) -> Sequence[int]:
     """Return up to K tokens that followed an earlier occurrence of the last n tokens.
 
     Parameters
@@ -156,7 +156,7 @@ def _match_place(tokens: Sequence[int], n: int, places: range) -> int | None:
     return None
 
 
-def usable(drafting: Drafting, offered: int, known: int, left: int) -> int:
+def verified_drafts(drafting: Drafting, offered: int, known: int, left: int) -> int:
     """Return how many offered drafts a step verifies.
 
     Parameters
@@ -179,7 +179,7 @@ def usable(drafting: Drafting, offered: int, known: int, left: int) -> int:
     return drafted
 
 
-def agreed(drafts: Sequence[int], output: Sequence[int]) -> int:
+def agreed_length(drafts: Sequence[int], output: Sequence[int]) -> int:
     """Return how many leading drafts agree with the output's next tokens."""
     count = 0
     for drafted, chosen in zip(drafts, output, strict=False):
@@ -189,7 +189,7 @@ def agreed(drafts: Sequence[int], output: Sequence[int]) -> int:
     return count
 
 
-def offers(
+def trace_offers(
     prompt: Sequence[int], output: Sequence[int], drafting: Drafting, chosen: Sequence[int]
 ) -> Available:
     """Return the offers of a drafter without memory along a known output, up to K each time.
@@ -202,12 +202,12 @@ def offers(
     offered, agreeing = [], []
     for length in range(1, len(output)):
         if drafting.drafter in LOOKUPS:
-            drafts = looked_up([*prompt, *output[:length]], drafting.k, drafting)
+            drafts = lookup_draft([*prompt, *output[:length]], drafting.k, drafting)
             offered.append(len(drafts))
         else:
             drafts = chosen[length - 1 : length - 1 + drafting.k]
             offered.append(drafting.k)
-        agreeing.append(agreed(drafts, output[length:]))
+        agreeing.append(agreed_length(drafts, output[length:]))
     return Available(
         prompt_tokens=len(prompt),
         longest=drafting.k,
@@ -242,9 +242,9 @@ def replay(available: Available | None, drafting: Drafting, tokens: int, limit: 
         )
     rows, accepted, output_length = [], [], 1
     while output_length < tokens:
-        known = available.prompt_tokens + output_length
-        drafted = usable(
-            drafting, available.drafted[output_length - 1], known, limit - output_length
+        known_tokens = available.prompt_tokens + output_length
+        drafted = verified_drafts(
+            drafting, available.drafted[output_length - 1], known_tokens, limit - output_length
         )
         taken = min(drafted, available.agreed[output_length - 1])
         rows.append(1 + (drafting.k if drafting.padded and not drafting.edges else drafted))

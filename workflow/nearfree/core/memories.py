@@ -7,7 +7,7 @@ own trace. Tracing needs no engine, since the output is known.
 from collections.abc import Sequence
 from typing import Protocol
 
-from nearfree.core.drafting import Available, Drafting, agreed
+from nearfree.core.drafting import Available, Drafting, agreed_length
 from nearfree.core.ngram_cache import NgramCache
 from nearfree.core.ngram_map import NgramMap
 from nearfree.core.ngram_mod import NgramMod
@@ -17,8 +17,8 @@ from nearfree.errors import ConfigError
 class Memory(Protocol):
     """A drafter's memory of one text."""
 
-    def draft(self, known: Sequence[int]) -> list[int]:
-        """Return the draft after `known`, the prompt and the output so far."""
+    def draft(self, tokens: Sequence[int]) -> list[int]:
+        """Return the draft after `tokens`, the prompt and the output so far."""
 
     def accept(self, count: int) -> None:
         """Receive the number of accepted tokens of the last draft."""
@@ -42,11 +42,11 @@ def memory_of(drafting: Drafting, prompt: Sequence[int]) -> Memory:
     if drafting.drafter == "ngram_cache":
         return NgramCache(longest=k)
     raise ConfigError(
-        f"{drafting.label} remembers nothing of a text", remedy="Look its drafts up instead"
+        f"the drafter {drafting.label} has no memory", remedy="Use `lookup_draft` for its drafts"
     )
 
 
-def next_drafts(memory: Memory, known: Sequence[int], left: int) -> list[int]:
+def next_drafts(memory: Memory, tokens: Sequence[int], left: int) -> list[int]:
     """Return the drafts of a step; none if one output token is left, and none beyond the limit.
 
     Source: `get_n_draft_max` of llama.cpp's tools/server/server-context.cpp, lines 483 to 505, and
@@ -58,10 +58,10 @@ def next_drafts(memory: Memory, known: Sequence[int], left: int) -> list[int]:
     left
         Number of tokens that the output may still grow by.
     """
-    return memory.draft(known)[: left - 1] if left > 1 else []
+    return memory.draft(tokens)[: left - 1] if left > 1 else []
 
 
-def followed(
+def trace_memory(
     drafting: Drafting, prompt: Sequence[int], output: Sequence[int], limit: int
 ) -> Available:
     """Return the offers of a setting along a known output, 0 where none of its steps begins.
@@ -73,14 +73,14 @@ def followed(
     """
     memory = memory_of(drafting, prompt)
     drafted, agreeing = [0] * (len(output) - 1), [0] * (len(output) - 1)
-    known, output_length = [*prompt, *output[:1]], 1
+    tokens, output_length = [*prompt, *output[:1]], 1
     while output_length < len(output):
-        drafts = next_drafts(memory, known, limit - output_length)
-        taken = agreed(drafts, output[output_length:])
+        drafts = next_drafts(memory, tokens, limit - output_length)
+        taken = agreed_length(drafts, output[output_length:])
         if drafts:
             memory.accept(taken)
         drafted[output_length - 1], agreeing[output_length - 1] = len(drafts), taken
-        known += output[output_length : output_length + taken + 1]
+        tokens += output[output_length : output_length + taken + 1]
         output_length += taken + 1
     return Available(
         prompt_tokens=len(prompt),

@@ -32,13 +32,13 @@ class NgramCache:
         self._counted = 0
         self._next_counts: dict[tuple[int, ...], dict[int, int]] = {}
 
-    def draft(self, known: Sequence[int]) -> list[int]:
-        """Return the draft after `known`, the prompt and the output so far."""
-        self._count(known[self._counted :])
-        self._counted = len(known)
-        if len(known) < SIZES[-1]:
+    def draft(self, tokens: Sequence[int]) -> list[int]:
+        """Return the draft after `tokens`, the prompt and the output so far."""
+        self._count(tokens[self._counted :])
+        self._counted = len(tokens)
+        if len(tokens) < SIZES[-1]:
             return []
-        text = list(known[-SIZES[-1] :])
+        text = list(tokens[-SIZES[-1] :])
         for _ in range(self._longest):
             token = self._likeliest(text)
             if token is None:

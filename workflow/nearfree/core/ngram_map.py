@@ -53,26 +53,26 @@ class NgramMap:
         """The place up to which continuations of an n-gram were counted."""
         self._drafted: _Value | None = None
 
-    def draft(self, known: Sequence[int]) -> list[int]:
-        """Return the draft after `known`, the prompt and the output with the token just sampled."""
+    def draft(self, tokens: Sequence[int]) -> list[int]:
+        """Return the draft after `tokens`: the prompt, the output and the token just sampled."""
         self._drafted = None
-        n, m, last = self._n, self._m, len(known) - 1
+        n, m, last = self._n, self._m, len(tokens) - 1
         if last < 2 * n + m:
             return []
-        key = tuple(known[last - n + 1 :])
-        place = self._find(known, key, last - n - m - 1)
-        self._index(known, last - n - m - 1)
+        key = tuple(tokens[last - n + 1 :])
+        place = self._find(tokens, key, last - n - m - 1)
+        self._index(tokens, last - n - m - 1)
         if not place:
             return []
         values = self._keys.setdefault(key, [_Value(m) for _ in range(VALUES)])
         chosen: _Value | None = values[0]
         if self._values:
-            self._count(known, key, values, place)
+            self._count(tokens, key, values, place)
             chosen = _likeliest(values)
         if chosen is None:
             return []
         self._drafted = chosen
-        return list(known[place + n : place + n + min(m, chosen.accepted)])
+        return list(tokens[place + n : place + n + min(m, chosen.accepted)])
 
     def accept(self, count: int) -> None:
         """Receive the number of accepted tokens of the last draft."""
@@ -88,27 +88,27 @@ class NgramMap:
             yield from range(self._prompt_length - self._n - self._m - 1, self._indexed, -1)
         yield from range(last, max(self._prompt_length, self._indexed), -1)
 
-    def _find(self, known: Sequence[int], key: tuple[int, ...], last: int) -> int:
+    def _find(self, tokens: Sequence[int], key: tuple[int, ...], last: int) -> int:
         """Return an earlier place of an n-gram; 0 if there is none, so place 0 never matches."""
         place = self._place_by_hash.get(_bucket(key), 0)
-        if place and place < last and self._at(known, place) == key:
+        if place and place < last and self._at(tokens, place) == key:
             return place
         head = key[0]
         for place in self._unindexed(last):
-            if known[place] == head and self._at(known, place) == key:
+            if tokens[place] == head and self._at(tokens, place) == key:
                 return place
         return 0
 
-    def _index(self, known: Sequence[int], last: int) -> None:
+    def _index(self, tokens: Sequence[int], last: int) -> None:
         for place in self._unindexed(last):
-            self._place_by_hash.setdefault(_bucket(self._at(known, place)), place)
+            self._place_by_hash.setdefault(_bucket(self._at(tokens, place)), place)
         self._indexed = max(self._indexed, last)
 
-    def _at(self, known: Sequence[int], place: int) -> tuple[int, ...]:
-        return tuple(known[place : place + self._n])
+    def _at(self, tokens: Sequence[int], place: int) -> tuple[int, ...]:
+        return tuple(tokens[place : place + self._n])
 
     def _count(
-        self, known: Sequence[int], key: tuple[int, ...], values: list[_Value], place: int
+        self, tokens: Sequence[int], key: tuple[int, ...], values: list[_Value], place: int
     ) -> None:
         """Count continuations up to a place, from the place of the last count on.
 
@@ -117,13 +117,13 @@ class NgramMap:
         """
         n, m = self._n, self._m
         for position in range(self._counted.get(key, 0), place + 1):
-            if self._at(known, position) != key:
+            if self._at(tokens, position) != key:
                 continue
-            continuation = known[position + n : position + n + m]
+            continuation = tokens[position + n : position + n + m]
             for value in values:
                 if not value.place:
                     value.place, value.accepted = position + n, m
-                if known[value.place : value.place + m] == continuation:
+                if tokens[value.place : value.place + m] == continuation:
                     value.seen = min(value.seen + 1, _MAX_COUNT)
                     break
         self._counted[key] = place

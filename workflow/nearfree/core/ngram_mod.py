@@ -39,15 +39,15 @@ class NgramMod:
             if len(self._next) > FULL * SIZE:
                 self._next.clear()
 
-    def draft(self, known: Sequence[int]) -> list[int]:
-        """Return the draft after `known`, the prompt and the output with the token just sampled."""
+    def draft(self, tokens: Sequence[int]) -> list[int]:
+        """Return the draft after `tokens`: the prompt, the output and the token just sampled."""
         self._drafted = 0
-        n, last = self._n, len(known) - 1
+        n, last = self._n, len(tokens) - 1
         if last < n:
             return []
         if self._indexed + CHUNK < last:
-            self._index(known, last)
-        text = list(known[last - n + 1 :])
+            self._index(tokens, last)
+        text = list(tokens[last - n + 1 :])
         for count in range(self._longest):
             token = self._next.get(_bucket(text[count:]))
             if token is None:
@@ -67,9 +67,9 @@ class NgramMod:
             self._next.clear()
             self._low_streak = self._indexed = 0
 
-    def _index(self, known: Sequence[int], end: int) -> None:
+    def _index(self, tokens: Sequence[int], end: int) -> None:
         for position in range(self._indexed, end - self._n):
-            self._next[_bucket(known[position : position + self._n])] = known[position + self._n]
+            self._next[_bucket(tokens[position : position + self._n])] = tokens[position + self._n]
         self._indexed = end - self._n
 
 

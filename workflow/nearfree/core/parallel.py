@@ -40,7 +40,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         return self.ranks * self.pp
 
     @property
-    def said(self) -> dict[str, int]:
+    def degrees(self) -> dict[str, int]:
         """The degrees by name, with the number of GPUs."""
         return {"tp": self.tp, "dp": self.dp, "ep": self.ep, "pp": self.pp, "gpus": self.gpus}
 
@@ -50,5 +50,5 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         return self.ranks // self.ep
 
 
-ALONE = Parallel()
+ONE_GPU = Parallel()
 """One GPU."""

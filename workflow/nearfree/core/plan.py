@@ -17,7 +17,7 @@ from nearfree.core.setting_check import check_setting
 from nearfree.core.weights import AnyWeights, Digest
 from nearfree.errors import ConfigError
 
-PROFILE_SUFFIX, MODULES_SUFFIX, FORETOLD_SUFFIX = "_profile", "_modules", "_foretold"
+PROFILE_SUFFIX, MODULES_SUFFIX, PREDICTIONS_SUFFIX = "_profile", "_modules", "_foretold"
 """Suffixes of a study's other streams: its profiles, and for a model's study its isolated modules
 and its recorded predictions."""
 

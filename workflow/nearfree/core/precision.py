@@ -91,7 +91,7 @@ class Precision(Struct, frozen=True, kw_only=True):
     roles: tuple[tuple[str, Product], ...] = ()
     apart: tuple[tuple[str, Product, tuple[int, ...]], ...] | UnsetType = UNSET
 
-    def parted(
+    def split_by_format(
         self, role: str, layers: tuple[int, ...]
     ) -> Iterator[tuple["Precision", tuple[int, ...]]]:
         """Split the layers of a role by format: yield each precision with its layers."""
@@ -107,7 +107,7 @@ class Precision(Struct, frozen=True, kw_only=True):
             shared = tuple(layer for layer in layers if layer in exception_layers)
             yield structs.replace(self, roles=roles), shared
 
-    def changed(self, change: Callable[[Product, str], Product]) -> "Precision":
+    def with_products(self, change: Callable[[Product, str], Product]) -> "Precision":
         """Return this precision with the formats of all products changed.
 
         Parameters
@@ -123,10 +123,10 @@ class Precision(Struct, frozen=True, kw_only=True):
         )
         return structs.replace(self, roles=roles, apart=apart or UNSET, **products)
 
-    def of(self, kind: str, role: str) -> Product:
+    def formats_of(self, kind: str, role: str) -> Product:
         """Return the formats of a product, given its kind of matrix and its role in a forward."""
-        product: Product = dict(self.roles).get(role) or getattr(self, kind)
-        return product
+        formats: Product = dict(self.roles).get(role) or getattr(self, kind)
+        return formats
 
     @property
     def products(self) -> tuple[tuple[str, Product], ...]:
@@ -135,7 +135,7 @@ class Precision(Struct, frozen=True, kw_only=True):
         single_roles = (product for _, product, *_ in (*self.roles, *(self.apart or ())))
         return (*kinds, *(("attention", product) for product in single_roles))
 
-    def said(self, kind: str) -> dict[str, Dtype]:
+    def named_formats(self, kind: str) -> dict[str, Dtype]:
         """Return the formats that name a precision: those of the kind with most weights, and kv."""
         weights, activations = getattr(self, kind)
         return {"weights": weights, "activations": activations, "kv": self.kv}
@@ -150,7 +150,7 @@ def uniform(dtype: Dtype) -> Precision:
 _OTHER_FIELDS = ("plain", "kv", "roles", "apart")
 QUANTISED = tuple(name for name in Precision.__struct_fields__ if name not in _OTHER_FIELDS)
 """The kinds of matrices that can be quantised, as fields of a precision."""
-LEFT_PLAIN = ("router", "lm_head")
+UNQUANTISED = ("router", "lm_head")
 """The kinds of matrices that engines do not quantise."""
 _WEIGHT_ONLY = ("int4", "mxfp4")
 _EIGHT_BIT_FLOATS: tuple[Dtype, ...] = ("float8", "float8_block", "mxfp8")
@@ -177,7 +177,7 @@ class Override(Struct, frozen=True, kw_only=True):
         """Whether it sets the stored format of all weights, independent of the model's files."""
         return (self.weights or self.dtype) is not None
 
-    def of(self, model_precision: Precision) -> Precision:
+    def apply(self, model_precision: Precision) -> Precision:
         """Return a model's precision with this override applied.
 
         A plain format holds for the whole forward. A format with scales holds for the matrices that
@@ -196,14 +196,14 @@ class Override(Struct, frozen=True, kw_only=True):
 
         def overridden(product: Product, kind: str) -> Product:
             weights_format, input_format = product
-            if weights and (weights in PLAIN or kind not in LEFT_PLAIN):
+            if weights and (weights in PLAIN or kind not in UNQUANTISED):
                 weights_format = weights
                 input_format = base.plain if weights in (*_WEIGHT_ONLY, *PLAIN) else weights
             if activations and (weights_format not in PLAIN or activations in PLAIN):
                 input_format = activations
             return Product(weights_format, input_format)
 
-        precision = base.changed(overridden)
+        precision = base.with_products(overridden)
         inputs = {product.activations for _, product in precision.products}
         if activations and activations not in PLAIN and activations not in inputs:
             raise ConfigError(

@@ -25,7 +25,7 @@ def draws(seed: int, prompt_sha256: str, count: int) -> tuple[float, ...]:
     return tuple(source.random() for _ in range(count))
 
 
-def drawn(logits: "NDArray[Any]", temperature: float, draw: float) -> int:
+def sampled_token(logits: "NDArray[Any]", temperature: float, draw: float) -> int:
     """Return the sampled token: the first whose cumulative probability exceeds `draw`.
 
     Parameters

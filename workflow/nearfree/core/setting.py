@@ -8,7 +8,7 @@ from nearfree.core.names import Name
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.core.routing_names import Routing
-from nearfree.core.setting_field import Field, declared
+from nearfree.core.setting_field import Field, declared_fields
 
 Module = Literal[
     "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer", "delta_net",
@@ -390,7 +390,7 @@ class Setting(
     ] = 1
 
 
-FIELDS = declared(Setting, MODULES)
+FIELDS = declared_fields(Setting, MODULES)
 """Every field of a setting by name, in the order of tables."""
 
 

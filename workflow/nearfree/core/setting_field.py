@@ -52,7 +52,7 @@ class Field(Struct, frozen=True):
 _KINDS: Mapping[type, type] = {inspect.IntType: int, inspect.BoolType: bool}
 
 
-def declared(setting: type[Struct], modules: tuple[str, ...]) -> dict[str, Field]:
+def declared_fields(setting: type[Struct], modules: tuple[str, ...]) -> dict[str, Field]:
     """Return the fields of a struct by name, in its order, each completed from its type.
 
     Parameters

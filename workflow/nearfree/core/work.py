@@ -33,7 +33,7 @@ class ExecutedWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The source of these numbers: a release's rule, the setting, or the adapter's algorithm."""
 
 
-def unpadded(
+def unpadded_work(
     setting: Setting, products: int, basis: str, *, weights: int, rest: int
 ) -> ExecutedWork:
     """Return the work of a forward without padding.

@@ -21,11 +21,11 @@ def compressed_tensors(keys: Keys, plain: Dtype) -> Quantised:
     found, products = Refusals(), Refusals()
     kv, ignored, others = None, Names(), list[Scheme]()
     named = list[tuple[Names, Scheme]]()
-    with found.gathered():
+    with found.collect():
         kv = cache_dtype(keys)
-    with found.gathered():
+    with found.collect():
         ignored = read_names(keys, "ignore", "whole")
-    with found.gathered():
+    with found.collect():
         if keys.has("format"):
             choice(keys, "format", *_FORMATS)
     for key in ("sparsity_config", "transform_config"):
@@ -36,14 +36,14 @@ def compressed_tensors(keys: Keys, plain: Dtype) -> Quantised:
         found.add(keys.wrong("config_groups", "has no groups"))
     for group in map(groups.inner, groups.names()):
         stored, names = None, Names()
-        with found.gathered():
+        with found.collect():
             stored = read_scheme(group, plain, products)
-        with found.gathered():
+        with found.collect():
             if group.has("format"):
                 choice(group, "format", *_FORMATS)
         if group.has("output_activations"):
             products.add(group.wrong("output_activations", "are not understood"))
-        with found.gathered():
+        with found.collect():
             targets = group.list_of("targets", str)
             if not targets:
                 raise group.wrong("targets", "names no matrices")

@@ -93,13 +93,13 @@ def read_decoder(path: Path) -> Decoder:
     uniform = rules is None or rules.window is not None
     for key, (why, remedy) in (_REFUSED | (_LATENT_KEYS if uniform else {})).items():
         read = kind in ONE_POSITION or (rules and key in rules.states)
-        with refusals.gathered():
+        with refusals.collect():
             if keys.has(key) and not read:
                 raise keys.wrong(key, why, remedy)
-    with refusals.gathered():
+    with refusals.collect():
         if names_head(keys):
             raise keys.wrong("architectures", *_DRAFTER)
-    with refusals.gathered():
+    with refusals.collect():
         if keys.flag("is_encoder_decoder"):
             raise keys.wrong("is_encoder_decoder", "says that it is no decoder", "Give a decoder")
     decoder = _decoder(keys, file_name(file), refusals)
@@ -122,7 +122,7 @@ def read_drafter(path: Path) -> Decoder:
     if not is_head(keys):
         return read_decoder(path)
     states = vocabulary = None
-    with refusals.gathered():
+    with refusals.collect():
         states, vocabulary = states_of(keys), vocabulary_of(keys)
     layer = _decoder(as_layer(keys), file_name(file), refusals)
     return structs.replace(layer, states=states, vocabulary=vocabulary)
@@ -155,10 +155,10 @@ def config_file(path: Path) -> Path:
 
 def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
     rules = None
-    with refusals.gathered():
+    with refusals.collect():
         rules = family(keys)
     if rules is None:
-        with refusals.gathered():
+        with refusals.collect():
             check_layer_types(keys, None)
         raise RefusedError(refusals.found)
     parts: dict[str, Callable[[], Any]] = {
@@ -171,7 +171,7 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
     }
     read: dict[str, Any] = {}
     for part, of in parts.items():
-        with refusals.gathered():
+        with refusals.collect():
             read[part] = of()
     refusals.check()
     ffn: Ffn = read.pop("ffn")

@@ -77,22 +77,22 @@ def states_of(keys: Keys) -> States:
     """
     found, width = Refusals(), 0
     names, inner = list[str](), keys.inner("eagle_config")
-    with found.gathered():
+    with found.collect():
         names = keys.list_of("architectures", str)
         if any(name not in _NAMES for name in names):
             raise keys.wrong("architectures", f"names the head {names[0]:.60}", _READ)
-    with found.gathered():
+    with found.collect():
         if keys.whole("num_hidden_layers") != 1:
             raise keys.wrong("num_hidden_layers", "is not the one layer of a head", _READ)
-    with found.gathered():
+    with found.collect():
         width = keys.whole("target_hidden_size", default=keys.whole("hidden_size"))
     third = keys.has(_DRAWN) or any("eagle3" in name.lower() for name in names)
-    with found.gathered():
+    with found.collect():
         if third and inner.values.get("use_aux_hidden_state", True) is not True:
             raise inner.wrong(
                 "use_aux_hidden_state", "leaves the states of other layers out", _READ
             )
-    with found.gathered():
+    with found.collect():
         read = inner.list_of("eagle_aux_hidden_state_layer_ids", int)
         if read and len(read) != _LAYERS:
             raise inner.wrong(

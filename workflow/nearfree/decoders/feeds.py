@@ -238,9 +238,9 @@ def some(
     def rule(keys: Keys, layers: int) -> Ffn:
         shared_d_ff, experts, found = int(bool(shared)), None, Refusals()
         for key in shared:
-            with found.gathered():
+            with found.collect():
                 shared_d_ff *= keys.whole(key, least=0)
-        with found.gathered():
+        with found.collect():
             of = keys.one_of(*count)
             experts = routed(keys, of, top_k=top_k, width=width, shared_d_ff=shared_d_ff)
         found.check()

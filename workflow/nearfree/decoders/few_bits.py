@@ -24,15 +24,15 @@ def _integers(
     """Return the scheme of whole numbers; `bits` and `group` are the names of either key."""
     found = Refusals()
     wide, size, zero_points = 0, 0, False
-    with found.gathered():
+    with found.collect():
         wide = keys.whole(keys.one_of(*bits))
         if wide not in known:
             raise keys.wrong(keys.one_of(*bits), f"is none of {', '.join(map(str, known))}")
-    with found.gathered():
+    with found.collect():
         size = keys.whole(keys.one_of(*group), least=-1)
         if not size:
             raise keys.wrong(keys.one_of(*group), "is no size of a group; -1 is a whole row")
-    with found.gathered():
+    with found.collect():
         zero_points = zeros()
     found.check()
     return scheme(_INTEGERS[wide], plain, group=max(size, 0), zero_points=zero_points)
@@ -42,13 +42,13 @@ def awq(keys: Keys, plain: Dtype) -> Quantised:
     """Return what `awq` says: AutoAWQConfig of vllm 0.33.0."""
     found = Refusals()
     others, ignored, head = None, Names(), False
-    with found.gathered():
+    with found.collect():
         zeros = lambda: keys.flag(keys.one_of("zero_point"))  # noqa: E731
         bits, group = ("bits", "w_bit"), ("group_size", "q_group_size")
         others = _integers(keys, plain, (4,), zeros, bits=bits, group=group)
-    with found.gathered():
+    with found.collect():
         ignored = read_names(keys, "modules_to_not_convert", "text")
-    with found.gathered():
+    with found.collect():
         head = keys.flag("lm_head")
     found.check()
     return Quantised(others=others, ignored=ignored, head=head)
@@ -58,13 +58,13 @@ def gptq(keys: Keys, plain: Dtype) -> Quantised:
     """Return what `gptq` says: AutoGPTQConfig of vllm 0.33.0."""
     found = Refusals()
     others, ignored, head = None, Names(), False
-    with found.gathered():
+    with found.collect():
         others = _integers(keys, plain, (4, 8), lambda: not keys.flag(keys.one_of("sym")))
-    with found.gathered():
+    with found.collect():
         ignored = _left_out(keys)
-    with found.gathered():
+    with found.collect():
         head = keys.flag("lm_head")
-    with found.gathered():
+    with found.collect():
         if not keys.empty("modules_in_block_to_quantize"):
             raise keys.wrong("modules_in_block_to_quantize", _OWN, ALIKE)
     found.check()
@@ -102,13 +102,13 @@ def bitsandbytes(keys: Keys, plain: Dtype) -> Quantised:
     found = Refusals()
     flags, ignored = dict[str, bool](), Names()
     for key in ("load_in_4bit", "load_in_8bit", "bnb_4bit_use_double_quant"):
-        with found.gathered():
+        with found.collect():
             names = [name for name in (key, f"_{key}") if keys.has(name)]
             flags[key] = keys.flag(keys.one_of(*names)) if names else False
-    with found.gathered():
+    with found.collect():
         if keys.has("bnb_4bit_quant_type"):
             choice(keys, "bnb_4bit_quant_type", "nf4", "fp4")
-    with found.gathered():
+    with found.collect():
         ignored = read_names(keys, "llm_int8_skip_modules", "path")
     found.check()
     if flags["load_in_4bit"] == flags["load_in_8bit"]:

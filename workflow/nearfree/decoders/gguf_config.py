@@ -67,7 +67,7 @@ def gguf_values(header: GgufHeader) -> dict[str, Any]:
     inner = {key.removeprefix(prefix): said[key] for key in said if key.startswith(prefix)}
     keys, found, values = Keys(file, inner, prefix), Refusals(), dict[str, Any]()
     for read in (_common, ARCHITECTURES[name]):
-        with found.gathered():
+        with found.collect():
             values |= read(keys, header)
     found.check()
     return values
@@ -127,7 +127,7 @@ def _common(keys: Keys, header: GgufHeader) -> dict[str, Any]:
         "rope_theta": lambda: number_or(keys, "rope.freq_base", 10000.0),
     }
     for name, read in parts.items():
-        with found.gathered():
+        with found.collect():
             values[name] = read()
     found.check()
     if keys.has("feed_forward_length") and not keys.has("expert_feed_forward_length"):

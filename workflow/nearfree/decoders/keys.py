@@ -81,7 +81,7 @@ class Keys:
         """Return whole numbers from one on; what is wrong of any of them is refused at once."""
         found, read = Refusals(), list[int]()
         for name in names:
-            with found.gathered():
+            with found.collect():
                 read.append(self.whole(name))
         found.check()
         return read

@@ -70,10 +70,10 @@ def _latent(keys: Keys, *, selects: bool, index: bool) -> Latent:
     names = _LATENT | (_SELECTED if selects else {}) | (_INDEXER if index else {})
     sizes, found = dict[str, Any](), Refusals()
     for name, key in names.items():
-        with found.gathered():
+        with found.collect():
             sizes[name] = keys.whole(key)
     rank = None
-    with found.gathered():
+    with found.collect():
         rank = keys.whole("q_lora_rank") if index else keys.whole_or_null("q_lora_rank")
     found.check()
     return Latent(query_rank=rank, **sizes)

@@ -69,10 +69,10 @@ def _mixers(keys: Keys, layers: int) -> Layer:
     """
     found, width = Refusals(), keys.whole("hidden_size")
     for key in ("conv_dim", "conv_dim_out", "block_dim"):
-        with found.gathered():
+        with found.collect():
             if keys.whole(key, default=width) != width:
                 raise keys.wrong(key, f"is not hidden_size {width}, and engines disagree on it")
-    with found.gathered():
+    with found.collect():
         if not keys.flag("tie_word_embeddings"):
             why = "leaves an LM head of its own, which engines disagree on"
             raise keys.wrong("tie_word_embeddings", why)

@@ -159,12 +159,12 @@ def _sized(
 ) -> tuple[Heads, int | None]:
     """Return heads and window; RefusedError gives what is wrong of either."""
     found, of, sight = Refusals(), None, None
-    with found.gathered():
+    with found.collect():
         of = shape(keys)
         if of.queries % of.keys:
             why = f"does not divide num_attention_heads {of.queries}"
             raise keys.wrong("num_key_value_heads", why)
-    with found.gathered():
+    with found.collect():
         sight = window(keys, layers)
     if of is None or found.found:
         raise RefusedError(found.found)
@@ -190,19 +190,19 @@ def in_selected_blocks(keys: Keys, layers: int) -> Layer:
     found = Refusals()
     width = count = blocks = 1
     marks = list[Any]()
-    with found.gathered():
+    with found.collect():
         width, count = inner.wholes("sparse_index_dim", "sparse_num_index_heads")
-    with found.gathered():
+    with found.collect():
         blocks = inner.whole("sparse_topk_blocks")
-    with found.gathered():
+    with found.collect():
         marks = _marks(inner, layers)
-    with found.gathered():
+    with found.collect():
         if inner.whole("sparse_block_size", default=_BLOCK) != _BLOCK:
             raise inner.wrong("sparse_block_size", f"is not {_BLOCK}, the block of all kernels")
-    with found.gathered():
+    with found.collect():
         if inner.has("sparse_score_type") and inner.text("sparse_score_type") != "max":
             raise inner.wrong("sparse_score_type", "is not max, and no other is read")
-    with found.gathered():
+    with found.collect():
         if count != heads(keys).keys:
             why = f"is not num_key_value_heads {heads(keys).keys}, as engines take for granted"
             raise inner.wrong("sparse_num_index_heads", why)

@@ -156,18 +156,18 @@ def read_model_file(path: Path) -> ModelFile:
         return _read_gguf(file)
     decoder = said = kept = None
     shape = dict[str, Any]()
-    with found.gathered():
+    with found.collect():
         decoder = read_decoder(path)
-    with found.gathered():
+    with found.collect():
         said = read_precision(path)
         found.found += said.refusals
     sizes, told = Refusals(), {each.key for each in found.found} & {"model_type"}
-    with sizes.gathered():
+    with sizes.collect():
         kept = stored(path)
         shape = _shape(kept, text_part(file).keys)
     found.found += [each for each in sizes.found if each.key not in told]
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
-    with found.gathered():
+    with found.collect():
         names = Keys(file, read_object(file)).list_of("architectures", str)
         known = structs.replace(known, architectures=tuple(names))
     if said is not None:
@@ -181,7 +181,7 @@ def read_model_file(path: Path) -> ModelFile:
         known = structs.replace(known, drafts_plain=said.drafts_plain(known.layers))
         parts, unknown = list[Part](), Refusals()
         for matrix in kept.weights:
-            with unknown.gathered():
+            with unknown.collect():
                 parts += checkpoint_parts(matrix, said)
         found.found += unknown.found
         if not unknown.found:
@@ -205,9 +205,9 @@ def _read_gguf(file: Path) -> ModelFile:
     header, found = read_header(file), Refusals()
     decoder = kept = None
     shape = dict[str, Any]()
-    with found.gathered():
+    with found.collect():
         decoder = read_decoder(file)
-    with found.gathered():
+    with found.collect():
         kept = stored(file)
         shape = _shape(kept, text_part(file).keys)
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
@@ -216,7 +216,7 @@ def _read_gguf(file: Path) -> ModelFile:
         positions = length if isinstance(length, int) and length > 0 else None
         drafts = bool(header.metadata.get(f"{header.architecture}.nextn_predict_layers"))
         known = structs.replace(known, positions=positions, drafts=drafts, **shape)
-        with found.gathered():
+        with found.collect():
             said, parts, unsaid = gguf_parts(header, kept)
             known = _with_parts(known, parts, said)
             if unsaid:

@@ -57,14 +57,14 @@ def modelopt(keys: Keys, plain: Dtype) -> Quantised:
     found, products = Refusals(), Refusals()
     kv, ignored, named, others = None, Names(), tuple[tuple[Names, Scheme], ...](), None
     mixed = keys.has("quant_algo") and keys.text("quant_algo").upper() == "MIXED_PRECISION"
-    with found.gathered():
+    with found.collect():
         kv = cache_dtype(keys)
-    with found.gathered():
+    with found.collect():
         lists = [read_names(keys, key, "text") for key in ("ignore", "exclude_modules")]
         if all(keys.has(key) for key in ("ignore", "exclude_modules")) and lists[0] != lists[1]:
             raise keys.wrong("ignore", "differs from exclude_modules")
         ignored = lists[0] if keys.has("ignore") else lists[1]
-    with found.gathered():
+    with found.collect():
         if mixed:
             named = _layers(keys, plain)
         elif keys.has("quantized_layers"):
@@ -72,10 +72,10 @@ def modelopt(keys: Keys, plain: Dtype) -> Quantised:
         else:
             others = _algorithm(keys, plain)
     said = set[Scheme]()
-    with found.gathered():
+    with found.collect():
         groups = keys.inner("config_groups")
         for group in map(groups.inner, groups.names()):
-            with found.gathered():
+            with found.collect():
                 said.add(read_scheme(group, plain, products))
     found.check()
     schemes = {others} if others else {each for _, each in named}
@@ -101,7 +101,7 @@ def _layers(keys: Keys, plain: Dtype) -> tuple[tuple[Names, Scheme], ...]:
     layers, found = keys.inner("quantized_layers"), Refusals()
     by_scheme: dict[Scheme, list[str]] = {}
     for name in layers.names():
-        with found.gathered():
+        with found.collect():
             by_scheme.setdefault(_algorithm(layers.inner(name), plain), []).append(name)
     by_reason = {each.reason: each for each in reversed(found.found)}
     found.found = list(by_reason.values())

@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import engine_backend
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER
-from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import PLAIN, Dtype, Precision, uniform
 from nearfree.core.routing_names import Routing
 from nearfree.core.setting import Setting
@@ -114,7 +114,7 @@ def modules(
     routing: Routing | None,
     dense: BackendRelease | None = None,
     precision: Precision | None = None,
-    parallel: Parallel = ALONE,
+    parallel: Parallel = ONE_GPU,
 ) -> tuple[ModuleUse, ...]:
     """Return the modules of the slowest rank's forward, in the order in which they first run.
 
@@ -172,7 +172,7 @@ def modules(
         if base in CALLS:
             run = partial(use, backend=taken, main=base not in _BESIDE)
         run = partial(run, base=base, groups=part.attention, **fields)
-        for own, alike in formats.parted(base, layers):
+        for own, alike in formats.split_by_format(base, layers):
             name = role if own is formats else _named(role, own, len(alike), decoder.layers)
             uses += [run(name, len(alike), precision=own)] if alike else []
     for (width, many), (d_ff, _) in zip(whole.dense_ffns, decoder.dense_ffns, strict=True):
@@ -258,7 +258,7 @@ def _use(
 
 def _named(role: str, formats: Precision, layers: int, of: int) -> str:
     """Return what a product of some layers is called whose weights are in a format of their own."""
-    weights = formats.of("attention", base_of(role)).weights
+    weights = formats.formats_of("attention", base_of(role)).weights
     return f"{role}, weights in {weights}, {layers} of {of} layers"
 
 
@@ -273,7 +273,7 @@ def _product(
 ) -> ModuleUse:
     """Return dense products: an engine's own where weights are quantised, torch's elsewhere."""
     matrices = MATRICES.get(base or role)
-    formats = matrices and precision.of(matrices, base or role)
+    formats = matrices and precision.formats_of(matrices, base or role)
     quantised = formats and formats.weights not in PLAIN
     backend = dense if quantised else _TORCH
     return _use(role, count, backend=backend, precision=precision, base=base, **fields)
@@ -281,7 +281,7 @@ def _product(
 
 def layer_format(precision: Precision) -> Dtype:
     """Return the format by which curves know an attention layer: mxfp8 as blocks of float8."""
-    weights = precision.of("attention", LAYER).weights
+    weights = precision.formats_of("attention", LAYER).weights
     return "float8_block" if weights == "mxfp8" else weights
 
 
@@ -299,7 +299,7 @@ def _formats(role: str, precision: Precision) -> dict[str, Any]:
         return {"dtype": precision.plain, "kv_dtype": None if kv == precision.plain else kv}
     if role not in MATRICES:
         return {"dtype": precision.plain}
-    weights, activations = precision.of(MATRICES[role], role)
+    weights, activations = precision.formats_of(MATRICES[role], role)
     return {"dtype": activations, "weights": None if weights == activations else weights}
 
 

@@ -65,21 +65,21 @@ def nemotron_h(keys: Keys, layers: int) -> Layer:
     """
     found, read = Refusals(), list[Layer]()
     for key in filter(keys.has, (PATTERN, BLOCKS)):
-        with found.gathered():
+        with found.collect():
             if len(keys.each(key)) != layers:
                 raise keys.wrong(key, f"has {len(keys.each(key))} entries for {layers} layers")
     counted = not found.found
-    with found.gathered():
+    with found.collect():
         if keys.has("sliding_window"):
             raise keys.wrong("sliding_window", "is one that engines disagree on", "Leave it out")
-    with found.gathered():
+    with found.collect():
         if keys.has("mlp_hidden_act") and not keys.is_text("mlp_hidden_act", "relu2"):
             raise keys.wrong("mlp_hidden_act", "is not relu2, which engines run")
-    with found.gathered():
+    with found.collect():
         if keys.has("n_shared_experts") and keys.whole("n_shared_experts", least=0) != 1:
             raise keys.wrong("n_shared_experts", "is not 1, and engines disagree on others")
     if counted:
-        with found.gathered():
+        with found.collect():
             read.append(_BY_LETTER(keys, layers))
     found.check()
     return read[0]
@@ -91,11 +91,11 @@ def nemotron_ffn(keys: Keys, layers: int) -> Ffn:
     dense, found = letters.count("-"), Refusals()
     moe_at = [layer for layer, letter in enumerate(letters) if letter == "E"]
     d_ff = experts = None
-    with found.gathered():
+    with found.collect():
         d_ff = keys.whole("intermediate_size") if dense else None
-    with found.gathered():
+    with found.collect():
         experts = _EXPERTS(keys, layers).experts if moe_at else None
-    with found.gathered():
+    with found.collect():
         if experts and keys.has(_LATENT):
             experts = structs.replace(experts, latent=keys.whole(_LATENT))
     found.check()

@@ -104,7 +104,7 @@ def together(*plans: Plan) -> Plan:
     def plan(keys: Keys, layers: int) -> Layer:
         read, found = list[Layer](), Refusals()
         for each in plans:
-            with found.gathered():
+            with found.collect():
                 read.append(each(keys, layers))
         found.check()
         return lambda number: joined([each(number) for each in read])
@@ -145,7 +145,7 @@ def by_kind(
         _check_known(keys, key, kinds, plans)
         read, refused = dict[str, Layer](), Refusals()
         for kind in sorted(set(kinds)):
-            with refused.gathered():
+            with refused.collect():
                 read[kind] = plans[kind](keys, layers)
         refused.check()
         return lambda number: read[kinds[number]](number)

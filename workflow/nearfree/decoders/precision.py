@@ -231,15 +231,15 @@ def read_precision(path: Path) -> StoredPrecision:
     values = read_values(file)
     keys, found = Keys(file, values), Refusals()
     sections = list[Keys]()
-    with found.gathered():
+    with found.collect():
         sections = [*_sections(file, values), *_beside(file)]
     _check_elsewhere(keys, sections, found)
     plain: Dtype = "bfloat16"
-    with found.gathered():
+    with found.collect():
         plain = _plain(keys, sections)
     said = list[tuple[Keys, Quantised]]()
     for section in sections:
-        with found.gathered():
+        with found.collect():
             said.append((section, read_quantised(section, plain)))
     quantised = said[0][1] if said else Quantised()
     beside = list[Refusal]()
@@ -256,7 +256,7 @@ def read_precision(path: Path) -> StoredPrecision:
                 found.add(error)
             beside += error.refusals
         beside += other.refusals
-    with found.gathered():
+    with found.collect():
         quantised = _experts(keys, sections, quantised)
     found.check()
     kv = _widest([quantised.kv, *(other.kv for _, other in said[1:])])

@@ -21,25 +21,25 @@ def _fp8(keys: Keys, plain: Dtype) -> Quantised:
     found, products = Refusals(), Refusals()
     for key, known in (("fmt", ("e4m3", "float8_e4m3fn")), ("scale_fmt", ("ue8m0", "float"))):
         if keys.has(key):
-            with found.gathered():
+            with found.collect():
                 choice(keys, key, *known)
     dtype: Dtype = "float8_block" if keys.has("weight_block_size") else "float8"
     rows, group = 1, 0
-    with products.gathered():
+    with products.collect():
         enters = choice(keys, "activation_scheme", "dynamic", "static")
         if dtype == "float8_block" and enters == "static":
             raise keys.wrong("activation_scheme", "stands beside weight_block_size")
-    with found.gathered():
+    with found.collect():
         if dtype == "float8_block":
             rows, group = block(keys, "weight_block_size")
-    with found.gathered():
+    with found.collect():
         first, second = (
             read_names(keys, key, "path") for key in ("ignored_layers", "modules_to_not_convert")
         )
         if first.exact and second.exact and first != second:
             raise keys.wrong("ignored_layers", "differs from modules_to_not_convert")
     routed, part = None, Quantised()
-    with found.gathered():
+    with found.collect():
         routed, part = _fp4_experts(keys, plain)
     found.check()
     ignored = second if first == Names() else first
@@ -164,7 +164,7 @@ def read_quantised(keys: Keys, plain: Dtype) -> Quantised:
     for key in keys.names():
         if key not in known and not keys.empty(key):
             found.add(keys.wrong(key, "is not understood", "Leave it out if it changes nothing"))
-    with found.gathered():
+    with found.collect():
         quantised = method.read(keys, plain)
     found.check()
     return structs.replace(quantised, method=method_of(keys), static=_static(keys))

@@ -98,16 +98,16 @@ def read_scheme(group: Keys, plain: Dtype, products: Refusals) -> Scheme:
     """
     found, weights = Refusals(), group.inner("weights")
     dtype, rows, columns, zero_points, scale_bits, enters = plain, 1, 0, False, 0, plain
-    with found.gathered():
+    with found.collect():
         if weights.flag("dynamic"):
             raise weights.wrong("dynamic", "says that weights are quantised anew in each forward")
-    with found.gathered():
+    with found.collect():
         scale_bits = _scale_bits(weights)
-    with found.gathered():
+    with found.collect():
         zero_points = weights.has("symmetric") and not weights.flag("symmetric")
-    with found.gathered():
+    with found.collect():
         dtype, columns = _dtype(weights)
-        with products.gathered():
+        with products.collect():
             enters = _entering(group, dtype, plain)
         if zero_points and not dtype.startswith("int"):
             found.add(weights.wrong("symmetric", f"gives zero points to {dtype}"))

@@ -38,7 +38,7 @@ def as_served(model: ModelFile) -> ModelFile:
 
 def _halved(own: Precision) -> Precision:
     """Return a precision with what is in 32 bits in 16."""
-    every = own.changed(lambda product, kind: Product(*map(_half, product)))  # noqa: ARG005
+    every = own.with_products(lambda product, kind: Product(*map(_half, product)))  # noqa: ARG005
     return structs.replace(every, plain=_half(own.plain), kv=_half(own.kv))
 
 

@@ -16,7 +16,7 @@ from math import lcm
 
 from msgspec import UNSET, Struct, structs
 
-from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.decoders.attention_kinds import (
     Compressed,
     DeltaNet,
@@ -54,7 +54,7 @@ class Shard(Struct, frozen=True, kw_only=True):
     ready: int = 1
 
 
-def shard(decoder: Decoder, parallel: Parallel = ALONE, engine: Engine = VLLM) -> Shard:
+def shard(decoder: Decoder, parallel: Parallel = ONE_GPU, engine: Engine = VLLM) -> Shard:
     """Return what a rank runs; all ranks of a deployment that `refusals` lets pass have one size.
 
     Where ep does not divide the experts it is the rank with most.

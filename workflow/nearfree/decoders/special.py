@@ -257,7 +257,7 @@ def _step_heads(keys: Keys) -> Heads:
     of, key, found = heads(keys), "num_sliding_attention_heads", Refusals()
     other = keys.inner("attention_other_setting")
     for name, same_as in (("num_attention_groups", of.keys), ("head_dim", of.width)):
-        with found.gathered():
+        with found.collect():
             if other.whole(name, default=same_as) != same_as:
                 raise other.wrong(name, f"is not {same_as}, as of other layers: engines disagree")
     found.check()
@@ -273,10 +273,10 @@ def hunyuan_window(keys: Keys, layers: int) -> int | None:
     vllm/model_executor/models/hunyuan_v1.py (HunYuanCrossAttention), reads both.
     """
     found = Refusals()
-    with found.gathered():
+    with found.collect():
         if not keys.empty("use_cla"):
             raise keys.wrong("use_cla", "lets layers share a cache, which is not read")
-    with found.gathered():
+    with found.collect():
         if keys.has("use_qk_norm") and not keys.flag("use_qk_norm"):
             raise keys.wrong("use_qk_norm", "is one that engines disagree on: set or left out")
     found.check()

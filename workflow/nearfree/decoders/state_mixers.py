@@ -111,11 +111,11 @@ def mamba2(
     def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
         sizes, found = dict[str, int](), Refusals()
         for name in names:
-            with found.gathered():
+            with found.collect():
                 sizes[name] = _size(keys, name, names[0], inner_width)
-        with found.gathered():
+        with found.collect():
             _check_sizes(keys, sizes, names, inner_width)
-        with found.gathered():
+        with found.collect():
             dtype = _state_dtype(keys, state)
         found.check()
         count, width, states, groups, kernel = (sizes[name] for name in names)
@@ -155,10 +155,10 @@ def _check_sizes(
     found = Refusals()
     heads, width, _, groups, _ = (sizes.get(name) for name in names)
     if heads and groups and heads % groups:
-        with found.gathered():
+        with found.collect():
             raise keys.wrong(names[3], f"does not divide {names[0]} {heads}")
     if heads and width and inner_width and keys.has(inner_width):
-        with found.gathered():
+        with found.collect():
             if keys.whole(inner_width) != heads * width:
                 why = f"is not {names[0]} {heads} times {names[1]} {width}"
                 raise keys.wrong(inner_width, why)
@@ -185,10 +185,10 @@ def falcon_h1(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
     """
     found = Refusals()
     for key in ("layers_block_type", "layer_types"):
-        with found.gathered():
+        with found.collect():
             if set(keys.list_of(key, str)) - {"hybrid"}:
                 raise keys.wrong(key, "has others than hybrid, of which all its layers are")
-    with found.gathered():
+    with found.collect():
         if keys.has("hidden_act") and not keys.is_text("hidden_act", "silu"):
             raise keys.wrong("hidden_act", "is not silu, which engines run")
     found.check()

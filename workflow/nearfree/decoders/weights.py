@@ -114,18 +114,18 @@ def stored(path: Path) -> Stored:
     layout, read, left_out = layout_of(text.keys), list[Piece](), list[str]()
     weights: list[Matrix] = []
     rules = FAMILIES.get(text.keys.text("model_type"))
-    with found.gathered():
+    with found.collect():
         if rules and rules.says_head_dim:
             text.keys.whole("head_dim")
-    with found.gathered():
+    with found.collect():
         read = layers_of(text.keys, layout)
-    with found.gathered():
+    with found.collect():
         weights += _weights(text, layout, read)
-    with found.gathered():
+    with found.collect():
         tower, left_out = _tower(text.outer)
         weights += map(_matrix, tower)
     for key in _FURTHER:
-        with found.gathered():
+        with found.collect():
             if text.keys.has(key) and text.keys.whole(key, least=0):
                 left_out.append(f"{key}: layers that predict further tokens are not counted")
     found.check()

@@ -9,7 +9,7 @@ from functools import cache
 
 from msgspec import Struct, structs
 
-from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import ELEMENT_BYTES, Dtype, Precision
 from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.engines import VLLM, Engine
@@ -191,7 +191,7 @@ class Load(Struct, frozen=True, kw_only=True):
 
 @cache
 def static_load(
-    needs: Needs, parallel: Parallel = ALONE, engine: Engine = VLLM, *, padded: bool = False
+    needs: Needs, parallel: Parallel = ONE_GPU, engine: Engine = VLLM, *, padded: bool = False
 ) -> Load:
     """Return the load of a deployment's GPUs, with the cache spread evenly over the layers.
 
@@ -318,7 +318,7 @@ def memory(
     needs: Needs,
     memory_gb: float | None,
     *,
-    parallel: Parallel = ALONE,
+    parallel: Parallel = ONE_GPU,
     engine: Engine = VLLM,
     batch: int = 1,
     context: int = 4096,

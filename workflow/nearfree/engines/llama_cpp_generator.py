@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nearfree.backends.builds import build_of
-from nearfree.core.batching import taking_turns
+from nearfree.core.batching import slot_schedule
 from nearfree.core.drafting import (
     LOOKUPS,
     Available,
     Drafting,
     Steps,
-    agreed,
-    looked_up,
-    offers,
-    usable,
+    agreed_length,
+    lookup_draft,
+    trace_offers,
+    verified_drafts,
 )
 from nearfree.core.memories import Memory, memory_of, next_drafts
 from nearfree.engines.files import library_folder
@@ -132,7 +132,7 @@ class LlamaCppGenerator:
             request = requests[index]
             return request.output_length >= limit or slots[0].model.ends(request.tokens[-1])
 
-        for assigned in taking_turns(len(requests), len(slots), start, ended):
+        for assigned in slot_schedule(len(requests), len(slots), start, ended):
             running = {
                 slot: requests[index] for slot, index in enumerate(assigned) if index is not None
             }
@@ -151,7 +151,7 @@ class LlamaCppGenerator:
         """Return the drafts for each position of a known output, up to K tokens each."""
         lookup = drafting.drafter in LOOKUPS
         draft_choices = [] if lookup else self._drafters(drafting)[0].choices_after(prompt, output)
-        return offers(prompt, output, drafting, draft_choices)
+        return trace_offers(prompt, output, drafting, draft_choices)
 
     def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
         """Return the difference of the two highest logits after some tokens."""
@@ -208,15 +208,17 @@ class _Request:
         if drafting.drafter == "none":
             return []
         if drafter is not None:
-            return drafter.draft(tokens, usable(drafting, drafting.k, len(tokens), remaining))
+            return drafter.draft(
+                tokens, verified_drafts(drafting, drafting.k, len(tokens), remaining)
+            )
         if self.memory is not None:
             return next_drafts(self.memory, tokens, remaining)
-        offered = looked_up(tokens, drafting.k, drafting)
-        return list(offered[: usable(drafting, len(offered), len(tokens), remaining)])
+        offered = lookup_draft(tokens, drafting.k, drafting)
+        return list(offered[: verified_drafts(drafting, len(offered), len(tokens), remaining)])
 
     def accept(self, drafts: Sequence[int], chosen: Sequence[int]) -> None:
         """Record the tokens that a step chose, and how many of them were drafted."""
-        accepted = agreed(drafts, chosen)
+        accepted = agreed_length(drafts, chosen)
         if self.memory is not None and drafts:
             self.memory.accept(accepted)
         self.rows.append(1 + len(drafts))

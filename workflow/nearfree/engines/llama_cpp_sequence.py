@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nearfree.core.drafting import agreed
-from nearfree.core.sampling import drawn
+from nearfree.core.drafting import agreed_length
+from nearfree.core.sampling import sampled_token
 from nearfree.engines.llama_cpp import Context, Model
 
 
@@ -23,7 +23,7 @@ class TokenChoice(NamedTuple):
         from numpy import ctypeslib
 
         logits = ctypeslib.as_array(context.logits(row))
-        return drawn(logits, self.temperature, self.draws[position + 1 - self.prompt])
+        return sampled_token(logits, self.temperature, self.draws[position + 1 - self.prompt])
 
 
 GREEDY = TokenChoice()
@@ -99,7 +99,7 @@ class CachedSequence:
 
     def draft(self, tokens: Sequence[int], count: int) -> list[int]:
         """Return a draft model's next tokens, after updating its cache to the tokens so far."""
-        common = agreed(self._cached_tokens, tokens)
+        common = agreed_length(self._cached_tokens, tokens)
         del self._cached_tokens[common:]
         self._forget(common)
         drafts: list[int] = []

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from nearfree.backends.builds import build_of
-from nearfree.core.drafting import Available, Drafting, Steps, looked_up, offers, usable
+from nearfree.core.drafting import (
+    Available,
+    Drafting,
+    Steps,
+    lookup_draft,
+    trace_offers,
+    verified_drafts,
+)
 from nearfree.engines.generation import Decoded, GeneratorOptions
 from nearfree.engines.openvino import (
     Compiled,
@@ -151,7 +158,7 @@ class OpenVinoGenerator:
         draft_choices = (
             self._draft_choices(prompt, output) if drafting.drafter == "draft_model" else []
         )
-        return offers(prompt, output, drafting, draft_choices)
+        return trace_offers(prompt, output, drafting, draft_choices)
 
     def _draft_choices(self, prompt: Sequence[int], output: Sequence[int]) -> list[int]:
         """Return the draft model's best token after each token of a known output but the last."""
@@ -223,13 +230,15 @@ def _steps(
         return None if len(output) != 1 else Steps(rows=(), accepted=())
     rows, accepted, output_length = [], [], 1
     for step in later_steps:
-        drafted = usable(drafting, drafting.k, len(prompt) + output_length, limit - output_length)
+        drafted = verified_drafts(
+            drafting, drafting.k, len(prompt) + output_length, limit - output_length
+        )
         rows.append(1 + (drafting.k if drafting.padded else drafted))
         accepted.append(step - 1)
         output_length += step
     if drafting.drafter == "prompt_lookup" and len(output) < limit:
         prefix = len(output) - later_steps[-1]
-        drafts = looked_up([*prompt, *output[:prefix]], drafting.k, drafting)
+        drafts = lookup_draft([*prompt, *output[:prefix]], drafting.k, drafting)
         accepted[-1] += list(drafts[: later_steps[-1]]) == list(output[prefix:])
     return Steps(rows=tuple(rows), accepted=tuple(accepted))
 

@@ -118,7 +118,7 @@ def machine_fingerprint(kind: str) -> Fingerprint:
 def known_probe(layout: Layout, scope: str) -> HardwareProbed | None:
     """Return the first probe on record for a platform, None before its first."""
     for take in read_scope(layout, scope, stream=STREAM):
-        for event in take.of(HardwareProbed):
+        for event in take.events_of(HardwareProbed):
             probe: HardwareProbed = event.data
             return probe
     return None

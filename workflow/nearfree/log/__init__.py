@@ -1,1 +1,1 @@
-"""The append-only event log: what happened, once, and nothing else."""
+"""The append-only event log: typed events in takes, their seals, ledgers and verification."""

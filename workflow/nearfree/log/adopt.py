@@ -28,7 +28,7 @@ def _git(*args: str) -> str:
     return completed.stdout
 
 
-def adopted(layout: Layout) -> set[TakeName]:
+def adopted_takes(layout: Layout) -> set[TakeName]:
     """Return the takes whose seals git tracks."""
     names = _git("ls-files", "-z", "--", str(layout.events)).split("\0")
     paths = (Path(name) for name in names if name.endswith(".seal.json"))
@@ -49,7 +49,7 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
     check_part(scope)
     if stream is not None:
         check_part(stream)
-    adopted_before = adopted(layout)
+    adopted_before = adopted_takes(layout)
     takes = layout.takes(scope, stream)
     if stream not in (None, RETRACTED) and takes:
         takes += layout.takes(scope, RETRACTED)  # else a clone would use retracted takes
@@ -94,7 +94,7 @@ def retire(
     EvidenceError
         A take is not adopted, or one of its events is still used.
     """
-    adopted_before, takes = adopted(layout), list(dict.fromkeys(takes))
+    adopted_before, takes = adopted_takes(layout), list(dict.fromkeys(takes))
     seals = {take: read_seal(layout, take) for take in sorted(adopted_before.union(takes))}
     for take in takes:
         if take not in adopted_before:

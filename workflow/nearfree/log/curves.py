@@ -132,8 +132,8 @@ class Gathering:
             by_n[n].add(event)
         except OverflowError as error:
             raise EvidenceError(
-                f"{event.event_id} is of round {event.data.round}: no take has so many",
-                remedy="Retract it",
+                f"{event.event_id} is of round {event.data.round}: no take has that many rounds",
+                remedy="Retract the event",
             ) from error
         except ValueError as error:
             raise EvidenceError(
@@ -153,7 +153,7 @@ def curves(takes: Iterable[Take]) -> list[Curve]:
     collected = []
     for take in takes:
         gathering = Gathering()
-        for _ in gathering.others(take.of(LatencyMeasured)):
+        for _ in gathering.others(take.events_of(LatencyMeasured)):
             pass
         collected += gathering.curves(take)
     return collected

@@ -69,7 +69,7 @@ def replace(path: Path, raw: bytes) -> Path:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def locked_file(path: Path) -> Iterator[None]:
     """Lock a file that is read and replaced, by a lock file beside it.
 
     Raises

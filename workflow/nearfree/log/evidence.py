@@ -12,7 +12,7 @@ from nearfree.errors import DamageError, EvidenceError, NearfreeError
 from nearfree.log.events import PAYLOADS, Event, ObservationRetracted, Payload, RunStarted
 from nearfree.log.line import REMEDY
 from nearfree.log.names import Layout, TakeName
-from nearfree.log.reader import UNREADABLE, decode, no_collection, read_bytes
+from nearfree.log.reader import UNREADABLE, decode, gc_paused, read_bytes
 from nearfree.log.seal import Seal, iter_sealed, read_seal
 
 _HARDWARE = "hardware"
@@ -36,14 +36,14 @@ class Take:
             by_kind[type(event.data)].append(event)
         return by_kind
 
-    def of(self, kind: type[Payload]) -> list[Event]:
+    def events_of(self, kind: type[Payload]) -> list[Event]:
         """Return the events of one type, in order."""
         return self._by_kind.get(kind, [])
 
     @property
     def started(self) -> Event:
         """The start of the run that sealed the take; DamageError if the take has none."""
-        runs = self.of(RunStarted)
+        runs = self.events_of(RunStarted)
         if not runs:
             raise DamageError(f"{self.name} holds no start of a run", remedy=REMEDY)
         return runs[-1]
@@ -54,7 +54,7 @@ class Take:
         return self.name.take, self.started.time, self.name.plan8
 
 
-@no_collection()
+@gc_paused()
 def read_take(layout: Layout, name: TakeName, *, only: Kinds = PAYLOADS) -> Take:
     """Return a sealed take; DamageError if a byte of it changed.
 
@@ -67,7 +67,7 @@ def read_take(layout: Layout, name: TakeName, *, only: Kinds = PAYLOADS) -> Take
     return Take(name, seal, iter_sealed(layout, seal, (RunStarted, *only)))
 
 
-@no_collection()
+@gc_paused()
 def read_scope(
     layout: Layout, scope: str, *, stream: str | None = None, only: Kinds = PAYLOADS
 ) -> list[Take]:
@@ -85,7 +85,7 @@ def newest_takes(takes: Iterable[Take], kind: type[Payload]) -> list[Take]:
     """Return the newest take of each stream that has events of a type, sorted by stream."""
     newest: dict[str, Take] = {}
     for take in sorted(takes, key=lambda candidate: candidate.order):
-        if take.of(kind):
+        if take.events_of(kind):
             newest[take.name.stream] = take
     return [newest[stream] for stream in sorted(newest)]
 
@@ -149,7 +149,7 @@ def retracted_targets(layout: Layout, scope: str) -> set[str]:
     A retracted take is never read, so a damaged take can be retracted as well.
     """
     takes = [read_take(layout, name) for name in layout.takes(scope, RETRACTED)]
-    return {event.data.target for take in takes for event in take.of(ObservationRetracted)}
+    return {event.data.target for take in takes for event in take.events_of(ObservationRetracted)}
 
 
 def is_simulated(layout: Layout, take: TakeName) -> bool | None:

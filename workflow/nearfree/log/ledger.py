@@ -191,7 +191,7 @@ def config_texts(config: Path) -> dict[str, str]:
             refuse_larger(path, path.stat().st_size)
             texts[name.as_posix()] = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{path} is not text: {error}", remedy="Mend the file") from error
+            raise ConfigError(f"{path} is not text: {error}", remedy="Correct the file") from error
     if not texts:
         raise ConfigError(f"{config} holds no config files", remedy="Name the config folder")
     return texts

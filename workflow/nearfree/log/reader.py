@@ -37,7 +37,7 @@ def decode(line: bytes) -> Event:
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause the cyclic garbage collector: events hold no cycles, and may number a million."""
     enabled = gc.isenabled()
     gc.disable()
@@ -127,7 +127,7 @@ def read_segment(path: Path, name: str) -> Segment:
     return parse_segment(read_bytes(path), name, path)
 
 
-@no_collection()
+@gc_paused()
 def parse_segment(raw: bytes, name: str, path: Path) -> Segment:
     """Return the segment that raw bytes hold; see `read_segment`."""
     lines = raw.split(b"\n")

@@ -21,7 +21,7 @@ def adapter_runs(layout: Layout) -> AdapterRuns:
     runs: AdapterRuns = set()
     for scope in {take.scope for take in layout.takes()}:
         for take in read_scope(layout, scope):
-            for event in take.of(LatencyMeasured):
+            for event in take.events_of(LatencyMeasured):
                 device = _DEVICE.get(event.data.timer)  # a simulated timer runs no adapter
                 runs |= {(*adapter, device) for adapter in _parts(event.data.setting) if device}
     return runs
@@ -33,7 +33,7 @@ def _parts(setting: Setting) -> list[tuple[str, str]]:
     return [(setting.module, setting.backend), *experts]
 
 
-def never_run(runs: AdapterRuns) -> list[tuple[Adapter, str]]:
+def untested_adapters(runs: AdapterRuns) -> list[tuple[Adapter, str]]:
     """Return the adapters that have no run, each with the kind of device."""
     return [
         (adapter, device)

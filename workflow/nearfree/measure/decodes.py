@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from nearfree.config.prompts import Prompt
-from nearfree.core.drafting import Drafting, agreed
-from nearfree.core.memories import followed
+from nearfree.core.drafting import Drafting, agreed_length
+from nearfree.core.memories import trace_memory
 from nearfree.core.plan import DecodePlan
 from nearfree.core.sampling import draws
 from nearfree.core.weights import WeightsFile
@@ -24,13 +24,13 @@ from nearfree.hardware.identity import check_identity, machine_fingerprint, requ
 from nearfree.log.events import DecodeMeasured, DraftsTraced, EngineLoaded
 from nearfree.log.evidence import refuse_mixed
 from nearfree.log.names import Layout
-from nearfree.log.reader import no_collection
+from nearfree.log.reader import gc_paused
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.texts import StoredText, Texts, ids_sha256, texts_folder
-from nearfree.measure.visits import Progress, silent, stoppable
+from nearfree.measure.visits import Progress, no_progress, stoppable
 
 
 def measure_decodes(
@@ -42,7 +42,7 @@ def measure_decodes(
     *,
     prompts: Sequence[Prompt],
     files: Mapping[str, Path],
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Seal:
     """Run the decodes that a plan's take still lacks, seal it, and return its seal.
 
@@ -83,7 +83,7 @@ def measure_decodes(
         with (
             stoppable(progress) as stopping,
             closing(make_generator(plan.engine, options)) as generator,
-            no_collection(),
+            gc_paused(),
         ):
             texts = Texts(texts_folder(layout), plan)
             return _Decodes(open_take, plan, generator, texts).run(prompts, stopping)
@@ -104,7 +104,7 @@ def measure_decodes(
 def _check_texts(plan: DecodePlan, prompts: Sequence[Prompt]) -> None:
     if tuple(prompt.part for prompt in prompts) != plan.prompts:
         raise ConfigError(
-            "these prompts are not those of the plan", remedy="Give the file that it was made from"
+            "the prompts differ from the plan's", remedy="Give the file that the plan was made from"
         )
 
 
@@ -131,7 +131,7 @@ def _sha256(plan: DecodePlan) -> str:
     return plan.weights.sha256
 
 
-class _Tokens(NamedTuple):
+class _TokenizedPrompt(NamedTuple):
     """A prompt with its tokens."""
 
     prompt: Prompt
@@ -146,8 +146,8 @@ class _Decodes:
     ) -> None:
         self._take, self._plan, self._generator, self._texts = take, plan, generator, texts
         self._outputs: dict[tuple[str, Drafting], tuple[int, ...]] = {}
-        done = [e.data for e in take.events if isinstance(e.data, DecodeMeasured)]
-        self._done = {(decode.prompt_sha256, decode.repeat) for decode in done}
+        decodes = [e.data for e in take.events if isinstance(e.data, DecodeMeasured)]
+        self._done = {(decode.prompt_sha256, decode.repeat) for decode in decodes}
         self._loaded = any(isinstance(e.data, EngineLoaded) for e in take.events)
 
     def run(self, prompts: Sequence[Prompt], progress: Progress) -> float:
@@ -163,14 +163,14 @@ class _Decodes:
         visits = [(repeat, group) for repeat in range(plan.repeats) for group in groups]
         for number, (repeat, group) in enumerate(visits):
 
-            def report_share(share: float, visit_number: int = number) -> None:
-                progress((visit_number + share) / len(visits))
+            def visit_progress(share: float, visits_done: int = number) -> None:
+                progress((visits_done + share) / len(visits))
 
             if not all((prompt.part.sha256, repeat) in self._done for prompt in group):
                 timed_s += self._visit(
                     repeat,
-                    [_Tokens(prompt, ids[prompt.part.sha256]) for prompt in group],
-                    report_share,
+                    [_TokenizedPrompt(prompt, ids[prompt.part.sha256]) for prompt in group],
+                    visit_progress,
                 )
                 self._take.sync()
             progress((number + 1) / len(visits))
@@ -188,7 +188,7 @@ class _Decodes:
                     remedy="Shorten it, or ask for a larger --context",
                 )
 
-    def _visit(self, repeat: int, texts: Sequence[_Tokens], progress: Progress) -> float:
+    def _visit(self, repeat: int, texts: Sequence[_TokenizedPrompt], progress: Progress) -> float:
         """Decode one prompt, or one batch of prompts, with all settings in a random order.
 
         Return the seconds inside decodes. Events are appended at the end. `progress` receives the
@@ -219,7 +219,7 @@ class _Decodes:
                     self._take.append(traced, sync=False)
         return sum(decode.wall_s for _, decoded in decodes for decode in decoded)
 
-    def _decode(self, drafting: Drafting, texts: Sequence[_Tokens]) -> list[Decoded]:
+    def _decode(self, drafting: Drafting, texts: Sequence[_TokenizedPrompt]) -> list[Decoded]:
         limit = self._plan.limit
         if len(texts) > 1:
             prompts, draws_by_prompt = (
@@ -231,12 +231,12 @@ class _Decodes:
             self._generator.decode(text.ids, drafting, limit, self._draws(text)) for text in texts
         ]
 
-    def _draws(self, text: _Tokens) -> tuple[float, ...]:
+    def _draws(self, text: _TokenizedPrompt) -> tuple[float, ...]:
         plan = self._plan
         return draws(plan.seed, text.prompt.part.sha256, plan.limit) if plan.temperature else ()
 
     def _plain_output(
-        self, text: _Tokens, drafting: Drafting, *, output: tuple[int, ...] | None = None
+        self, text: _TokenizedPrompt, drafting: Drafting, *, output: tuple[int, ...] | None = None
     ) -> tuple[int, ...]:
         """Return a prompt's output without drafts: stored, or else decoded once, untimed.
 
@@ -259,10 +259,16 @@ class _Decodes:
         return self._outputs[key]
 
     def _measured_event(
-        self, decoded: Decoded, drafting: Drafting, text: _Tokens, *, repeat: int, order: int
+        self,
+        decoded: Decoded,
+        drafting: Drafting,
+        text: _TokenizedPrompt,
+        *,
+        repeat: int,
+        order: int,
     ) -> DecodeMeasured:
         plain = self._plain_output(text, drafting)
-        same_tokens = agreed(decoded.tokens, plain)
+        same_tokens = agreed_length(decoded.tokens, plain)
         differs = decoded.tokens != plain
         has_margin = (
             differs and not self._plan.temperature
@@ -270,7 +276,7 @@ class _Decodes:
         prefix = (*text.ids, *plain[:same_tokens])
         margin = self._generator.margin(prefix, repack=drafting.repack) if has_margin else None
         return DecodeMeasured(
-            **self._common_fields(text.prompt, len(decoded.tokens), decoded.tokens),
+            **self._common_fields(text.prompt, decoded.tokens),
             drafting=drafting,
             loop=self._generator.loop,
             batch=self._plan.batch,
@@ -292,20 +298,21 @@ class _Decodes:
         )
 
     def _traced_event(
-        self, drafting: Drafting, text: _Tokens, output: tuple[int, ...]
+        self, drafting: Drafting, text: _TokenizedPrompt, output: tuple[int, ...]
     ) -> DraftsTraced:
         available = (
-            followed(drafting, text.ids, output, self._plan.limit)
+            trace_memory(drafting, text.ids, output, self._plan.limit)
             if drafting.remembers
             else self._generator.drafts(text.ids, output, drafting)
         )
         return DraftsTraced(
-            **self._common_fields(text.prompt, len(output), output),
+            **self._common_fields(text.prompt, output),
             drafting=drafting,
             available=available,
         )
 
-    def _common_fields(self, prompt: Prompt, count: int, output: Sequence[int]) -> dict[str, Any]:
+    def _common_fields(self, prompt: Prompt, output: Sequence[int]) -> dict[str, Any]:
+        """Return the fields that both kinds of events share."""
         plan, part = self._plan, prompt.part
         draft = plan.draft if isinstance(plan.draft, WeightsFile) else None
         return {
@@ -318,6 +325,6 @@ class _Decodes:
             "kind": part.kind,
             "held_out": part.held_out,
             "limit": plan.limit,
-            "output_tokens": count,
+            "output_tokens": len(output),
             "output_sha256": ids_sha256(output),
         }

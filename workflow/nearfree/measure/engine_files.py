@@ -22,7 +22,7 @@ _MAX_WEIGHTS_BYTES = 1 << 30
 """Size limit in bytes for weights inside a package."""
 
 
-def missing(config: Config, study: EngineStudy) -> list[str]:
+def missing_files(config: Config, study: EngineStudy) -> list[str]:
     """Return the names of a study's files that this machine lacks; no file is read."""
     if not builds(study.backend):
         return []

@@ -20,7 +20,7 @@ def measure_shares(take: OpenTake, points: Sequence[Point]) -> float:
     float
         The seconds inside forwards.
     """
-    done = {
+    recorded = {
         (event.data.setting, event.data.n, event.data.round)
         for event in take.events
         if isinstance(event.data, SharesMeasured)
@@ -31,7 +31,7 @@ def measure_shares(take: OpenTake, points: Sequence[Point]) -> float:
             kernel = point.kernel
             if not isinstance(kernel, EngineKernel) or not _is_timed(point):
                 continue
-            if (point.setting, point.n, number) in done:
+            if (point.setting, point.n, number) in recorded:
                 continue
             kernel.ready_shares()
             start_s, clock = time.perf_counter(), CpuClock()

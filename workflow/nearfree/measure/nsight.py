@@ -265,8 +265,8 @@ def run_ncu(ncu: str, plan: ProfilePlan, command: Sequence[str]) -> str:
         reason = (errors or completed.stderr.splitlines() or ["it does not say why"])[-1]
         raise HardwareError(
             f"ncu failed with {completed.returncode}: {reason.removeprefix('==ERROR==').strip()}",
-            remedy="Measure the study first; if that works, ask for the right to read the GPU's "
-            "performance counters",
+            remedy="Measure the study first; if that works, ask the administrator for permission "
+            "to read the GPU's performance counters",
         )
     return text
 

@@ -47,12 +47,9 @@ def pair_of(visits: Sequence[LatencyMeasured]) -> Pair:
         visit=visit,
         wall_ratio=wall_us / baseline_us if wall_us and baseline_us else None,
         process_ratio=median(visit.process_us) / (median(reference.process_us) or 1.0),
-        seconds=sum(
-            sum(sample_visit.wall_us) * sample_visit.forwards_a_sample for sample_visit in visits
-        )
-        / US_PER_S,
-        clean=sum(sample_visit.dirty.count(False) for sample_visit in visits),
-        samples=sum(len(sample_visit.dirty) for sample_visit in visits),
+        seconds=sum(sum(v.wall_us) * v.forwards_a_sample for v in visits) / US_PER_S,
+        clean=sum(v.dirty.count(False) for v in visits),
+        samples=sum(len(v.dirty) for v in visits),
     )
 
 

@@ -84,7 +84,7 @@ def execution_of(
     )
 
 
-def points(
+def make_points(
     plan: MeasurePlan, fingerprint: Fingerprint, files: Mapping[str, Path] | None = None
 ) -> list[Point]:
     """Return every point of a plan, with its kernel allocated."""
@@ -105,7 +105,7 @@ def resolved_setting(sweep: Sweep, fingerprint: Fingerprint) -> Setting:
     return structs.replace(sweep.setting, dtype=native)
 
 
-def describe(take: OpenTake, points: Sequence[Point], device: str) -> float:
+def record_work(take: OpenTake, points: Sequence[Point], device: str) -> float:
     """Run each point once, refuse output that is not finite, and record its work and kernels.
 
     Returns

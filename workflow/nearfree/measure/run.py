@@ -12,16 +12,16 @@ from nearfree.hardware.identity import check_identity, machine_fingerprint, requ
 from nearfree.log.events import Fingerprint, LaunchFloor
 from nearfree.log.evidence import refuse_mixed
 from nearfree.log.names import Layout
-from nearfree.log.reader import no_collection
+from nearfree.log.reader import gc_paused
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.measure.adapter_runs import refuse_never_run
-from nearfree.measure.prepare import describe, points
+from nearfree.measure.prepare import make_points, record_work
 from nearfree.measure.protocols import run
 from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.timers import CpuTimer
-from nearfree.measure.visits import Bench, Clock, Progress, silent, stoppable
+from nearfree.measure.visits import Bench, Clock, Progress, no_progress, stoppable
 
 
 def measure(
@@ -33,7 +33,7 @@ def measure(
     *,
     untested: bool = False,
     files: Mapping[str, Path] | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Seal:
     """Measure what a plan's take still lacks, seal it, and return its seal.
 
@@ -69,15 +69,15 @@ def measure(
             remedy="Give its curve file with --curves",
         )
     refuse_mixed(layout, as_simulated=False)
-    known = require_probe(layout, scope).fingerprint
-    fingerprint = machine_fingerprint(known.kind)
+    probed = require_probe(layout, scope).fingerprint
+    fingerprint = machine_fingerprint(probed.kind)
     check_identity(layout, scope, fingerprint)
     if not untested:
         refuse_never_run(layout, plan, fingerprint.kind)
 
     def work(open_take: OpenTake) -> float:
         if plan.weights and fingerprint.kind == "cpu":
-            quiet = no_collection()
+            quiet = gc_paused()
         else:
             quiet = _torch_settings(fingerprint, plan.protocol, whole=bool(plan.weights))
         with quiet, stoppable(progress) as stopping:
@@ -103,8 +103,8 @@ def _measure_points(
     files: Mapping[str, Path],
     progress: Progress,
 ) -> float:
-    all_points = points(plan, fingerprint, files)
-    warm_s = describe(take, all_points, fingerprint.kind)
+    all_points = make_points(plan, fingerprint, files)
+    warm_s = record_work(take, all_points, fingerprint.kind)
     bench = Bench(take, _clock(take, plan, fingerprint), plan.protocol, progress)
     bench.timed_s = warm_s
     run(bench, all_points, plan.protocol)
@@ -148,7 +148,7 @@ def _torch_settings(
     if not whole:
         torch.set_num_threads(protocol.threads)
     try:
-        with no_collection(), nullcontext() if whole else torch.inference_mode():
+        with gc_paused(), nullcontext() if whole else torch.inference_mode():
             yield
     except torch.OutOfMemoryError as error:
         raise EvidenceError(

@@ -28,14 +28,14 @@ def measure_shares(take: OpenTake, points: Sequence[Point], device: str) -> floa
     float
         The seconds inside forwards, including the GPU's spinning before them.
     """
-    done = {
+    recorded = {
         (event.data.setting, event.data.n, event.data.round)
         for event in take.events
         if isinstance(event.data, SharesMeasured)
     }
     timed_s = 0.0
     for number in range(ROUNDS):
-        order = [p for p in points if (p.setting, p.n, number) not in done]
+        order = [p for p in points if (p.setting, p.n, number) not in recorded]
         random.Random(f"shares/{number}").shuffle(order)  # noqa: S311 (an order, no secret)
         for point in order:
             if not isinstance(point.kernel, ModelKernel):

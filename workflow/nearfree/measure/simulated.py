@@ -27,7 +27,7 @@ from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.measure.protocols import run
 from nearfree.measure.rounds import whole_rounds
-from nearfree.measure.visits import Bench, Point, Progress, silent, stoppable
+from nearfree.measure.visits import Bench, Point, Progress, no_progress, stoppable
 
 SIGMA = 0.003
 """Standard deviation of the logarithm of a sample."""
@@ -141,7 +141,7 @@ def simulate(
     plan: MeasurePlan,
     *,
     machine: Machine,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Seal:
     """Measure a plan on a simulated machine, seal its take, and return the seal; see `measure`.
 

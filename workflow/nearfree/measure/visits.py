@@ -31,7 +31,7 @@ Progress = Callable[[float], None]
 """Receives the completed share of a take, 0 to 1."""
 
 
-def silent(_share: float) -> None:
+def no_progress(_share: float) -> None:
     """Ignore progress."""
 
 
@@ -171,13 +171,13 @@ def stoppable(progress: Progress) -> Iterator[Progress]:
     def stop_or_go_on(share: float) -> None:
         progress(share)
         if received and share < 1:
-            raise stopped()
+            raise stop_error()
 
     with on_sigterm(note):
         yield stop_or_go_on
 
 
-def stopped() -> StoppedError:
+def stop_error() -> StoppedError:
     """Return the error for a job that received SIGTERM."""
     return StoppedError(
         "the job was told to stop (SIGTERM): preempted, cancelled or out of time",

@@ -1,1 +1,1 @@
-"""What the workflow's rules ask: scopes, receipts, targets, and the cluster's jobs."""
+"""The workflow's rules in Python: scopes, receipts and targets, and the check of a cluster."""

@@ -15,8 +15,8 @@ from nearfree.config.files import Config
 from nearfree.config.plans import Plans
 from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.plan import (
-    FORETOLD_SUFFIX,
     MODULES_SUFFIX,
+    PREDICTIONS_SUFFIX,
     ForetellPlan,
     MeasurePlan,
     Plan,
@@ -35,7 +35,7 @@ from nearfree.log.ledger import config_texts
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.take import take_name
-from nearfree.measure.engine_files import missing
+from nearfree.measure.engine_files import missing_files
 from nearfree.public.published import STREAM as PUBLISHED
 from nearfree.public.published import import_plan
 from nearfree.sources.packages import RULES, parse_release, reader_module
@@ -93,7 +93,7 @@ class Pipeline:
         if self.config.curves(scope):
             return "no engine is simulated"
         take = take_name(scope, stream, self.config.take(scope, stream), plan)
-        files = [] if self.layout.seal(take).exists() else missing(self.config, study)
+        files = [] if self.layout.seal(take).exists() else missing_files(self.config, study)
         return f"{' and '.join(files)} is not here: `nearfree fetch` gets it" if files else ""
 
     def _check_takes(self) -> None:
@@ -218,10 +218,9 @@ class Pipeline:
         ]
 
     def _log(self, stage: Stage, scope: str) -> list[str]:
-        """Return the files whose change means that the events that a job reads changed.
+        """Return the files that change when the events that a job reads change.
 
-        Takes that the config's imports make are not among them: the rule's own mark stands for
-        those. Seals stand for other imported takes.
+        The imports of the config have the rule's own mark instead; other imports have their seals.
         """
         if not stage.log:
             return []
@@ -298,7 +297,7 @@ class Pipeline:
         for scope in self.site.here:
             receipt_of = self._receipts(scope)
             for stream, receipt in receipt_of.items():
-                study = stream.removesuffix(MODULES_SUFFIX).removesuffix(FORETOLD_SUFFIX)
+                study = stream.removesuffix(MODULES_SUFFIX).removesuffix(PREDICTIONS_SUFFIX)
                 names = {stream, study}
                 if study in self.config.studies:
                     names |= self.config.backends_of(study) - receipt_of.keys()
@@ -314,10 +313,10 @@ class Pipeline:
         Every study waits for the probe. A model's study also waits for the model's recorded
         prediction, and that prediction for the measurement of the model's modules.
         """
-        study = stream.removesuffix(FORETOLD_SUFFIX)
-        predecessor = f"{study}{MODULES_SUFFIX}" if study != stream else f"{study}{FORETOLD_SUFFIX}"
+        study = stream.removesuffix(PREDICTIONS_SUFFIX)
+        suffix = PREDICTIONS_SUFFIX if study == stream else MODULES_SUFFIX
         receipts = self._receipts(scope)
-        return [receipts[name] for name in (HARDWARE, predecessor) if name in receipts]
+        return [receipts[name] for name in (HARDWARE, f"{study}{suffix}") if name in receipts]
 
     @cache  # noqa: B019 (a pipeline lives as long as the program)
     def _receipts(self, scope: str) -> dict[str, str]:
@@ -328,11 +327,8 @@ class Pipeline:
         name = self._environment(scope, stream)
         if name in self.site.python:
             return self.site.python[name]
-        return (
-            sys.executable
-            if name == WORKFLOW_ENVIRONMENT
-            else str(self._made_environment(name).python)
-        )
+        own = name == WORKFLOW_ENVIRONMENT
+        return sys.executable if own else str(self._made_environment(name).python)
 
     def interpreters(self, scope: str) -> dict[str, str]:
         """Return the interpreters of a platform's streams, by the name of their environment."""
@@ -342,11 +338,8 @@ class Pipeline:
     def environment(self, scope: str, stream: str, *, renew: bool = False) -> list[str]:
         """Return the receipt of the environment to make for a stream; empty if none is needed.
 
-        Parameters
-        ----------
-        renew
-            Whether to delete a receipt whose environment is incomplete here, as after the project
-            was moved.
+        With `renew` the receipt of an environment that is incomplete here, as after the project was
+        moved, is deleted.
         """
         name = self._environment(scope, stream)
         if name == WORKFLOW_ENVIRONMENT or name in self.site.python:
@@ -358,11 +351,9 @@ class Pipeline:
 
     def _environment(self, scope: str, stream: str) -> str:
         plan = self._plans[scope][stream]
-        return (
-            plan.environment
-            if isinstance(plan, MeasurePlan) and not plan.curves
-            else WORKFLOW_ENVIRONMENT
-        )
+        if isinstance(plan, MeasurePlan) and not plan.curves:
+            return plan.environment
+        return WORKFLOW_ENVIRONMENT
 
     @cache  # noqa: B019 (a pipeline lives as long as the program)
     def _made_environment(self, name: str) -> Environment:
@@ -375,7 +366,7 @@ class Pipeline:
 
     def resource(self, name: str, scope: str, stream: str, attempt: int) -> Any:
         """Return a resource of a stream's SLURM job; None leaves it to SLURM's default."""
-        study = stream.removesuffix(MODULES_SUFFIX).removesuffix(FORETOLD_SUFFIX)
+        study = stream.removesuffix(MODULES_SUFFIX).removesuffix(PREDICTIONS_SUFFIX)
         return self.config.job_resources(scope, study).resources(attempt)[name]
 
     def table(self, scope: str, *names: str) -> list[str]:
@@ -400,8 +391,7 @@ class Pipeline:
     def code(stage: str) -> str:
         """Return a digest of the code that makes a stage's output.
 
-        A stage that predicts also calls the packages' source readers. It loads them by name, so no
-        import statement leads to them: they are added here.
+        Source readers of packages are added for stages that predict, which load them by name alone.
         """
         if stage not in STAGES:
             return package_digest()

@@ -37,9 +37,11 @@ class IsolatedModules:
     def __init__(self, take: Take) -> None:
         self.name = str(take.name)
         self._rounds = {curve.setting: curve_samples(curve).rounds for curve in curves([take])}
-        self._warm = {e.data.setting for e in take.of(LatencyMeasured) if e.data.cache == "warm"}
+        self._warm = {
+            e.data.setting for e in take.events_of(LatencyMeasured) if e.data.cache == "warm"
+        }
         self._work: dict[Setting, dict[int, ExecutedWork]] = {}
-        for event in take.of(WorkCounted):
+        for event in take.events_of(WorkCounted):
             self._work.setdefault(event.data.setting, {})[event.data.n] = event.data.work
 
     @property
@@ -51,7 +53,8 @@ class IsolatedModules:
         """Return T(N) of one run of a module; EvidenceError if it was not measured."""
         if use.setting not in self._rounds:
             raise EvidenceError(
-                f"{use.role} was not measured apart", remedy="Measure the modules of this study"
+                f"{use.role} was not measured in isolation",
+                remedy="Measure the modules of this study",
             )
         return self._rounds[use.setting]
 
@@ -101,7 +104,7 @@ def by_sum(
     Raises
     ------
     EvidenceError
-        A module was not measured apart, or without the baseline.
+        A module was not measured in isolation, or without the baseline.
     """
     parts = [(use, modules.rounds(use)) for use in uses]
     total = _summed_rounds(parts)
@@ -133,7 +136,7 @@ def by_minimum(
     Raises
     ------
     EvidenceError
-        A module was not measured apart, or without the baseline.
+        A module was not measured in isolation, or without the baseline.
     """
     by_role: dict[str, Boundary] = {
         use.role: boundary(ratios(modules.rounds(use), baseline), epsilon, baseline)
@@ -223,7 +226,7 @@ def _counted_granularity(
     if smallest is None or smallest.block_rows is None:
         raise EvidenceError(
             f"the run of {use.role} counted no block or tile",
-            remedy="Choose a backend whose adapter tells its granularity",
+            remedy="Choose a backend whose adapter reports its granularity",
         )
     rows, batch = smallest.block_rows, use.setting.batch
     if use.setting.heads:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import structs
 
 from nearfree.config.model_studies import uses
-from nearfree.core.plan import FORETOLD_SUFFIX, MODULES_SUFFIX, ForetellPlan, Sweep
+from nearfree.core.plan import MODULES_SUFFIX, PREDICTIONS_SUFFIX, ForetellPlan, Sweep
 from nearfree.core.setting import Setting
 from nearfree.decoders.model import model_of
 from nearfree.decoders.modules import ModuleUse
@@ -45,7 +45,7 @@ def foretell(layout: Layout, scope: str, stream: str, take: int, plan: ForetellP
     EvidenceError
         The platform was not probed, or the modules were not measured yet.
     """
-    study, name = stream.removesuffix(FORETOLD_SUFFIX), take_name(scope, stream, take, plan)
+    study, name = stream.removesuffix(PREDICTIONS_SUFFIX), take_name(scope, stream, take, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
@@ -75,14 +75,14 @@ def predictions(
     EvidenceError
         A module was not measured in isolation.
     """
-    isolated = IsolatedModules(modules) if modules and modules.of(LatencyMeasured) else None
+    isolated = IsolatedModules(modules) if modules and modules.events_of(LatencyMeasured) else None
     for sweep in plan.sweeps:
         setting = _resolved_setting(sweep, isolated, probe)
         module_uses = uses(setting, model_of(setting, plan.models))
         missing = [use.role for use in module_uses if isolated is None or not isolated.has(use)]
         if missing:
             raise EvidenceError(
-                f"the {missing[0]} of {setting.model} was not measured apart yet",
+                f"the {missing[0]} of {setting.model} was not measured in isolation yet",
                 remedy=f"Measure the study's modules first: its stream STUDY{MODULES_SUFFIX}",
             )
         for predictor, basis, balance, compose in _compositions(setting, probe):

@@ -1,1 +1,1 @@
-"""Every number held against its evidence."""
+"""Checks of every number against its evidence: the audit, and crates for others."""

@@ -67,7 +67,7 @@ def read_curves(layout: Layout, stream: str | None = None) -> ImportedCurves:
             f"the log holds no imported curves{f' of {stream}' if stream else ''}",
             remedy="Run `nearfree import aiconfigurator` or `nearfree import curves FILE.csv`",
         )
-    events = [event for take in newest for event in take.of(LatencyImported)]
+    events = [event for take in newest for event in take.events_of(LatencyImported)]
     return curves_of((event.data, event.event_id) for event in events)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from nearfree.errors import ConfigError, SourceError
-from nearfree.log.document import alone, replace
+from nearfree.log.document import locked_file, replace
 from nearfree.sources.backends.model_classes import WANTED, Classes, model_classes
 from nearfree.sources.fetching.cache import Cache
 
@@ -91,7 +91,7 @@ def renew_class_lock(path: Path, engine: str, classes: Mapping[str, Classes]) ->
     BusyError
         Another process is writing it.
     """
-    with alone(path):
+    with locked_file(path):
         replace(path, _rendered({**read_class_lock(path), engine: locked_entry(classes)}))
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from nearfree.errors import ConfigError, LackingError, SourceError
-from nearfree.log.document import alone, replace
+from nearfree.log.document import locked_file, replace
 from nearfree.sources.extraction import Extraction, extract
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
@@ -85,7 +85,7 @@ def renew_lock(path: Path, package: str, releases: Sequence["Release"]) -> None:
     BusyError
         Another process is writing it.
     """
-    with alone(path):
+    with locked_file(path):
         write_lock(path, with_releases(read_lock(path), package, releases))
 
 

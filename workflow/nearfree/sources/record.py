@@ -71,13 +71,13 @@ def recorded_take(layout: Layout, package: str, version: str) -> Take | None:
 
 def extraction_of(take: Take) -> Extraction:
     """Return the extraction of a take's release."""
-    fetched = tuple(event.data for event in take.of(SourceFetched))
+    fetched = tuple(event.data for event in take.events_of(SourceFetched))
     return Extraction(
         package=fetched[0].package,
         version=fetched[0].version,
         fetched=fetched,
-        rules=tuple(event.data for event in take.of(RuleExtracted)),
-        tuned=tuple(event.data for event in take.of(TunedIndexed)),
+        rules=tuple(event.data for event in take.events_of(RuleExtracted)),
+        tuned=tuple(event.data for event in take.events_of(TunedIndexed)),
     )
 
 
@@ -113,5 +113,5 @@ def find_extraction(
 def _is_of_release(take: Take, package: str, version: str) -> bool:
     return any(
         (event.data.package, event.data.version) == (package, version)
-        for event in take.of(SourceFetched)
+        for event in take.events_of(SourceFetched)
     )

@@ -170,7 +170,7 @@ def test_rows_are_sent_as_an_engine_rounds_them(
 ) -> None:
     """From 0.19.0 on vLLM rounds rows of experts before it sends them, but for one kernel."""
     asked = ASKED | {"moe": BackendRelease(*moe.split("==")), "library": library}
-    precision = Override(weights=weights).of(uniform("bfloat16"))
+    precision = Override(weights=weights).apply(uniform("bfloat16"))
     found = Deployment(decoder=SPARSE, parallel=Parallel(dp=2), precision=precision, **asked)
     dtypes = {use.role: use.setting.dtype for use in found.uses()}
     assert (dtypes[DISPATCH], dtypes[COMBINE]) == (sent, "bfloat16")
@@ -235,7 +235,7 @@ def test_a_format_that_another_stands_for_is_a_caveat(
 ) -> None:
     """Layers that are one module each have curves in blocks of float8, none in mxfp8."""
     decoder = read_decoder(write(tmp_path, change(kind)))
-    precision = Override(weights=weights).of(uniform("bfloat16"))
+    precision = Override(weights=weights).apply(uniform("bfloat16"))
     asked = Deployment(decoder=decoder, precision=precision, **ASKED)
     assert any("timed as in float8_block" in each for each in asked.caveats) is said
 

@@ -63,7 +63,7 @@ def test_the_own_layer_runs_on_one_stage() -> None:
 
 def test_an_own_layer_that_is_left_plain_computes_so() -> None:
     """Its products are in plain numbers; the cache and the LM head are those of its model."""
-    formats = uniform("bfloat16").changed(lambda *_: Product("nvfp4", "nvfp4"))
+    formats = uniform("bfloat16").with_products(lambda *_: Product("nvfp4", "nvfp4"))
     formats = replace(formats, kv="float8")
     one = deployment(SPARSE[0], platform="b200", precision=formats, library="trtllm")
     assert as_own(one).precision == formats

@@ -139,7 +139,7 @@ def test_an_own_layer_caches_as_a_layer_of_its_model(
     What a rank has whole counts on each, here as there.
     """
     model = read_model_file(write(tmp_path, change(kind, **keys)))
-    precision = Override(kv=kv).of(uniform("bfloat16"))
+    precision = Override(kv=kv).apply(uniform("bfloat16"))
     decoder, taken = model.decoder, needs(model, precision)
     assert decoder is not None
     assert taken is not None

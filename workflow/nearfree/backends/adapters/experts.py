@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nearfree.backends.adapters.kernel import TURNING, ExecutionContext
 from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype, weight
-from nearfree.core.modules.routing import SPREADS, routed_pairs
+from nearfree.core.modules.routing import LAW_ROUTINGS, routed_pairs
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import Setting
 
@@ -37,7 +37,7 @@ def expert_ids(setting: Setting, n: int, device: str) -> Tensor:
     twice, because no expert has more pairs than there are tokens.
     """
     routing, experts, top_k = setting.routing or "balanced", setting.experts or 1, setting.top_k
-    if routing in SPREADS:
+    if routing in LAW_ROUTINGS:
         return controlled_ids(routing, setting.batch * n, experts, top_k or 0, device)
     counts = torch.tensor(routed_pairs(setting, n), device=device)
     sorted_pairs = torch.arange(experts, device=device).repeat_interleave(counts)

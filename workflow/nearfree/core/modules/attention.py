@@ -206,7 +206,7 @@ def principle_terms(
     return {M_ATTN: granularity.rows}
 
 
-def printed(setting: Setting, kernel: str | None = None) -> Granularity:
+def printed_granularity(setting: Setting, kernel: str | None = None) -> Granularity:
     """Return M_attn as the paper's tables print it: the query tile at N = 1.
 
     It is that of FlashAttention-2's split-KV kernel, or of FlashInfer's fa2 scheduler (paper,
@@ -226,7 +226,7 @@ def printed(setting: Setting, kernel: str | None = None) -> Granularity:
         cache_note = "" if cache == setting.dtype else f" over a {cache} cache"
         raise EvidenceError(
             f"the paper prints no M_attn of {setting.backend} for {setting.dtype}{cache_note}",
-            remedy="Ask for a case that the paper prints",
+            remedy="Choose a backend and element type of the paper's tables",
         )
     return granularity
 
@@ -254,7 +254,7 @@ ATTENTION = ModuleKind(
         principle_place="paper sec. 4.1",
         principle=Equation("N_max = M_attn", "sec. 4.1"),
         letter=M_ATTN,
-        printed=printed,
+        printed=printed_granularity,
     ),
     question=AttentionQuestion,
     question_fields=AttentionQuestion.__struct_fields__,

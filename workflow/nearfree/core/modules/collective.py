@@ -44,7 +44,7 @@ def payload_bytes(setting: Setting, n: int) -> float:
     return setting.batch * n * copies * (setting.d_model or 0) * size
 
 
-def sent_share(operation: str, gpus: int, algorithm: str = RING) -> float:
+def sent_ratio(operation: str, gpus: int, algorithm: str = RING) -> float:
     """Return the bytes that a rank sends, as a multiple of its payload.
 
     With g GPUs: an all-reduce sends 2 (g - 1) / g by ring or two-shot, g - 1 by one-shot and
@@ -61,7 +61,7 @@ def sent_share(operation: str, gpus: int, algorithm: str = RING) -> float:
     return {ONE_SHOT: gpus - 1.0, MULTICAST: 1 + 1 / gpus}.get(algorithm, 2 * ring_share)
 
 
-def busiest(loads: Sequence[float], ranks: int) -> float:
+def load_imbalance(loads: Sequence[float], ranks: int) -> float:
     """Return the load imbalance: the busiest rank's pairs over the mean of all ranks, at least 1.
 
     Parameters
@@ -77,7 +77,7 @@ def busiest(loads: Sequence[float], ranks: int) -> float:
     return busiest_load * ranks / total_load if busiest_load * ranks > total_load else 1.0
 
 
-def busiest_of(setting: Setting) -> float:
+def setting_imbalance(setting: Setting) -> float:
     """Return the load imbalance of the ranks under the setting's own routing.
 
     Balanced routing loads all experts equally; skewed routing sends every token to the first k. A
@@ -95,7 +95,9 @@ def busiest_of(setting: Setting) -> float:
     if setting.operation not in ROUTED_OPERATIONS or setting.routing is None:
         return 1.0
     if balanced or setting.routing == "skewed":
-        return busiest([float(balanced or expert < top_k) for expert in range(experts)], ranks)
+        return load_imbalance(
+            [float(balanced or expert < top_k) for expert in range(experts)], ranks
+        )
     raise EvidenceError(
         f"{setting.routing} routing does not determine the load of a rank by itself",
         remedy="Give the experts' loads, or balanced or skewed routing",
@@ -108,8 +110,8 @@ def sent_bytes(setting: Setting, n: int) -> float:
     An all-reduce goes around a ring. A rank with more pairs than the mean receives more in a
     dispatch and sends more in a combine, and all others wait for its link.
     """
-    share = sent_share(setting.operation or "", setting.gpus or 1)
-    return payload_bytes(setting, n) * share * busiest_of(setting)
+    share = sent_ratio(setting.operation or "", setting.gpus or 1)
+    return payload_bytes(setting, n) * share * setting_imbalance(setting)
 
 
 def collective_work(

@@ -137,7 +137,7 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
         return self.work(setting, n, basis, rows=rows, group=group)
 
 
-class Smallest(Struct, frozen=True):
+class SmallestTerm(Struct, frozen=True):
     """The smallest of a law's terms.
 
     `names` are all terms with the smallest value, in order. `margin` is the next smallest value
@@ -149,9 +149,9 @@ class Smallest(Struct, frozen=True):
     margin: float | None
 
 
-def smallest(terms: Mapping[str, float]) -> Smallest:
+def smallest_term(terms: Mapping[str, float]) -> SmallestTerm:
     """Return the smallest of one or more terms; +inf means no limit (paper, sec. 4)."""
     value, *others = sorted(terms.values())
     names = tuple(name for name, term in terms.items() if term == value)
     margin = others[0] / value if others and value != float("inf") else None
-    return Smallest(value, names, margin)
+    return SmallestTerm(value, names, margin)

@@ -212,7 +212,7 @@ def is_triton_moe(kernel: str | None) -> bool:
     return bool(re.search(TRITON_MOE, kernel)) and not re.search(OTHER_MOE, kernel)
 
 
-def printed(setting: Setting, kernel: str | None = None) -> Granularity:
+def printed_granularity(setting: Setting, kernel: str | None = None) -> Granularity:
     """Return M_moe as the paper's tables print it: the block of the fallback rules.
 
     vLLM (up to 0.16) and SGLang use this block up to E tokens, so tau = E. For skewed routing the
@@ -238,7 +238,8 @@ def printed(setting: Setting, kernel: str | None = None) -> Granularity:
 
 def _unprinted(case: str) -> EvidenceError:
     return EvidenceError(
-        f"the paper prints no M_moe of {case}", remedy="Ask for a case that the paper prints"
+        f"the paper prints no M_moe of {case}",
+        remedy="Choose a backend, element type and kernel of the paper's tables",
     )
 
 
@@ -270,7 +271,7 @@ MOE_FFN = ModuleKind(
             "sec. 4.2",
         ),
         letter="M_moe",
-        printed=printed,
+        printed=printed_granularity,
     ),
     question=MoeQuestion,
     question_fields=MoeQuestion.__struct_fields__,

@@ -14,7 +14,7 @@ from nearfree.core.routing_names import POWER_LAW
 from nearfree.core.setting import Setting
 from nearfree.errors import ConfigError
 
-SPREADS = ("balanced", "skewed")
+LAW_ROUTINGS = ("balanced", "skewed")
 """The routings for which the paper states laws."""
 FEW, MANY = (0.01, 2.0), (1.0, 0.8)
 """The bounds of the drawn loads: for up to E pairs, and for more; there the upper one times b N."""
@@ -32,7 +32,7 @@ def named_routing(text: str) -> str:
         The text is neither balanced nor skewed, nor a power law with an exponent of at least 0 and
         below 100 with at most four decimals.
     """
-    if text in SPREADS:
+    if text in LAW_ROUTINGS:
         return text
     if not re.fullmatch(rf"{_POWER_LAW_PREFIX}\d{{1,2}}(?:\.\d{{1,4}})?", text, re.ASCII):
         raise ConfigError(
@@ -51,7 +51,9 @@ def exponent_of(routing: str | None) -> float | None:
     return float(str(routing).removeprefix(_POWER_LAW_PREFIX)) if is_power_law else None
 
 
-def first_full(routing: str | None, experts: int | None, top_k: int | None, batch: int) -> int:
+def routing_baseline(
+    routing: str | None, experts: int | None, top_k: int | None, batch: int
+) -> int:
     """Return the baseline N that ratios refer to: ceil(E / (b k)) if routing is balanced, else 1.
 
     From this N on every expert has a token, so a further token adds no weights to read (paper,

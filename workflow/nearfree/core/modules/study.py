@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct, structs
 
-from nearfree.core.modules.routing import first_full
+from nearfree.core.modules.routing import routing_baseline
 from nearfree.core.names import Name
 from nearfree.core.plan import Sweep, check_positions
 from nearfree.core.precision import Dtype
@@ -58,7 +58,7 @@ class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
                 setting=setting,
                 positions=self.grid(setting.batch),
                 baseline=self.baseline
-                or first_full(setting.routing, setting.experts, setting.top_k, setting.batch),
+                or routing_baseline(setting.routing, setting.experts, setting.top_k, setting.batch),
             )
             for setting in self.settings()
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
-from nearfree.core.modules.routing import SPREADS
+from nearfree.core.modules.routing import LAW_ROUTINGS
 from nearfree.derive.claims.cases import Case, doublings, n_max, plain, setting_case, within_step
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
@@ -38,7 +38,7 @@ def _counted(tables: ScopeTables, row: Row) -> Granularity | None:
     if (
         baseline_work is None
         or baseline_work["block_rows"] is None
-        or row["routing"] not in (None, *SPREADS)
+        or row["routing"] not in (None, *LAW_ROUTINGS)
     ):
         return None  # the paper has no law for other routings
     block, batch = baseline_work["block_rows"], row["batch"]

@@ -41,7 +41,9 @@ def recorded_steps(layout: Layout) -> dict[str, RecordedStep]:
         They are the constants of another form.
     """
     takes = sorted(read_scope(layout, PUBLIC, stream=STREAM), key=lambda take: take.order)
-    events = {event.data.family: event for take in takes for event in take.of(ConstantsCalibrated)}
+    events = {
+        event.data.family: event for take in takes for event in take.events_of(ConstantsCalibrated)
+    }
     return {name.removeprefix(FAMILY): _step(event) for name, event in events.items()}
 
 

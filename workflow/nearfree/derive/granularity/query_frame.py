@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import polars as pl
 from msgspec import Struct
 
-from nearfree.core.modules.routing import first_full
+from nearfree.core.modules.routing import routing_baseline
 from nearfree.core.setting import Setting
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.tables.settings import setting_row
@@ -59,7 +59,7 @@ def sparse_positions(most: int) -> list[int]:
 
 def _row(number: int, question: Question, most: int) -> dict[str, object]:
     setting = question.setting
-    baseline = first_full(setting.routing, setting.experts, setting.top_k, setting.batch)
+    baseline = routing_baseline(setting.routing, setting.experts, setting.top_k, setting.batch)
     return {
         "asked": number,
         "platform": question.platform,

@@ -7,7 +7,7 @@ largest N up to which no matrix has another path or another number of passes tha
 
 from typing import Any
 
-from nearfree.core.modules.kind import smallest
+from nearfree.core.modules.kind import smallest_term
 from nearfree.derive.granularity.engine import EngineRules
 
 LEAST_SEARCHED = 512
@@ -48,7 +48,7 @@ def principle_of_engine(rules: EngineRules, baseline: int, most: int) -> dict[st
             "evidence": rules.release_name,
             "margin": None,
         }
-    least = smallest({kind: float(change.n - 1) for kind, change in changes.items()})
+    least = smallest_term({kind: float(change.n - 1) for kind, change in changes.items()})
     change = changes[least.names[0]]
     return {
         "n_max": least.value,

@@ -15,11 +15,11 @@ import polars as pl
 
 from nearfree.backends.moe_kernels import NAIVE
 from nearfree.core.modules.attention import AttentionQuestion
-from nearfree.core.modules.kind import Granularity, Laws, ModuleKind, smallest
+from nearfree.core.modules.kind import Granularity, Laws, ModuleKind, smallest_term
 from nearfree.core.modules.mla import MlaQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.modules.registry import KINDS
-from nearfree.core.modules.routing import SPREADS
+from nearfree.core.modules.routing import LAW_ROUTINGS
 from nearfree.core.routing_names import POWER_LAW
 from nearfree.core.setting import Setting
 from nearfree.core.setting_check import required
@@ -53,7 +53,7 @@ def shape_refusal(*, law: bool = True) -> pl.Expr:
     the reason is that of T(N), which needs only the expected loads.
     """
     routing = pl.col("routing")
-    has_loads = routing.is_in(SPREADS)
+    has_loads = routing.is_in(LAW_ROUTINGS)
     if not law:
         has_loads |= routing.str.contains(f"^(?:{POWER_LAW}|loads:.+)$")
     without_loads = _module.is_in(ROUTED) & ~has_loads
@@ -374,10 +374,10 @@ def _smallest(
     extended_only: bool = False,
 ) -> Answer:
     """Return the smallest term, in the paper's and the extended form, or in the extended only."""
-    extended = smallest(laws.terms(setting, balance, granularity, extended=True))
+    extended = smallest_term(laws.terms(setting, balance, granularity, extended=True))
     paper = extended
     if not extended_only:
-        paper = smallest(laws.terms(setting, balance, granularity, extended=False))
+        paper = smallest_term(laws.terms(setting, balance, granularity, extended=False))
     return {
         "n_max": paper.value,
         "n_max_extended": extended.value,

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from nearfree.core.modules import model
-from nearfree.core.modules.kind import smallest
+from nearfree.core.modules.kind import smallest_term
 from nearfree.derive.laws.laws import ask_distinct
 
 _FFN = ("dtype", "batch", "experts", "top_k", "routing")
@@ -69,7 +69,7 @@ def _smallest(
     terms = model.principle_terms(ffn, balance_flop_per_byte, m_moe, tau, m_attn)
     if not terms:
         return {}
-    least = smallest(terms)
+    least = smallest_term(terms)
     return {
         "n_max": least.value,
         "limiting_term": least.names[0],

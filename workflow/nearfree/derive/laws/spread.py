@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from nearfree.core.modules.moe_ffn import first_experts
-from nearfree.core.modules.routing import MEASURED, bounds, exponent_of, first_full
+from nearfree.core.modules.routing import MEASURED, bounds, exponent_of, routing_baseline
 from nearfree.errors import EvidenceError
 
 Array = npt.NDArray[np.float64]
@@ -165,12 +165,12 @@ def spread_of(
 def first_awake(routing: str | None, experts: int | None, top_k: int | None, batch: int) -> int:
     """Return the first N from which activating experts hardly adds to T(N).
 
-    It is `first_full`. For a power law it is the first N whose expected active experts reach
+    It is `routing_baseline`. For a power law it is the first N whose expected active experts reach
     AWAKE_SHARE of E; if there is none, b N = 2^20.
     """
     law = spread_of(routing)
     if law is None or experts is None or top_k is None:
-        return first_full(routing, experts, top_k, batch)
+        return routing_baseline(routing, experts, top_k, batch)
     below, above = 0, 1
     while batch * above < _MOST_TOKENS and not _mostly_active(law, experts, top_k, batch * above):
         below, above = above, 2 * above

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from nearfree.core.modules.moe_ffn import printed
+from nearfree.core.modules.moe_ffn import printed_granularity
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
@@ -89,7 +89,7 @@ def printed_rows(take: Take) -> pl.DataFrame:
         The take holds no such values.
     """
     rows_by_number: dict[int, dict[str, object]] = {}
-    for event in take.of(BoundaryPublished):
+    for event in take.events_of(BoundaryPublished):
         if event.data.table == PRACTICAL:
             row = rows_by_number.setdefault(int(event.data.row), _row(event.data))
             row[f"printed_{event.data.quantity}"] = event.data.n_max
@@ -176,7 +176,7 @@ def _fallback_m_moe(row: dict[str, Any]) -> dict[str, float]:
     if row["experts"] is None:
         return {}
     layer = Setting(module="moe_ffn", backend="sglang", dtype=row["dtype"])
-    return {"m_moe": printed(layer).rows}
+    return {"m_moe": printed_granularity(layer).rows}
 
 
 def _one_row_per_k(paper: pl.DataFrame) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from nearfree.backends.records import page_size
 from nearfree.core.modules.attention import M_ATTN, AttentionQuestion
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.core.modules.moe_ffn import MoeQuestion
-from nearfree.core.modules.routing import first_full
+from nearfree.core.modules.routing import routing_baseline
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.steps import MOST_TOKENS, Steps
 from nearfree.derive.laws.model_law import principle
@@ -206,7 +206,7 @@ def _experts(row: Row, model: Experts, resolver: Resolver) -> Row:
             device_name=row["device_name"],
         )
     )
-    tokens = row["batch"] * first_full(row["routing"], row["experts"], top_k, row["batch"])
+    tokens = row["batch"] * routing_baseline(row["routing"], row["experts"], top_k, row["batch"])
     block, tau, evidence = steps.at(tokens), steps.tau(tokens), steps.evidence(tokens)
     m_moe, source = block.value, block.source
     differences = []

@@ -104,7 +104,7 @@ def _newest_predictions(takes: Sequence[Take]) -> Iterable[Event]:
     names = ("setting", "baseline", "predictor", "basis", "epsilon")
     by_statement: dict[object, dict[str, Event]] = {}
     for take in sorted(takes, key=lambda take: take.order):
-        for event in take.of(PredictionRecorded):
+        for event in take.events_of(PredictionRecorded):
             key = tuple(getattr(event.data, name) for name in names)
             by_statement.setdefault(key, {})[take.name.stream] = event
     return [

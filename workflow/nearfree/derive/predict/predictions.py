@@ -102,7 +102,9 @@ def write_predictions(layout: Layout, scope: str, config: Config) -> None:
     takes = read_scope(layout, scope, only=(PredictionRecorded,))
     rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances, takes=takes)
     constants = calibration_ids(layout)
-    recorded_ids = {event.event_id for take in takes for event in take.of(PredictionRecorded)}
+    recorded_ids = {
+        event.event_id for take in takes for event in take.events_of(PredictionRecorded)
+    }
     engines = settings.filter(pl.col("module") == MODULE)["platform"].unique()
     engine_ids = {event_id for name in engines for event_id in answerer.engines.event_ids(name)}
     source_ids = {*settings["row_id"], *platforms["row_id"], *constants, *recorded_ids, *engine_ids}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import polars as pl
 
-from nearfree.core.modules.routing import first_full
+from nearfree.core.modules.routing import routing_baseline
 from nearfree.core.setting import FIELDS
 from nearfree.derive.reference.groups import Group, version_order
 from nearfree.derive.reference.kriging import COORDINATES
@@ -177,7 +177,7 @@ def _points(chosen: pl.DataFrame, groups: Sequence[Group]) -> pl.DataFrame:
     for number, row, experts, top_k in chosen.select(columns).iter_rows():
         group, counts = groups[number], groups[number].counts[row]
         n = group.n[row][counts].astype(int)
-        shown = n >= first_full(BALANCED, experts, top_k, 1)
+        shown = n >= routing_baseline(BALANCED, experts, top_k, 1)
         first_us = float(group.first_us[row])
         latency_us = first_us * np.array([1.0, *ratios[number][row][counts][1:]])
         grids.append(n[shown].tolist())

@@ -308,11 +308,13 @@ def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], dict[_Band, Event]
     """
     unordered = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced, BandsCalibrated))
     takes = sorted(unordered, key=lambda take: take.order)
-    kernels = {_key(event.data): event for take in takes for event in take.of(KernelReferenced)}
+    kernels = {
+        _key(event.data): event for take in takes for event in take.events_of(KernelReferenced)
+    }
     bands = {
         band_key(band): event
         for take in takes
-        for event in take.of(BandsCalibrated)
+        for event in take.events_of(BandsCalibrated)
         for band in event.data.bands
     }
     return kernels, bands

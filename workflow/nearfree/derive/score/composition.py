@@ -182,8 +182,8 @@ def _event_times(
     recorded_at: dict[str, str] = {}
     for take in takes:
         name = take.name
-        for event in take.of(LatencyMeasured):
+        for event in take.events_of(LatencyMeasured):
             key = (name.stream, name.take, name.plan8, setting_key(event.data.setting))
             first_sampled[key] = min(first_sampled.get(key, event.time), event.time)
-        recorded_at |= {event.event_id: event.time for event in take.of(PredictionRecorded)}
+        recorded_at |= {event.event_id: event.time for event in take.events_of(PredictionRecorded)}
     return first_sampled, recorded_at

@@ -37,7 +37,7 @@ def formats_of(precision: str, file: ModelFile) -> dict[str, Any]:
         The precision names no known format.
     """
     word = re.sub(r"[?\s].*", "", precision.strip().lower())
-    stored = file.precision.said(file.main)["weights"] if file.precision else None
+    stored = file.precision.named_formats(file.main)["weights"] if file.precision else None
     if word not in _FORMATS_OF_WORD:
         raise ConfigError(
             f"in what formats {precision!r:.60} stores and computes is not known",

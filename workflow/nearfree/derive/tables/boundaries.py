@@ -185,7 +185,7 @@ def _from_1(curve: Sequence[Ratio]) -> list[Ratio]:
 def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[Row]:
     """Yield the newest printed boundaries at the given tolerances."""
     for take in newest_takes(takes, BoundaryPublished):
-        for event in take.of(BoundaryPublished):
+        for event in take.events_of(BoundaryPublished):
             data = event.data
             if data.epsilon not in tolerances:
                 continue

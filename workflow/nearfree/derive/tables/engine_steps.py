@@ -85,7 +85,7 @@ def write_engine_steps(layout: Layout, scope: str, config: Config) -> None:
     takes = read_scope(layout, scope, only=(EngineLoaded,)) if not settings.is_empty() else []
     releases: dict[tuple[str, str], _Release | None] = {}
     rows = list(_rows(layout, settings, takes, releases))
-    known = {event.event_id for take in takes for event in take.of(EngineLoaded)}
+    known = {event.event_id for take in takes for event in take.events_of(EngineLoaded)}
     known |= {
         event_id for release in releases.values() if release for event_id in release.events.values()
     }
@@ -107,7 +107,8 @@ def _rows(
     for row in last_points.to_dicts():
         take = by_name[tuple(row[name] for name in _TAKE_COLUMNS)]
         loaded = next(
-            (event for event in take.of(EngineLoaded) if _is_loaded_for(event.data, row)), None
+            (event for event in take.events_of(EngineLoaded) if _is_loaded_for(event.data, row)),
+            None,
         )
         if loaded is None:
             continue
@@ -135,7 +136,7 @@ def _release_rules(layout: Layout, engine: str, version: str) -> _Release | None
         return None
     return _Release(
         extraction=extraction_of(take),
-        events={event.data.rule: event.event_id for event in take.of(RuleExtracted)},
+        events={event.data.rule: event.event_id for event in take.events_of(RuleExtracted)},
     )
 
 

@@ -35,7 +35,7 @@ GRANULARITY = Table(
 def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
     """Yield the published rules and those read from source, of each stream's newest take."""
     for take in newest_takes(takes, RulePublished):
-        for event in take.of(RulePublished):
+        for event in take.events_of(RulePublished):
             rule = event.data
             yield {
                 "origin": "published",
@@ -51,9 +51,9 @@ def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
 
 
 def _extracted(take: Take) -> Iterator[dict[str, object]]:
-    fetched: list[SourceFetched] = [event.data for event in take.of(SourceFetched)]
+    fetched: list[SourceFetched] = [event.data for event in take.events_of(SourceFetched)]
     hashes = {member.path: member.sha256 for source in fetched for member in source.members}
-    for event in take.of(RuleExtracted):
+    for event in take.events_of(RuleExtracted):
         rule = event.data
         for number, branch in enumerate(rule.branches, start=1):
             yield {

@@ -57,7 +57,7 @@ def platform_rows(
     for name, platform in platforms.items():
         yield from _datasheet(name, platform)
     for take in takes:
-        for event in take.of(HardwareProbed):
+        for event in take.events_of(HardwareProbed):
             yield from _probed(scope, take.name.take, event.data, event.event_id)
 
 

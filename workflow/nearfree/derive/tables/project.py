@@ -28,10 +28,10 @@ from nearfree.log.events import (
 )
 from nearfree.log.evidence import Take, newest_takes, open_takes
 from nearfree.log.names import Layout
-from nearfree.log.reader import no_collection
+from nearfree.log.reader import gc_paused
 
 
-@no_collection()
+@gc_paused()
 def project(layout: Layout, scope: str, datasheets: dict[str, Platform]) -> None:
     """Write the tables of observations: platforms, settings, latency, work and rules.
 
@@ -51,7 +51,9 @@ def project(layout: Layout, scope: str, datasheets: dict[str, Platform]) -> None
     made_from = seals_digest(layout, scope) | config_digests
 
     def ids(*kinds: type[Payload]) -> list[str]:
-        return [event.event_id for take in takes for kind in kinds for event in take.of(kind)]
+        return [
+            event.event_id for take in takes for kind in kinds for event in take.events_of(kind)
+        ]
 
     setting_ids = [curve.first_id for curve in curves] + ids(BoundaryPublished)
     for table, rows, known_ids in (
@@ -109,7 +111,7 @@ def _setting_rows(takes: list[Take], curves: list[Curve]) -> list[dict[str, obje
         key = (curve.take.name.scope, curve.origin, curve.setting, curve.first.baseline)
         grids[key] = curve.first_id, curve.visits
     for take in newest_takes(takes, BoundaryPublished):
-        for event in take.of(BoundaryPublished):
+        for event in take.events_of(BoundaryPublished):
             data = event.data
             if data.quantity == "n_max":
                 key = (data.platform, "published", data.setting, data.baseline)

@@ -50,7 +50,7 @@ def time_share_rows(takes: list[Take], latency: pl.DataFrame) -> Iterator[dict[s
     }
     for take in takes:
         points: dict[tuple[Setting, int], list[Event]] = defaultdict(list)
-        for event in take.of(SharesMeasured):
+        for event in take.events_of(SharesMeasured):
             points[event.data.setting, event.data.n].append(event)
         for (setting, n), events in points.items():
             row = setting_row(setting)

@@ -54,7 +54,7 @@ TUNED = Table(
 def tuned_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
     """Yield the intervals of every tuned file; a malformed file is one row without sizes."""
     for take in newest_takes(takes, RuleExtracted):
-        for event in take.of(TunedIndexed):
+        for event in take.events_of(TunedIndexed):
             file: TunedIndexed = event.data
             shape = file.block_shape
             common: dict[str, object] = {

@@ -106,7 +106,9 @@ _POINT = ("stream", "take", "plan8", "setting_key", "n")
 def _last(take: Take, kind: type[WorkCounted | KernelProfiled]) -> list[Event]:
     """Return the events of one kind, of several attempts at a point only the last."""
     return list(
-        {(setting_key(event.data.setting), event.data.n): event for event in take.of(kind)}.values()
+        {
+            (setting_key(event.data.setting), event.data.n): event for event in take.events_of(kind)
+        }.values()
     )
 
 

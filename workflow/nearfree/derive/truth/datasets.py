@@ -66,7 +66,7 @@ def published_truth(take: Take, epsilons: Sequence[float]) -> Truth:
     ConfigError
         The paper prints nothing at a tolerance.
     """
-    pairs = [(event, event.data) for event in take.of(BoundaryPublished)]
+    pairs = [(event, event.data) for event in take.events_of(BoundaryPublished)]
     printed = [(event, data) for event, data in pairs if data.quantity == "n_max"]
     _check_tolerances(
         epsilons, {data.epsilon for _, data in printed if data.epsilon}, "the paper prints"

@@ -106,7 +106,7 @@ def answer(choice: Choice, proof: Take, traces: Sequence[Trace], cost: Cost) -> 
         The proof has no run without drafts.
     """
     plan: DecodePlan = proof.started.data.plan
-    events = proof.of(DecodeMeasured)
+    events = proof.events_of(DecodeMeasured)
     runs = by_setting(events)
     none = choice.none.drafting
     if none not in runs:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from nearfree.core.batching import forwards, together
+from nearfree.core.batching import batched_steps, split_forwards
 from nearfree.core.drafting import Available, Drafting, Steps, replay
 from nearfree.derive.tune.curve import EngineCurve, curve_of
 from nearfree.errors import EvidenceError
@@ -55,9 +55,9 @@ def traces_of(takes: Iterable[Take]) -> list[Trace]:
 
 def _take_traces(take: Take) -> Iterator[Trace]:
     drafts_by_prompt: dict[str, list[Event]] = {}
-    for event in take.of(DraftsTraced):
+    for event in take.events_of(DraftsTraced):
         drafts_by_prompt.setdefault(event.data.prompt_sha256, []).append(event)
-    for event in take.of(DecodeMeasured):
+    for event in take.events_of(DecodeMeasured):
         data: DecodeMeasured = event.data
         drafts = drafts_by_prompt.get(data.prompt_sha256, [])
         if data.repeat or data.drafting.drafter != "none":
@@ -181,9 +181,9 @@ def _step_shares(
 ) -> list[list[float]]:
     """Return each text's share of the time of each step that it is in, in microseconds."""
     parts: list[list[float]] = [[] for _ in lists]
-    for step in together(lists, batch):
+    for step in batched_steps(lists, batch):
         rows = [step[slot][1] if slot in step else 0 for slot in range(batch)]
-        us = sum(t_us[forward_rows] for forward_rows in forwards(rows))
+        us = sum(t_us[forward_rows] for forward_rows in split_forwards(rows))
         for text, text_rows in step.values():
             parts[text].append(us * text_rows / sum(rows))
     return parts

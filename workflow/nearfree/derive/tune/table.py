@@ -136,7 +136,7 @@ def _rows(record: RecordedProof, *, newest: bool) -> Iterator[Row]:
         "loop": answer.loop,
         "origin": "measured",
     }
-    events = record.proof.of(DecodeMeasured)
+    events = record.proof.events_of(DecodeMeasured)
     kinds = sorted({event.data.kind for event in events})
     for kind in [ALL, *(kinds if len(kinds) > 1 else [])]:
         of_kind = [event for event in events if kind in (ALL, event.data.kind)]

@@ -258,7 +258,7 @@ def calibrate_own(
         )
     newest = max(takes, key=lambda take: take.order)
     kind = BoundaryPublished if source == PUBLISHED else LatencyImported
-    if platform not in {event.data.platform for event in newest.of(kind)}:
+    if platform not in {event.data.platform for event in newest.events_of(kind)}:
         raise EvidenceError(f"{source} holds nothing of {platform}", remedy=_REMEDY)
     files = dict(newest.started.data.plan.files)
     base_events = {event.event_id: event.hash for event in base.values()}

@@ -118,7 +118,7 @@ def calibrations(take: Take) -> list[Event]:
 
     The data of each is a ConstantsCalibrated.
     """
-    events = take.of(ConstantsCalibrated)
+    events = take.events_of(ConstantsCalibrated)
     return [event for event in events if {*CALIBRATED_DTYPES} <= {*event.data.dtypes}]
 
 

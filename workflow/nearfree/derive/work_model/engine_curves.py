@@ -141,7 +141,7 @@ class EngineLog:
 def _newest(takes: list[Take]) -> dict[str, LoggedForward]:
     forwards: dict[str, LoggedForward] = {}
     for take in sorted(takes, key=lambda take: take.order):
-        loaded = take.of(EngineLoaded)
+        loaded = take.events_of(EngineLoaded)
         for curve in curves([take]):
             events = [event for event in loaded if _is_of(event.data, curve.setting)]
             samples = curve_samples(curve)

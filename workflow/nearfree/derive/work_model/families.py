@@ -6,7 +6,7 @@ import polars as pl
 
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER, DECODE, VERIFY
 from nearfree.core.modules.indexer import INDEXER, SELECT
-from nearfree.core.modules.routing import SPREADS
+from nearfree.core.modules.routing import LAW_ROUTINGS
 from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct, facts_refusal, shape_refusal, written
 from nearfree.derive.work_model.all_reduce import NCCL, algorithm_of
@@ -152,7 +152,7 @@ def _links_refusal() -> pl.Expr:
     by_hops = (_family == COLLECTIVE_NCCL.name) & pl.col("operation").is_in(BY_HOPS)
     routing = pl.col("routing")
     return pl.coalesce(
-        pl.when(routing.is_not_null() & ~routing.is_in(SPREADS)).then(
+        pl.when(routing.is_not_null() & ~routing.is_in(LAW_ROUTINGS)).then(
             written("{} routing says no load of the busiest rank", "routing")
         ),
         pl.when(pl.col("link_gb_s").is_null()).then(

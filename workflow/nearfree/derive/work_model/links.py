@@ -15,9 +15,9 @@ from nearfree.core.modules.collective import (
 )
 from nearfree.core.modules.collective import (
     RING,
-    busiest_of,
     payload_bytes,
-    sent_share,
+    sent_ratio,
+    setting_imbalance,
 )
 from nearfree.core.setting import FIELDS, Setting
 from nearfree.derive.work_model.all_reduce import (
@@ -69,7 +69,7 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
     node_gpus = column(rows, "node_gpus", np.inf)
     payload = np.array([payload_bytes(setting, 1) for setting in settings])[:, None] * n
     ring_share = np.array(
-        [sent_share(setting.operation or "", setting.gpus or 1) for setting in settings]
+        [sent_ratio(setting.operation or "", setting.gpus or 1) for setting in settings]
     )
     nodes, fewest = column(rows, "nodes", 1.0), column(rows, "fewest", 1.0)
     operations = np.array([setting.operation for setting in settings])[:, None]
@@ -155,7 +155,7 @@ def _algorithm_features(rows: pl.DataFrame, payload: Array) -> dict[str, Array]:
                 machine=machine,
             )
             algorithms[row, point] = ALGORITHMS.index(algorithm)
-            share = sent_share("all_reduce", gpus, _SENT.get(algorithm, RING))
+            share = sent_ratio("all_reduce", gpus, _SENT.get(algorithm, RING))
             sent[row, point] = size * share
             rounds[row, point] = rounds_of(algorithm, gpus, size)
     return {"algorithm": algorithms, "sent": sent, "rounds": rounds}
@@ -174,7 +174,7 @@ def _exchange_features(
     per_rank = np.array([kernel.startswith(_NORMAL) for kernel in kernels])[:, None]
     sms = [float(match[1]) if (match := _SMS.search(kernel)) else _DEFAULT_SMS
            for kernel in kernels]  # fmt: skip
-    busiest = np.array([busiest_of(setting) for setting in settings])[:, None]
+    busiest = np.array([setting_imbalance(setting) for setting in settings])[:, None]
     nodes = np.ceil(gpus / node_gpus)
     local_gpus = np.minimum(gpus, node_gpus)
     row_bytes = payload / top_k * busiest

@@ -103,7 +103,7 @@ def look(folder: Path, kind: str, pythons: dict[str, str]) -> NodeState:
 
 
 def main(folder: Path, name: str, kind: str, *pythons: str) -> None:
-    """Stay a second, and leave what is seen as a whole file."""
+    """Wait a second, then write the node's state atomically."""
     time.sleep(1)
     partial = folder / f".{name}.part"
     state = look(folder, kind, dict(pair.split("=", 1) for pair in pythons))

@@ -19,7 +19,7 @@ from nearfree.derive.stages import STAGES
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import NearfreeError
 from nearfree.log.names import Layout, require_log
-from nearfree.log.reader import no_collection, read_bytes
+from nearfree.log.reader import gc_paused, read_bytes
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit.recompute import MAX_LISTED, differences, jobs, scratch_root
 from nearfree.prove.audit.table_index import TableIndex, table_files, unresolved_ids
@@ -134,7 +134,7 @@ def _pipeline(scratch: Path, config: Path) -> Pipeline:
     return Pipeline(scratch, config)
 
 
-@no_collection()
+@gc_paused()
 def _audit_job(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool) -> _JobResult:
     """Run one job again and compare its output; a failing job is a finding."""
     on_disk, recomputed = Layout(root), Layout(scratch)

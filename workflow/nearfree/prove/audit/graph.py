@@ -102,7 +102,10 @@ class Tracer:
             elif _TAKE.fullmatch(name):
                 yield self._run(name)
             else:
-                raise EvidenceError(f"{name!r} names nothing", remedy="Name a row or an event")
+                raise EvidenceError(
+                    f"{name!r} is no id of a row, an event, a take or a config entry",
+                    remedy="Name a row or an event",
+                )
 
     def _row(self, located: TableRow) -> Node:
         row, table = located.row, located.table
@@ -151,7 +154,7 @@ class Tracer:
         if take.scope not in self._reasons:
             names = self.layout.takes(take.scope, RETRACTED)
             takes = [read_take(self.layout, name) for name in names]
-            events = [event for take in takes for event in take.of(ObservationRetracted)]
+            events = [event for take in takes for event in take.events_of(ObservationRetracted)]
             self._reasons[take.scope] = {e.data.target: e.data.reason for e in events}
         reasons = self._reasons[take.scope]
         matches = [reasons[target] for target in (name, str(take)) if target in reasons]
@@ -169,7 +172,7 @@ class Tracer:
         take, _ = self._take(parse_take(name))
         seal = self.layout.seal(take.name)
         started = self._stored(take.started)
-        ended: list[Event] = take.of(RunFinished)
+        ended: list[Event] = take.events_of(RunFinished)
         return Node(
             id=name,
             kind="run",

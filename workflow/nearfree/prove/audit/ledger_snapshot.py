@@ -13,7 +13,7 @@ from nearfree.log.evidence import RETRACTED, read_take
 from nearfree.log.ledger import Ledger
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName, parse_take
-from nearfree.log.reader import no_collection
+from nearfree.log.reader import gc_paused
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit.ledgers import NamedLedger
 from nearfree.prove.audit.recompute import jobs
@@ -56,7 +56,7 @@ class LedgerSnapshot:
     def retracted(self) -> dict[str, str]:
         """Retracted events and takes, each with its reason."""
         takes = [read_take(self.layout, take) for take in self.takes if take.stream == RETRACTED]
-        events = [event.data for take in takes for event in take.of(ObservationRetracted)]
+        events = [event.data for take in takes for event in take.events_of(ObservationRetracted)]
         return {event.target: event.reason for event in events}
 
     @cached_property
@@ -100,7 +100,7 @@ class LedgerSnapshot:
         return digests
 
 
-@no_collection()
+@gc_paused()
 def make_snapshot(
     log: Layout, named: NamedLedger, folder: Path, like: LedgerSnapshot | None = None
 ) -> LedgerSnapshot:

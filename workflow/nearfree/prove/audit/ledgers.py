@@ -68,7 +68,7 @@ def check_names(ledger: Ledger) -> None:
         if not is_plain or path.is_absolute() or not (is_model or path.suffix == ".yaml"):
             raise DamageError(
                 f"ledger {ledger.number} holds {name!r:.80}, which is no name of a config file",
-                remedy="Do not trust it: take the ledger from where it was written",
+                remedy="Do not trust this ledger: copy it again from where it was written",
             )
 
 

@@ -17,7 +17,7 @@ from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.names import Layout, TakeName
-from nearfree.log.reader import no_collection
+from nearfree.log.reader import gc_paused
 from nearfree.log.seal import read_seal
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit.render import plain
@@ -38,7 +38,7 @@ def jobs(pipeline: Pipeline) -> list[Job]:
     ]
 
 
-@no_collection()
+@gc_paused()
 def make_all(pipeline: Pipeline, *, figures: bool) -> None:
     """Make every table of a root, and optionally its figures, from its log and config."""
     for job in jobs(pipeline):
@@ -122,7 +122,7 @@ def differences(
         yield Difference(table.name, "", "has its rows in another order than the log gives", None)
 
 
-@no_collection()
+@gc_paused()
 def recompute(layout: Layout, config: Path, row_ids: Sequence[str]) -> dict[str, list[Difference]]:
     """Recompute the tables of rows from the log; return the differences by row id.
 

@@ -85,8 +85,8 @@ def _verified_takes(log: Layout, named: NamedLedger) -> Iterator[TakeName]:
         if not path.exists() or sha256(read_bytes(path)) != digest:
             if not path.exists() and retired_seals(log).get(str(take)) == digest:
                 raise EvidenceError(
-                    f"{take} of ledger {named.name} was retired: this log holds it no more",
-                    remedy="Ask in a checkout of the repository from before it was retired",
+                    f"{take} of ledger {named.name} was retired: this log no longer holds it",
+                    remedy="Use a checkout of the repository from before the take was retired",
                 )
             state = "is not the one" if path.exists() else "is gone"
             raise DamageError(f"{take} {state} that ledger {named.name} lists", remedy=REMEDY)
@@ -94,7 +94,7 @@ def _verified_takes(log: Layout, named: NamedLedger) -> Iterator[TakeName]:
         event.data.target
         for take in takes
         if take.stream == RETRACTED
-        for event in read_take(log, take).of(ObservationRetracted)
+        for event in read_take(log, take).events_of(ObservationRetracted)
     }
     for take in takes:
         seal = read_seal(log, take)
@@ -146,7 +146,7 @@ def as_of(
     if mismatch and not other_code:
         raise ConfigError(
             f"ledger {named.name} was written by other code or libraries: {mismatch}",
-            remedy="Install what it was written by, or give --other-code",
+            remedy="Install that code and those libraries, or give --other-code",
         )
     into = log.root / FOLDER / named.folder
     for path in (into.parent, into):

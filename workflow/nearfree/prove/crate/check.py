@@ -105,7 +105,7 @@ def _check_log(folder: Path) -> Iterator[Finding]:
                 path = layout.seal(take).relative_to(folder).as_posix()
                 yield Finding(path, f"is not a seal of ledger {chain[-1].number}")
         if mismatch := find_mismatch(layout, chain[-1]):
-            yield Finding(f"{results}", f"{mismatch} than ledger {chain[-1].number} vouches for")
+            yield Finding(f"{results}", f"{mismatch} than ledger {chain[-1].number} records")
     except NearfreeError as error:
         yield Finding(f"{results}", str(error))
 

@@ -113,7 +113,7 @@ def derived_root(layout: Layout, config: Path, named: NamedLedger) -> Layout:
         if not (_config_mismatch(as_of / "config", ledger) or find_mismatch(root, ledger)):
             return root
     raise EvidenceError(
-        f"{mismatch} than ledger {named.name} vouches for",
+        f"{mismatch} than ledger {named.name} records",
         remedy="Run the workflow and take its newest ledger, or make this one's tables by the code "
         f"that wrote it: nearfree report --as-of {named.name}",
     )
@@ -127,7 +127,7 @@ def _mismatch_here(layout: Layout, config: Path, ledger: Ledger) -> str | None:
         return mismatch
     code_differences = differences(ledger)
     return (
-        f"there are other code or libraries at hand ({code_differences})"
+        f"there are other code or libraries installed ({code_differences})"
         if code_differences
         else None
     )

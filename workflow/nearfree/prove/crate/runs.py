@@ -53,22 +53,22 @@ def _tool_id(command: str) -> str:
 def read_run(layout: Layout, name: str) -> Take:
     """Return a sealed take with the start and end of its runs; DamageError without a start."""
     take = read_take(layout, parse_take(name), only=(RunFinished,))
-    if not take.of(RunStarted):
+    if not take.events_of(RunStarted):
         raise DamageError(f"{name} holds no start of a run", remedy="Restore it from a copy")
     return take
 
 
 def main_run(take: Take) -> RunStarted:
     """Return the start of the take's last attempt, not of a command that only closed the take."""
-    starts: list[RunStarted] = [event.data for event in take.of(RunStarted)]
+    starts: list[RunStarted] = [event.data for event in take.events_of(RunStarted)]
     return [start for start in starts if start.command == starts[0].command][-1]
 
 
 def add_run(graph: Graph, layout: Layout, take: Take, rule: str | None) -> Entity:
     """Add the action of one sealed take; without a rule the command was run by hand."""
     started = main_run(take)
-    first, *_ = take.of(RunStarted)
-    ended = take.of(RunFinished)
+    first, *_ = take.events_of(RunStarted)
+    ended = take.events_of(RunFinished)
     partial = take.seal.outcome == "partial"
     name = f"#run/{take.name}"
     paths = [layout.segment(take.name, part.attempt) for part in take.seal.segments]

@@ -73,7 +73,7 @@ def engine_section(
         event
         for take in takes
         if (take.name.stream, take.name.take, take.name.plan8) in named
-        for event in take.of(EngineLoaded)
+        for event in take.events_of(EngineLoaded)
     ]
     predictions = frames["predictions"].filter(epsilon=epsilon, module=ENGINE.name)
     return EngineSection(

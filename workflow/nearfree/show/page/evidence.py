@@ -48,8 +48,8 @@ def runs(takes: Iterable[Take]) -> list[Run]:
             events=sum(part.events for part in take.seal.segments),
             attempts=len(take.seal.segments),
             outcome=take.seal.outcome,
-            seconds=_seconds(take.of(RunFinished)[-1].data),
-            jobs=tuple(jobs(event.data for event in take.of(RunStarted))),
+            seconds=_seconds(take.events_of(RunFinished)[-1].data),
+            jobs=tuple(jobs(event.data for event in take.events_of(RunStarted))),
         )
         for take in takes
     ]
@@ -83,8 +83,8 @@ def run_records(takes: Iterable[Take]) -> dict[str, dict[str, Any]]:
         records[str(take.name)] = kept | {
             "time": take.started.time,
             "outcome": take.seal.outcome,
-            "wall_s": take.of(RunFinished)[-1].data.wall_s,
-            "jobs": list(jobs(event.data for event in take.of(RunStarted))),
+            "wall_s": take.events_of(RunFinished)[-1].data.wall_s,
+            "jobs": list(jobs(event.data for event in take.events_of(RunStarted))),
             "segments": [
                 {"attempt": part.attempt, "events": part.events, "sha256": part.sha256}
                 for part in take.seal.segments
@@ -98,7 +98,7 @@ def sample_blocks(takes: Iterable[Take]) -> Iterator[Block]:
     room = MOST_SAMPLES
     for take in takes:
         visits: dict[str, dict[str, list[Any]]] = {}
-        for event in take.of(LatencyMeasured):
+        for event in take.events_of(LatencyMeasured):
             kept = visits.setdefault(event.source, {name: [] for name in ("line", *_VISIT)})
             kept["line"].append(int(event.id))
             for name in _VISIT:

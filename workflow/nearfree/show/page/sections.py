@@ -18,7 +18,7 @@ from nearfree.core.setting import FIELDS, WHOLE
 from nearfree.derive.tables.settings import distinguishing_fields
 from nearfree.log.events import RunFinished
 from nearfree.log.evidence import Take
-from nearfree.measure.adapter_runs import AdapterRuns, never_run
+from nearfree.measure.adapter_runs import AdapterRuns, untested_adapters
 
 Row = dict[str, Any]
 
@@ -319,7 +319,7 @@ def extracted(granularity: pl.DataFrame) -> Grid:
 
 def cost(takes: Iterable[Take]) -> Grid:
     """Return the seconds of each measuring take, and how many of them were outside of forwards."""
-    ends = [(str(take.name), take.of(RunFinished)[-1]) for take in takes]
+    ends = [(str(take.name), take.events_of(RunFinished)[-1]) for take in takes]
     rows = [
         {"take": take, "row_id": end.event_id, **structs.asdict(end.data)}
         for take, end in ends
@@ -341,7 +341,9 @@ def _outside(row: Row) -> str:
 
 def adapters(runs: AdapterRuns) -> Grid:
     """Return every adapter and whether the log holds a sealed run of it, by kind of device."""
-    missing = {(adapter.module, adapter.backend, device) for adapter, device in never_run(runs)}
+    missing = {
+        (adapter.module, adapter.backend, device) for adapter, device in untested_adapters(runs)
+    }
     rows = []
     for adapter in ADAPTERS:
         key = adapter.module, adapter.backend

@@ -64,7 +64,7 @@ def answer(
 
 def deployment_json(deployment: Deployment) -> dict[str, Any]:
     """Return a deployment: names and releases, parallel degrees, formats and the decoder."""
-    degrees = deployment.parallel.said
+    degrees = deployment.parallel.degrees
     return {
         **{name: value for name, value in deployment.about.items() if name not in degrees},
         "moe_kernel": deployment.moe_kernel,

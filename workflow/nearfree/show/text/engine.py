@@ -15,7 +15,7 @@ _AXES = ("threads", "batch", "context")
 
 def engine_text(take: Take, curves: list[Curve], epsilon: float) -> Iterator[str]:
     """Yield an engine's release and file, then T(N), N_max and the modules' shares per setting."""
-    loaded = next((event.data for event in take.of(EngineLoaded)), None)
+    loaded = next((event.data for event in take.events_of(EngineLoaded)), None)
     if loaded is not None:
         yield (
             f"{loaded.model} ({loaded.file_type}) in {loaded.engine} {loaded.release}, "
@@ -62,7 +62,7 @@ def _row(n: int, latencies_us: list[float], ratio: Ratio | None) -> list[str]:
 
 def _shares(take: Take, curve: Curve) -> Iterator[str]:
     by_n: dict[int, list[dict[str, float]]] = {}
-    for event in take.of(SharesMeasured):
+    for event in take.events_of(SharesMeasured):
         if event.data.setting == curve.setting:
             by_n.setdefault(event.data.n, []).append(event.data.part_us)
     if not by_n:

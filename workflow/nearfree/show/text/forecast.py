@@ -89,7 +89,7 @@ def _by(query: Deployment) -> str:
 
 def gpus(query: Deployment) -> str:
     """Return the platform, with GPU count and parallel degrees where there are several GPUs."""
-    return shared(query.platform, query.parallel.said)
+    return shared(query.platform, query.parallel.degrees)
 
 
 def formats(query: Deployment) -> str:

@@ -164,7 +164,7 @@ def _interval(interval: Interval | None) -> dict[str, float | None] | None:
 
 
 def _loaded(takes: Sequence[Take]) -> EngineLoaded:
-    loaded: EngineLoaded = next(e.data for take in takes for e in take.of(EngineLoaded))
+    loaded: EngineLoaded = next(e.data for take in takes for e in take.events_of(EngineLoaded))
     return loaded
 
 

@@ -235,7 +235,7 @@ def recorded_compiled(layout: Layout, package: str, version: str) -> KernelCompi
     """Return the newest record of a release's compiled kernel; None if the log has none."""
     takes = read_scope(layout, SOURCES, stream=_stream(package, version))
     newest = newest_takes(takes, KernelCompiled)
-    return newest[0].of(KernelCompiled)[-1].data if newest else None
+    return newest[0].events_of(KernelCompiled)[-1].data if newest else None
 
 
 def compiled_intervals(

@@ -122,7 +122,7 @@ def recorded_listing(layout: Layout, package: str, version: str) -> tuple[Binary
     """Return the listed binaries of a release, from its newest take; empty if the log has none."""
     takes = read_scope(layout, SOURCES, stream=list_take(package, version).stream)
     newest = newest_takes(takes, BinaryListed)
-    return tuple(event.data for take in newest for event in take.of(BinaryListed))
+    return tuple(event.data for take in newest for event in take.events_of(BinaryListed))
 
 
 def check_release(

@@ -46,7 +46,7 @@ def spread_of(spec: DeploymentSpec) -> Spread:
         parallel = Parallel(**degrees | {"ep": 1})
     refusals = list[Refusal]()
     if spec.gpus not in (None, parallel.gpus):
-        tp, dp, _, pp, gpus = parallel.said.values()
+        tp, dp, _, pp, gpus = parallel.degrees.values()
         reason = f"{spec.gpus} is not the {gpus} of tp {tp} x dp {dp} x pp {pp}"
         refusals.append(Refusal("", "gpus", reason, f"Give {gpus}, or leave --gpus out"))
     return Spread(parallel=parallel, refusals=tuple(refusals), ep=spec.ep, uneven=uneven)

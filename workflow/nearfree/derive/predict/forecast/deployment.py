@@ -14,8 +14,8 @@ from nearfree.backends.records import BY_NAME
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.dense_ffn import DENSE_FFN, GEMM
-from nearfree.core.modules.routing import first_full
-from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.modules.routing import routing_baseline
+from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import PLAIN, Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
 from nearfree.core.routing_names import Routing
@@ -72,7 +72,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     context: Positive = 4096
     precision: Precision | None = None
     """None for the model file's own dtype throughout."""
-    parallel: Parallel = ALONE
+    parallel: Parallel = ONE_GPU
     library: str | None = None
     """The library that runs the experts in formats whose blocks are not read: it picks its own."""
     decoder_kernel: str | None = None
@@ -175,7 +175,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
         experts = self.decoder.experts
         if experts is None:
             return 1
-        return first_full(self.routing, experts.experts, experts.top_k, self.batch)
+        return routing_baseline(self.routing, experts.experts, experts.top_k, self.batch)
 
     @property
     def formats(self) -> Precision:
@@ -190,7 +190,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     @property
     def said(self) -> dict[str, Dtype]:
         """The main formats, by the names of answers: weights, activations, kv."""
-        return self.formats.said("experts" if self.decoder.moe_layers else "ffn")
+        return self.formats.named_formats("experts" if self.decoder.moe_layers else "ffn")
 
     @property
     def about(self) -> dict[str, object]:

@@ -96,7 +96,9 @@ def as_own(deployment: Deployment) -> Deployment:
     if not layer.drafts_plain:
         return layer
     plain = Product(layer.formats.plain, layer.formats.plain)
-    formats = layer.formats.changed(lambda shared, kind: shared if kind == "lm_head" else plain)
+    formats = layer.formats.with_products(
+        lambda shared, kind: shared if kind == "lm_head" else plain
+    )
     return structs.replace(layer, precision=formats, library=None)
 
 

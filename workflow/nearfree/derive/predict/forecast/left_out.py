@@ -106,7 +106,7 @@ def caveats_of(deployment: "Deployment") -> tuple[str, ...]:
         and (kernel.since is None or is_since(engine.version, kernel.since))
         and not (kernel.until and is_since(engine.version, kernel.until))
     ]
-    of_layers = deployment.formats.of("attention", LAYER).weights
+    of_layers = deployment.formats.formats_of("attention", LAYER).weights
     if deployment.decoder.in_one and of_layers != layer_format(deployment.formats):
         notes.append(
             f"attention layers with weights in {of_layers} are timed as in "

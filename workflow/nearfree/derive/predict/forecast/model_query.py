@@ -11,7 +11,7 @@ from nearfree.backends.kernels import Checkpoint
 from nearfree.backends.moe_kernels import MARLIN, TRTLLM, TRTLLM_8, UNKNOWN_YET
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, KIMI_K3_TYPE
-from nearfree.core.parallel import ALONE
+from nearfree.core.parallel import ONE_GPU
 from nearfree.core.precision import (
     ELEMENT_BYTES,
     GROUPS,
@@ -74,7 +74,7 @@ class ModelQuery:
         self.file, self._spread, self._parallel = file, spread, spread.parallel
         self._moe_backend, self._override = moe_backend, override
         stored = file.around if override.stores_all else file.precision
-        self.precision = override.of(stored) if stored else None
+        self.precision = override.apply(stored) if stored else None
         self._file_refusals = (
             *(why for why in file.refusals if not (override.kv and why.key.endswith(CACHE))),
             *(() if override.stores_all else file.mixed),
@@ -127,7 +127,7 @@ class ModelQuery:
             widens = dense_widens(dense.version, rows, stored, sm)
             return Product(stored, plain) if widens else product
 
-        computed = precision.changed(entering_product)
+        computed = precision.with_products(entering_product)
         if engine is None:
             return computed
         checkpoint = self._served(engine, sheet)
@@ -320,7 +320,7 @@ class ModelQuery:
     def _uncut(self, moe: Sequence[BackendRelease]) -> tuple[Refusal, ...]:
         """Return refusals of engines that do not support the model's degrees of parallelism."""
         decoder, parallel = self.file.decoder, self._parallel
-        if decoder is None or parallel == ALONE:
+        if decoder is None or parallel == ONE_GPU:
             return ()
         engines, groups = [engine_of(release.name) for release in moe] or [VLLM], self._groups()
         reasons = (refusals(decoder, parallel, engine, groups) for engine in engines)
@@ -377,14 +377,14 @@ class ModelQuery:
         needed: Memory | None,
     ) -> Unanswered:
         """Return its condition and memory on a platform, with the refusals of its forward."""
-        precision = self.precision.said(self.file.main) if self.precision else None
+        precision = self.precision.named_formats(self.file.main) if self.precision else None
         return Unanswered(
             about={
                 "model": self.file.name,
                 "revision": self.file.revision,
                 "platform": name,
                 "dtype": precision["activations"] if precision else None,
-                "parallel": self._parallel.said,
+                "parallel": self._parallel.degrees,
                 "batch": batch,
                 "context": context,
             },

@@ -302,7 +302,7 @@ def test_a_command_s_words_are_quoted(browser):
     source = (Path(inline.__file__).parent / "assets" / "words.js").read_text()
     browser.get("about:blank")
     for text in (*HOSTILE.values(), "a'b; $(x) `y` \\ \n!", "-x", "~", "", "a:b/c.1-2@d#3"):
-        told = browser.execute_script(f"{source}; return quoted(arguments[0])", text)
+        told = browser.execute_script(f"{source}; return shellQuoted(arguments[0])", text)
         assert shlex.split(f"nearfree {told}") == ["nearfree", text]
     assert told == text
 
@@ -321,7 +321,10 @@ def test_a_number_stands_with_its_name_and_unit(browser):
         "latency_us": ["T(N)", "µs"],
         "bytes": ["bytes", "bytes"],
     }.items():
-        words = "[inWords(arguments[0]) || named(arguments[0]).words, named(arguments[0]).unit]"
+        words = (
+            "[knownName(arguments[0]) || nameAndUnit(arguments[0]).words, "
+            "nameAndUnit(arguments[0]).unit]"
+        )
         assert browser.execute_script(ask + words, column) == said
     row = {"setting_key": "a", "backend": "llama_cpp", "context": 64, "threads": 2, "batch": None}
     title = "subject({ key: ['setting_key'], at: (name) => arguments[0][name] ?? null }, 0)"
@@ -333,7 +336,7 @@ def test_an_interval_of_a_prediction_ends_where_it_is_looked_at(browser):
     source = (Path(inline.__file__).parent / "assets" / "words.js").read_text()
     browser.get("about:blank")
     largest = inline.facts()["LARGEST"]
-    ask = f"const LARGEST = {largest}; {source}; return foretold(arguments[0])"
+    ask = f"const LARGEST = {largest}; {source}; return predictionInterval(arguments[0])"
     for low, high, said in ((3, 40, "3 to 40"), (3, 512, "3 to ≥ 512"), (None, None, "")):
         assert browser.execute_script(ask, {"low": low, "high": high}) == said
 

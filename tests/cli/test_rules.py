@@ -176,8 +176,8 @@ MISTAKES = [
     ("granularity vllm==1.0 --experts 8 --top-k 2 --d-ff 8 --d-model 8 --tuned-folder no", "no"),
     ("granularity vllm==1.0 --tokens 5:1", "5:1"),
     ("granularity vllm==1.0 --tokens 0:1", "--tokens: 0 is not"),
-    ("granularity vllm==1.0 --block-shape x", "'x' is no pair"),
-    ("granularity vllm==1.0 --block-shape 128", "'128' is no pair: write rows,columns"),
+    ("granularity vllm==1.0 --block-shape x", "'x' is not a pair"),
+    ("granularity vllm==1.0 --block-shape 128", "'128' is not a pair: write rows,columns"),
     ("granularity vllm==1.0 --block-shape x,128", "'x,128' is not a pair"),
     ("granularity vllm==1.0 --block-shape 128,0", "0 is not between 1"),
     (

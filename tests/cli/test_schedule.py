@@ -509,11 +509,11 @@ def test_the_safe_one_of_several_contexts(call: Call) -> None:
     for b in SOME:
         free = [k for k in range(17) if all(each[b][k + 1] <= 1.2 for each in ratios)]
         assert safe[b - 1] == max(free)
-    assert "# the option is the safe one at L = 512, 4096: the longest K near-free at all" in err
+    assert "# the option is safe at L = 512, 4096: at each batch size the longest K" in err
     rates = ("--acceptance", "0.8", "--draft-cost", "0.02")
     _, out, err = call("schedule", "vllm", *WHERE, *SHORT, *both, *rates)
     assert any(f"# L = {context}: {out.strip()}" in err for context in (512, 4096))
-    assert "whose worst loss over them is least" in err
+    assert "whose worst loss over the contexts is the smallest" in err
 
 
 def test_one_length_is_by_the_dearest_context(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,7 +291,7 @@ def test_rules_of_other_code_are_told(
     monkeypatch.setattr("nearfree.prove.audit.ledgers.package_digest", lambda: "0" * 16)
     code, told, _ = call(tmp_path / "out", "--results", root.root)
     assert code == 0
-    assert told.startswith("notice: rules and Snakefile are newer than the ledger: 'code' was")
+    assert told.startswith("notice: rules and Snakefile differ from the ledger's: 'code' was")
 
 
 def test_an_empty_name_of_a_ledger_is_a_mistake(made: Layout, tmp_path: Path, call: Call) -> None:

@@ -244,7 +244,7 @@ def test_where_nothing_ends_it_n_max_is_a_lower_bound(
     rows = changed(lookup, pl.lit(value=True), censored=True, **none)
     _, chart = next(latency_by_module(rows, forecast, 0.2))
     assert all(mark["label"].startswith("N_max at least ") for mark in marks(chart, "boundary"))
-    assert all("nothing stops it" in panel for panel in panels(chart))
+    assert all("no limit" in panel for panel in panels(chart))
 
 
 def test_a_module_without_a_colour_is_drawn(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:

@@ -100,7 +100,7 @@ def test_figures_say_what_they_leave_out(public: pl.DataFrame) -> None:
         figure.name: " ".join(says(chart.to_dict()["title"]))
         for figure, chart in accuracy_drawings(public, 0.2)
     }
-    assert "refused or undecided is not here" in said["accuracy_error_by_backend"]
+    assert "Without refused and undecided settings" in said["accuracy_error_by_backend"]
     assert '"interval holds it": of stated intervals' in said["accuracy_shares"]
 
 

@@ -65,7 +65,7 @@ def test_the_section_says_the_verdict_and_what_ran(layout: Layout) -> None:
     assert "do not speculate" in verdict.text
     assert verdict.row in set(tuning["row_id"])
     ran = tuning.filter(kind=ALL).drop_nulls("tokens_s")
-    assert len(section.ran.rows) == ran.height
+    assert len(section.settings.rows) == ran.height
     assert {row[0].text for row in section.kinds.rows} == {"tiny in llama_cpp 3.22.1"}
     assert tuning_section(tuning.clear()) is None
 

@@ -65,9 +65,11 @@ def test_every_constant_and_form_is_told(made: Layout, read: Page) -> None:
         assert {f"{each.value:.4g}" for each in event.data.constants} <= cells
         assert {each.meaning for each in event.data.constants} <= cells
         assert event.event_id in cells
-    said = "constants were calibrated on a100, h100 and, but for those of collectives, on no other"
+    said = (
+        "constants were calibrated on a100, h100 and, except for those of collectives, on no other"
+    )
     assert said in " ".join(read.text.split())
-    assert "What is out of sample" in read.text
+    assert "In sample or out of sample" in read.text
 
 
 def test_imported_scores_put_unseen_gpus_first() -> None:

@@ -14,11 +14,11 @@ from nearfree.log.names import Layout
 from nearfree.show.figures.stage import draw
 from nearfree.show.page.engines import (
     EngineSection,
-    answer,
-    beside,
+    comparable_models,
+    engine_boundaries,
     engine_section,
     features,
-    spans,
+    number_runs,
     steps,
 )
 from nearfree.show.page.headline import answers
@@ -100,14 +100,14 @@ def test_without_an_engine_there_is_no_section(
 
 def test_a_sentence_says_what_ran(section: EngineSection, takes: list[Take]) -> None:
     """Engine, release, file, bytes, threads, library and features, each build from its event."""
-    events = {e.event_id: e.data for take in takes for e in take.events_of(EngineLoaded)}
-    assert {told.row for told in section.ran} == set(events)
-    for told in section.ran:
+    events = {e.event_id: e.data for take in takes for e in take.of(EngineLoaded)}
+    assert {told.row for told in section.builds} == set(events)
+    for told in section.builds:
         assert f"llama_cpp {RELEASE} (an-engine) ran tiny, 98.4 MB of q8_0 weights" in told.text
         assert "libggml-cpu-wide.so, with WIDE." in told.text
         repacked = events[told.row].repack
-        assert ("free to be repacked" in told.text) == repacked
-        assert ("in the file's own order" in told.text) != repacked
+        assert ("repacked where the release does" in told.text) == repacked
+        assert ("in the file's layout" in told.text) != repacked
         assert ("on 1 and on 2 threads" if repacked else "on 1 thread;") in told.text
 
 
@@ -121,17 +121,19 @@ def test_ratios_are_those_of_the_table(section: EngineSection, frames: Frames) -
     """Each ratio links to its row, which holds the same number; an N without one is left empty."""
     ratios = dict(frames["latency"].select("row_id", "ratio").rows())
     for n in (2, 4, 8, 16):
-        place = section.answer.head.index(f"T({n})/T(1)")
-        for row in section.answer.rows:
+        place = section.boundaries.head.index(f"T({n})/T(1)")
+        for row in section.boundaries.rows:
             assert row[place].text == f"{ratios[row[place].row]:.2f}"
     first = frames["boundaries"].filter("newest", epsilon=0.2, module="engine")
     less = frames["latency"].filter(pl.col("n") != GRID[-1])
-    assert set(column(answer(first, less, frames["predictions"].clear()), "T(16)/T(1)")) == {"-"}
+    assert set(
+        column(engine_boundaries(first, less, frames["predictions"].clear()), "T(16)/T(1)")
+    ) == {"-"}
 
 
 def test_a_line_a_setting(section: EngineSection) -> None:
     """Batch, threads and whether weights were repacked tell the lines apart."""
-    told = {name: column(section.answer, name) for name in ("b", "threads", "repacked")}
+    told = {name: column(section.boundaries, name) for name in ("b", "threads", "repacked")}
     assert sorted(zip(*told.values(), strict=True)) == [
         ("1", "1", "no"), ("1", "1", "yes"), ("1", "2", "yes"), ("4", "1", "yes"),
     ]  # fmt: skip
@@ -143,11 +145,13 @@ def test_a_predictor_stands_there_once_it_answers(frames: Frames) -> None:
     said = frames["predictions"].filter(epsilon=0.2, module="engine")
     latency = frames["latency"].filter("newest")
     refused = said.with_columns(pl.lit(None, dtype=pl.Float64).alias("n_max"))
-    assert not any("principle" in name for name in answer(engines, latency, refused).head)
+    assert not any(
+        "principle" in name for name in engine_boundaries(engines, latency, refused).head
+    )
     given = said.filter(predictor="principle_resolved", basis="probed_gemm").with_columns(
         pl.lit(4.0).alias("n_max")
     )
-    grid = answer(engines, latency, given)
+    grid = engine_boundaries(engines, latency, given)
     assert set(column(grid, "principle resolved, probed gemm")) == {"4.0"}
 
 
@@ -178,24 +182,24 @@ def test_a_refusal_of_rules_is_told(frames: Frames) -> None:
 )
 def test_spans(numbers: tuple[int | None, ...], text: str) -> None:
     """Numbers that follow each other are told as their ends."""
-    assert spans(numbers) == text
+    assert number_runs(numbers) == text
 
 
 def test_our_own_forward_stands_beside_it_with_a_reason(
     section: EngineSection, frames: Frames, takes: list[Take]
 ) -> None:
     """Formats and kernels of both are named, and that models are others; without ours, nothing."""
-    assert section.why.startswith("Ours, of other models, keep weights in float32")
-    assert "q4_1 and q8_0" in section.why
+    assert section.difference.startswith("Own forwards of other models keep weights in float32")
+    assert "q4_1 and q8_0" in section.difference
     engines = frames["boundaries"].filter("newest", epsilon=0.2, module="engine")
     models = frames["boundaries"].filter("newest", epsilon=0.2, module="model")
     same = models.head(1).with_columns(pl.lit("tiny").alias("model"))
-    assert beside(pl.concat([models, same]), engines)["model"].to_list() == ["tiny"]
-    assert set(beside(models, engines)["batch"]) == {1, 4}
+    assert comparable_models(pl.concat([models, same]), engines)["model"].to_list() == ["tiny"]
+    assert set(comparable_models(models, engines)["batch"]) == {1, 4}
     none = frames["boundaries"].filter(pl.col("module") != "model")
     without = engine_section(frames | {"boundaries": none}, takes, 0.2)
     assert without is not None
-    assert (without.why, without.ours.rows) == ("", ())
+    assert (without.difference, without.own_forwards.rows) == ("", ())
 
 
 def test_engines_stand_in_no_table_of_modules_or_models(frames: Frames) -> None:
@@ -204,8 +208,8 @@ def test_engines_stand_in_no_table_of_modules_or_models(frames: Frames) -> None:
     assert not any("engine" in text for text in column(modules, "module"))
     models = model_section(frames, 0.2)
     assert models is not None
-    assert "tiny" not in column(models.answer, "model")
-    assert "tiny" not in column(models.beside, "model")
+    assert "tiny" not in column(models.boundaries, "model")
+    assert "tiny" not in column(models.uncovered, "model")
 
 
 def test_the_first_screen_names_the_engine_and_its_file_type(frames: Frames) -> None:

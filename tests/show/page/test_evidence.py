@@ -43,7 +43,7 @@ def test_samples_stop_where_the_page_would_grow_too_large(
     takes = [take for scope in ("cpu", "h20") for take in read_scope(made, scope)]
     every = list(sample_blocks(takes))
     assert len(every) == 3
-    monkeypatch.setattr(evidence, "MOST_SAMPLES", len(every[0].text) + len(every[1].text))
+    monkeypatch.setattr(evidence, "MAX_SAMPLE_CHARACTERS", len(every[0].text) + len(every[1].text))
     assert list(sample_blocks(takes)) == every[:2]
 
 

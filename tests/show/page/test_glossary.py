@@ -4,7 +4,7 @@ import pytest
 from nearfree.derive.claims.judge import VERDICTS
 from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
 from nearfree.show.page.glossary import WORDS
-from nearfree.show.page.headline import _FACTS, _SHOWN
+from nearfree.show.page.headline import FACTS_PREFERENCE, SHOWN_PREDICTORS
 
 from show.page.page import Page
 
@@ -15,8 +15,8 @@ SHOWN = [
     *VERDICTS,
     *(BOUNDARIES.body["verdict"].one_of or ()),
     *(SENSITIVITY.body["verdict"].one_of or ()),
-    *_SHOWN,
-    *_FACTS,
+    *SHOWN_PREDICTORS,
+    *FACTS_PREFERENCE,
     *("N_max", "baseline", "tolerance", "interval", "robust", "fragile", "hit", "refused"),
     *("b", "L", "k", "E", "rho", "balanced", "skewed", "router", "M_moe", "M_attn"),
     *("yes", "no", "open", "in sample", "out of sample"),

@@ -118,7 +118,7 @@ def test_the_record_of_each_predictor_is_there(made: Layout, predictor: str) -> 
             assert (row["module"].replace("_", " "), row["epsilon"]) == (module, 0.2)
             if row["answered"]:
                 assert hits.share.text == f"{round(100 * row['hits'] / row['settings'])} %"
-                assert hits.of == f"{row['hits']} of {row['settings']}"
+                assert hits.count == f"{row['hits']} of {row['settings']}"
             else:
                 assert hits.share.text == "refused"
 
@@ -132,7 +132,7 @@ def test_unseen_gpus_are_told_by_module_and_routing() -> None:
     (found,) = unseen(pl.DataFrame(rows))
     assert found.modules == ("gemm", "moe ffn balanced")
     (score,) = found.scores
-    assert [(h.share.text, h.of, h.share.row) for h in score.hits] == [
+    assert [(h.share.text, h.count, h.share.row) for h in score.hits] == [
         ("refused", "all 10", "accuracy:b"),
         ("40 %", "4 of 10", "accuracy:a"),
     ]

@@ -15,7 +15,14 @@ from nearfree.derive.tables.store import read_table, write_table
 from nearfree.log.names import Layout
 from nearfree.show.figures.models import ModelRows
 from nearfree.show.figures.stage import draw
-from nearfree.show.page.models import _interval, beside, measured, missed, model_section, ways
+from nearfree.show.page.models import (
+    _interval,
+    measured_boundaries,
+    misses,
+    model_section,
+    predictor_scores,
+    uncovered,
+)
 from nearfree.show.page.models import models as models_of
 from nearfree.show.page.sections import Grid
 
@@ -44,7 +51,7 @@ def said(models: ModelRows) -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def answer(models: ModelRows, said: pl.DataFrame) -> Grid:
     """Return the table of their boundaries."""
-    return measured(models.boundaries.filter(epsilon=0.2), said)
+    return measured_boundaries(models.boundaries.filter(epsilon=0.2), said)
 
 
 def counted(composition: pl.DataFrame) -> pl.DataFrame:
@@ -83,7 +90,7 @@ def test_each_setting_has_a_line(models: ModelRows, answer: Grid) -> None:
 def test_studies_of_one_model_are_told_apart(models: ModelRows, said: pl.DataFrame) -> None:
     """Where two studies are of one model, each line names its own."""
     at = models.boundaries.filter(epsilon=0.2, model="qwen3_8b_cpu")
-    grid = measured(again(at), said)
+    grid = measured_boundaries(again(at), said)
     assert set(column(grid, "model")) == {
         "qwen3_8b_cpu (qwen3_8b_cpu)",
         "qwen3_8b_cpu (qwen3_8b_cpu_slowly)",
@@ -118,7 +125,7 @@ def test_a_prediction_is_told_with_its_mark_and_module(said: pl.DataFrame, answe
 def test_what_is_no_hit_may_be_near(models: ModelRows, said: pl.DataFrame) -> None:
     """A miss that lies in the measured interval is told apart from other misses."""
     near = said.with_columns(pl.lit(value=False).alias("hit"), pl.lit(value=True).alias("within"))
-    grid = measured(models.boundaries.filter(epsilon=0.2), near)
+    grid = measured_boundaries(models.boundaries.filter(epsilon=0.2), near)
     assert {text.split(" ")[1].rstrip(",") for text in column(grid, SUM) if text != "refused"} == {
         "near"
     }
@@ -131,7 +138,7 @@ def test_a_predictor_that_never_answers_has_no_column(answer: Grid) -> None:
 
 def test_models_without_predictions_are_told(models: ModelRows, said: pl.DataFrame) -> None:
     """A boundary of which nothing is said is there with its interval."""
-    grid = measured(models.boundaries.filter(epsilon=0.2), said.clear())
+    grid = measured_boundaries(models.boundaries.filter(epsilon=0.2), said.clear())
     assert len(grid.rows) == models.boundaries.filter(epsilon=0.2).height
     assert set(column(grid, grid.head[-1])) == {"-"}
 
@@ -139,7 +146,7 @@ def test_models_without_predictions_are_told(models: ModelRows, said: pl.DataFra
 def test_counts_are_those_of_the_table(said: pl.DataFrame) -> None:
     """Answered, hits, within and foretold are of all settings, refused ones among them."""
     rows = counted(said)
-    grid = ways(rows)
+    grid = predictor_scores(rows)
     mine = said.filter(predictor="modules_minimum")
     for name, flags in (
         ("answered", mine["predicted"].is_not_null()),
@@ -154,12 +161,12 @@ def test_counts_are_those_of_the_table(said: pl.DataFrame) -> None:
 def test_the_widest_interval_is_told(said: pl.DataFrame) -> None:
     """How wide the intervals are that predictions are held against stands beside the counts."""
     widest = said.filter(predictor="modules_sum")["measured_width"].max()
-    assert count(ways(counted(said)), SUM, "widest interval") == f"x{widest:.2f}"
+    assert count(predictor_scores(counted(said)), SUM, "widest interval") == f"x{widest:.2f}"
 
 
 def test_the_same_limiter_is_counted_where_both_are_known(said: pl.DataFrame) -> None:
     """What refuses, or has no measured module beside it, cannot be compared."""
-    grid = ways(counted(said))
+    grid = predictor_scores(counted(said))
     known = said.filter(predictor="modules_sum")["same_limiter"].drop_nulls()
     assert known.len() < said.filter(predictor="modules_sum").height
     assert count(grid, SUM, "same limiter") == f"{known.sum()} of {known.len()}"
@@ -168,7 +175,7 @@ def test_the_same_limiter_is_counted_where_both_are_known(said: pl.DataFrame) ->
 def test_each_miss_of_the_minimum_is_a_sentence(said: pl.DataFrame) -> None:
     """A sentence names the module with its N and share, what was measured, and what grew."""
     rows = said.filter(~pl.col("hit"), predictor="modules_minimum").drop_nulls("predicted")
-    told = {cell.row: cell.text for cell in missed(said)}
+    told = {cell.row: cell.text for cell in misses(said)}
     assert set(told) == {*rows["row_id"]}
     for row in rows.to_dicts():
         text = told[row["row_id"]]
@@ -186,29 +193,29 @@ def test_each_miss_of_the_minimum_is_a_sentence(said: pl.DataFrame) -> None:
     [
         ("limiter_share", None, "which takes"),
         ("measured_limiter", None, "grew most"),
-        ("measured_growth", None, "of what all grew by"),
+        ("measured_growth", None, "of the total growth"),
     ],
 )
 def test_a_sentence_leaves_out_what_is_not_known(
     said: pl.DataFrame, column: str, value: object, part: str
 ) -> None:
     """Where shares or growth were not measured the sentence says nothing of them."""
-    assert all(part in cell.text for cell in missed(said))
+    assert all(part in cell.text for cell in misses(said))
     less = said.with_columns(pl.lit(value, dtype=said.schema[column]).alias(column))
-    assert missed(less)
-    assert not any(part in cell.text for cell in missed(less))
+    assert misses(less)
+    assert not any(part in cell.text for cell in misses(less))
 
 
 def test_an_undecided_boundary_is_told(said: pl.DataFrame) -> None:
     """Where the measurement is too loose to tell, the sentence says so."""
     loose = said.with_columns(pl.lit(value=True).alias("undecided"))
-    assert not any("(undecided)" in cell.text for cell in missed(said))
-    assert all("(undecided)" in cell.text for cell in missed(loose))
+    assert not any("(undecided)" in cell.text for cell in misses(said))
+    assert all("(undecided)" in cell.text for cell in misses(loose))
 
 
 def test_the_lm_head_s_share_is_that_at_the_baseline(models: ModelRows) -> None:
     """Each model's line has the least and the largest share over its settings, with their rows."""
-    grid = beside(models.time_shares)
+    grid = uncovered(models.time_shares)
     at = models.time_shares.filter(pl.col("n") == pl.col("baseline"))
     for row in grid.rows:
         for role, shown in zip(("LM head", "between"), (row[2:4], row[4:6]), strict=True):

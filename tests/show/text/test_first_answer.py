@@ -49,7 +49,7 @@ def test_the_block_has_six_lines(place: int) -> None:
     """What is asked, N_max, its limit, times, memory and the basis: a line each, none longer."""
     lines = block(answered().deployments[place], told(place))
     name = answered().deployments[place].decoder.name
-    starts = (name, "N_max ", "limited by ", "T(1)", "memory", "stands on ")
+    starts = (name, "N_max ", "limited by ", "T(1)", "memory", "evidence")
     assert len(lines) == len(starts) == 6
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
 
@@ -191,7 +191,7 @@ def test_a_basis_is_said_by_share() -> None:
     unknown = structs.replace(most, share=0.06, hit=None, within_x2=None)
     mixed = structs.replace(found, bases=(rest, unknown, most), besides=0.04)
     line = block(query, mixed)[-1]
-    first, second, third, last = line.removeprefix("stands on these shares of T(1): ").split("); ")
+    first, second, third, last = line.removeprefix("evidence, by share of T(1): ").split("); ")
     assert first == (
         "70% the curve of this dense product, by any library, on this GPU (most of it qkv "
         "projection; N_max predicted from weaker evidence was exact in 36%, within a factor of 2 "
@@ -210,7 +210,7 @@ def test_a_basis_is_said_by_share() -> None:
         (
             "gemm",
             ("cublas", "torch"),
-            "in other shapes, by any library, on this GPU",
+            "dense products in other shapes, by any library, on this GPU",
         ),
         ("gemm", ("Cutlass",), "dense products in other shapes, by Cutlass, on this GPU"),
         ("moe_ffn", ("Triton",), "this kernel in other shapes on this GPU"),

@@ -112,18 +112,27 @@ def run_predict(args: argparse.Namespace) -> int:
     if args.curves:
         write_curves(args, args.curves)
         return 0
+    if missing := [f"--{name}" for name in ("model", "platform") if not getattr(args, name)]:
+        are = "are" if len(missing) > 1 else "is"
+        raise ConfigError(
+            f"{' and '.join(missing)} {are} missing", remedy="Name one, or several: a,b,c"
+        )
+    return predict_engine(args) if args.engine else _predict_deployments(args)
+
+
+def _predict_deployments(args: argparse.Namespace) -> int:
+    """Predict the deployments that the options describe, print the answers, return the exit code.
+
+    Raises
+    ------
+    RefusedError
+        A deployment is unanswered, or has no T(N) for a CSV file; all others are printed before.
+    """
     from nearfree.derive.predict.answers import PREDICTORS
     from nearfree.derive.predict.forecast.expand_deployments import expand
     from nearfree.derive.predict.forecast.first_answer import first_answer
     from nearfree.derive.predict.forecast.forecast import forecast, positions
 
-    if missing := [f"--{each}" for each in ("model", "platform") if not getattr(args, each)]:
-        are = "are" if len(missing) > 1 else "is"
-        raise ConfigError(
-            f"{' and '.join(missing)} {are} missing", remedy="Name one, or several: a,b,c"
-        )
-    if args.engine:
-        return predict_engine(args)
     inverse, curve = args.positions is not None, args.format == "csv" and args.positions is None
     if curve:
         where = "with --format csv, which is T(N)"

@@ -1,1 +1,1 @@
-"""Altair charts, one function a figure family: frames in, chart out."""
+"""Altair charts, one function per figure family: from data frames to a chart."""

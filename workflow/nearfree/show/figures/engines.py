@@ -1,4 +1,4 @@
-"""Figures of real engines' forwards: T(N)/T(1) with the steps of their rules, and time shares."""
+"""Figures of real engines' forwards: T(N)/T(1) with the steps of source rules, and time shares."""
 
 from collections.abc import Iterator
 from math import log2
@@ -33,13 +33,13 @@ _CALL = ("batch", "context", "threads")
 SETTING = (*_BUILD, *_CALL)
 """The columns in which settings of one engine and model differ, in their order."""
 _STRIP = 0.065
-"""What the marks of one type of weights take of a panel's height."""
+"""Share of a panel's height for the marks of one type of weights."""
 _FEW = 4
-"""Ratios up to which an axis has ticks between its powers of two."""
+"""The largest ratio for which the axis has ticks between powers of two."""
 _SPARE = 90
-"""Pixels at the right of a single panel."""
+"""Pixels of padding at the right of a single panel."""
 _ABOVE = 1.15
-"""The end of the axis over the largest ratio."""
+"""Upper end of the axis, as a multiple of the largest ratio."""
 
 
 class EngineRows(Struct, frozen=True, kw_only=True):
@@ -53,33 +53,33 @@ class EngineRows(Struct, frozen=True, kw_only=True):
 
 def engine_drawings(rows: EngineRows, epsilon: float) -> Iterator[Drawing]:
     """Yield the figures of each engine and model; nothing where the platform measured none."""
-    of_engines = (pl.col("module") == ENGINE.name) & pl.col("newest")
-    latency = rows.latency.filter(of_engines)
+    engine_rows = (pl.col("module") == ENGINE.name) & pl.col("newest")
+    latency = rows.latency.filter(engine_rows)
     for engine, model in latency.select("backend", "model").unique().sort(pl.all()).rows():
-        mine = of_engines & (pl.col("backend") == engine) & (pl.col("model") == model)
-        curves, steps = latency.filter(mine), rows.steps.filter(mine)
-        ends = rows.boundaries.filter(mine, pl.col("epsilon") == epsilon)
+        selected = engine_rows & (pl.col("backend") == engine) & (pl.col("model") == model)
+        curves, steps = latency.filter(selected), rows.steps.filter(selected)
+        at_tolerance = rows.boundaries.filter(selected, pl.col("epsilon") == epsilon)
         subject = f"{model} in {engine}"
         yield drawing(
             ratio_against_n,
-            (curves, ends, steps, epsilon),
+            (curves, at_tolerance, steps, epsilon),
             f"engine_ratio_against_n_{engine}_{model}",
-            f"{subject}: T(N)/T(1) of every setting, and where rules change the engine's passes.",
+            f"{subject}: T(N)/T(1) of every setting, and N at which rules change the passes.",
             curves,
-            ends,
+            at_tolerance,
             steps,
             about=ENGINES,
         )
-        parts = rows.time_shares.filter(mine)
-        if not parts.is_empty():
-            bounds = ends.join(parts, on=CURVE, how="semi")
+        shares = rows.time_shares.filter(selected)
+        if not shares.is_empty():
+            shown_boundaries = at_tolerance.join(shares, on=CURVE, how="semi")
             yield drawing(
                 time_shares_against_n,
-                (parts, bounds, epsilon, structs.replace(ENGINE, title=subject)),
+                (shares, shown_boundaries, epsilon, structs.replace(ENGINE, title=subject)),
                 f"engine_time_shares_{engine}_{model}",
-                f"{subject}: the part of a forward's time that each module takes, against N.",
-                parts,
-                bounds,
+                f"{subject}: each module's share of a forward's time, against N.",
+                shares,
+                shown_boundaries,
                 about=ENGINES,
             )
 
@@ -87,36 +87,37 @@ def engine_drawings(rows: EngineRows, epsilon: float) -> Iterator[Drawing]:
 def ratio_against_n(
     latency: pl.DataFrame, boundaries: pl.DataFrame, steps: pl.DataFrame, epsilon: float
 ) -> alt.FacetChart:
-    """Return T(N)/T(baseline) of an engine's settings of one model, a panel a setting.
+    """Return T(N)/T(baseline) of an engine with one model, one panel per setting.
 
-    Below each curve a line of marks a type of weights: where a rule changes the passes over them.
+    Below each curve there is a line of marks per type of weights, where a rule changes the passes
+    over them.
 
     Parameters
     ----------
     latency, boundaries, steps
-        Newest rows of those tables (`engine_steps`) of one platform, engine and model.
+        Newest rows of these tables (`engine_steps`) of one platform, engine and model.
     """
     points = _panelled(latency)
     panels = points.select(*CURVE, "panel").unique()
     kinds = steps.drop_nulls("rows")["type"].unique().sort().to_list()
     top = _ABOVE * max(*points["ratio"], *points["ratio_high"].drop_nulls(), 1 + epsilon)
     strip = _STRIP * log2(top) / (1 - _STRIP * (len(kinds) + 1))
-    heights = {kind: 2 ** -(strip * (place + 1)) for place, kind in enumerate(kinds)}
+    heights = {kind: 2 ** -(strip * (position + 1)) for position, kind in enumerate(kinds)}
     low = 2 ** -(strip * (len(kinds) + 0.6)) if kinds else 0.8
     scale = alt.Scale(type="log", base=2, domain=[low, top], nice=False)
-    parts = (1,) if top > _FEW else (1, 1.25, 1.5)
-    ticks = [part * 2**k for k in range(16) for part in parts if part * 2**k <= top]
+    multiples = (1,) if top > _FEW else (1, 1.25, 1.5)
+    ticks = [multiple * 2**k for k in range(16) for multiple in multiples if multiple * 2**k <= top]
     axis = alt.Axis(values=ticks, format="~g", labelOverlap="greedy")
     x, y = positions(points), alt.Y("ratio:Q", title="T(N)/T(1)", scale=scale, axis=axis)
-    of_points, of_bounds, of_steps = of_kind("point"), of_kind("boundary"), of_kind("step")
-    shown = tooltip(
+    point_chart, bound_chart, step_chart = of_kind("point"), of_kind("boundary"), of_kind("step")
+    point_hover = tooltip(
         "n:Q",
         ("ratio:Q", "T(N)/T(1)", ".3f"),
         ("low:Q", "from", ".3f"),
         ("high:Q", "to", ".3f"),
         ("latency_ms:Q", "T(N), ms", ".3f"),
     )
-    said = tooltip(
+    step_hover = tooltip(
         ("type:N", "weights"),
         ("rows:Q", "rows b N"),
         ("passes_before:Q", "passes before"),
@@ -126,30 +127,30 @@ def ratio_against_n(
         ("place:N", "source"),
     )
     layers = alt.layer(
-        of_bounds.mark_rect(color=BAND, opacity=0.18).encode(
+        bound_chart.mark_rect(color=BAND, opacity=0.18).encode(
             x=alt.X("n:Q"), x2="n2:Q", y=alt.Y("one:Q", scale=scale), y2="limit:Q"
         ),
-        of_bounds.mark_rule(color=BAND, strokeWidth=1.5).encode(
+        bound_chart.mark_rule(color=BAND, strokeWidth=1.5).encode(
             x=alt.X("n:Q"), x2="n2:Q", y=alt.Y("limit:Q", scale=scale)
         ),
-        of_steps.mark_tick(orient="vertical", size=8, thickness=1.5).encode(
+        step_chart.mark_tick(orient="vertical", size=8, thickness=1.5).encode(
             x=x,
             y=alt.Y("height:Q", scale=scale),
             color=keyed(alt.Color, "change:N", _drawn(steps), title=None, columns=3),
-            tooltip=said,
+            tooltip=step_hover,
         ),
         of_kind("type")
         .mark_text(align="left", dx=4, fontSize=10, color=THEORY)
         .encode(x=x, y=alt.Y("height:Q", scale=scale), text="type:N"),
-        of_points.mark_line(color=MEASURED).encode(x=x, y=y),
-        of_points.mark_rule(color=MEASURED, opacity=0.6, strokeWidth=1.5).encode(
+        point_chart.mark_line(color=MEASURED).encode(x=x, y=y),
+        point_chart.mark_rule(color=MEASURED, opacity=0.6, strokeWidth=1.5).encode(
             x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q"
         ),
-        of_points.mark_point(color=MEASURED, filled=True, size=30, opacity=1).encode(
-            x=x, y=y, tooltip=shown
+        point_chart.mark_point(color=MEASURED, filled=True, size=30, opacity=1).encode(
+            x=x, y=y, tooltip=point_hover
         ),
-        of_bounds.mark_rule(color="black", strokeDash=[4, 3]).encode(x=alt.X("n_max:Q")),
-        label_beside(of_bounds).encode(x=alt.X("n_max:Q"), y=alt.value(4), text="label:N"),
+        bound_chart.mark_rule(color="black", strokeDash=[4, 3]).encode(x=alt.X("n_max:Q")),
+        label_beside(bound_chart).encode(x=alt.X("n_max:Q"), y=alt.value(4), text="label:N"),
         data=pl.concat(
             [
                 points.select(
@@ -168,42 +169,44 @@ def ratio_against_n(
     band = f"Green: up to 1 + {epsilon:g}."
     subtitle = [
         f"{first['model']}: medians of paired ratios, 95 % intervals. {band}",
-        "Marks below: where a rule of the engine changes its passes over weights.",
+        "Marks below: N at which a rule of the engine changes its passes over weights.",
     ]
-    drawn = styled(
+    chart = styled(
         in_rows(layers, points),
         f"T(N)/T(1), {first['backend']} on {first['platform']}, "
         f"{', '.join(points['origin'].unique().sort())}",
         subtitle if kinds else subtitle[:1],
     )
-    if points["panel"].n_unique() == 1:  # texts are wider than the panel: a font may be wider still
-        drawn.padding = {"left": 12, "top": 12, "bottom": 12, "right": _SPARE}
-    return drawn
+    if (
+        points["panel"].n_unique() == 1
+    ):  # the title is wider than the panel, and more so in a wide font
+        chart.padding = {"left": 12, "top": 12, "bottom": 12, "right": _SPARE}
+    return chart
 
 
 def _panelled(latency: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with `panel`, all of a setting in two lines, sorted by it.
+    """Return rows with `panel`, the setting in two lines, sorted by setting.
 
-    The study is named where two of them hold one setting.
+    The panel has the study where several studies hold the same setting.
     """
-    several = pl.col("stream").n_unique().over("setting_key") > 1
-    named = latency.with_columns(
-        pl.when(several).then("stream").otherwise(pl.lit("")).alias("study"),
+    several_studies = pl.col("stream").n_unique().over("setting_key") > 1
+    labelled = latency.with_columns(
+        pl.when(several_studies).then("stream").otherwise(pl.lit("")).alias("study"),
         (pl.col("latency_us") / 1000).alias("latency_ms"),
     ).sort(*SETTING, "stream", "n")
     texts = [
         f"{label(row, (*_BUILD, 'study'))}: {label(row, _CALL)}"
-        for row in named.select(*SETTING, "study").to_dicts()
+        for row in labelled.select(*SETTING, "study").to_dicts()
     ]
-    return named.with_columns(pl.Series("panel", texts, dtype=pl.String))
+    return labelled.with_columns(pl.Series("panel", texts, dtype=pl.String))
 
 
 def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> pl.DataFrame:
-    """Return the band of each curve, and its N_max with the side that has room for its label."""
-    ends = points.group_by(*CURVE, "panel", maintain_order=True).agg(
+    """Return the tolerance band and N_max of each curve; `late` puts the label at its left."""
+    extents = points.group_by(*CURVE, "panel", maintain_order=True).agg(
         pl.col("n").min(), pl.col("n").max().alias("n2")
     )
-    return ends.join(boundaries.select(*CURVE, "n_max", "next_n", "row_id"), on=CURVE).select(
+    return extents.join(boundaries.select(*CURVE, "n_max", "next_n", "row_id"), on=CURVE).select(
         *("panel", "n", "n2", "n_max", "row_id"),
         pl.lit(1.0).alias("one"),
         pl.lit(1.0 + epsilon).alias("limit"),
@@ -214,15 +217,15 @@ def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> p
 
 
 def changes(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps that a forward can meet, one a type and N: the passes change by all rows.
+    """Return the steps from N - 1 to N, one per type of weights, with all changes in between.
 
-    Steps below the rows of the baseline are met by no N.
+    Steps at or below the rows of N = 1 are left out.
     """
-    met = steps.drop_nulls("rows").filter(pl.col("n") > 1).sort("rows", "parts")
-    grown = pl.col("passes") - pl.col("passes_before")
-    change = pl.when(grown > 0).then(pl.lit(MORE)).when(grown < 0).then(pl.lit(FEWER))
+    reachable = steps.drop_nulls("rows").filter(pl.col("n") > 1).sort("rows", "parts")
+    difference = pl.col("passes") - pl.col("passes_before")
+    change = pl.when(difference > 0).then(pl.lit(MORE)).when(difference < 0).then(pl.lit(FEWER))
     return (
-        met.group_by(*CURVE, "type", "n", maintain_order=True)
+        reachable.group_by(*CURVE, "type", "n", maintain_order=True)
         .agg(
             pl.col("passes_before").first(),
             pl.col("rows", "passes", "path", "rule", "file", "lines", "row_id").last(),
@@ -236,14 +239,14 @@ def changes(steps: pl.DataFrame) -> pl.DataFrame:
 
 def _drawn(steps: pl.DataFrame) -> dict[str, str]:
     """Return the colours of the changes that are drawn."""
-    met = changes(steps)["change"].to_list()
-    return {name: colour for name, colour in _CHANGES.items() if name in met}
+    names = changes(steps)["change"].to_list()
+    return {name: colour for name, colour in _CHANGES.items() if name in names}
 
 
 def _marks(
     steps: pl.DataFrame, points: pl.DataFrame, heights: dict[str, float]
 ) -> Iterator[pl.DataFrame]:
-    """Yield the marks of each panel's types of weights, and the names of those at the left."""
+    """Yield the marks of each panel's types of weights, and the types' names at the left."""
     height = pl.col("type").replace_strict(heights, return_dtype=pl.Float64, default=None)
     panels = steps.select(*CURVE, "panel").unique()
     yield (
@@ -256,8 +259,8 @@ def _marks(
             pl.lit("step").alias("kind"),
         )
     )
-    left = points.group_by("panel", maintain_order=True).agg(pl.col("n").min())
-    named = steps.drop_nulls("rows").select("panel", "type").unique(maintain_order=True)
-    yield named.join(left, on="panel").with_columns(
+    leftmost = points.group_by("panel", maintain_order=True).agg(pl.col("n").min())
+    types = steps.drop_nulls("rows").select("panel", "type").unique(maintain_order=True)
+    yield types.join(leftmost, on="panel").with_columns(
         height.alias("height"), pl.lit("type").alias("kind")
     )

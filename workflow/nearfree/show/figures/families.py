@@ -1,4 +1,4 @@
-"""Every figure of one platform and module, each with the rows that it shows."""
+"""The figures of one platform and module, each with the rows that it shows."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,7 +30,7 @@ _SETTING = ["platform", "setting_key"]
 
 
 class Rows(Struct, frozen=True, kw_only=True):
-    """The tables that figures are drawn from: a platform's, with published ones beside them."""
+    """The tables that figures are drawn from: those of a platform, with published rows added."""
 
     latency: pl.DataFrame
     work: pl.DataFrame
@@ -38,29 +38,31 @@ class Rows(Struct, frozen=True, kw_only=True):
     predictions: pl.DataFrame
 
     def of(self, module: str) -> "Rows":
-        """Return the rows of one module, less the studies of a model's modules by themselves.
+        """Return the rows of one module, without studies of a model's isolated modules.
 
-        Figures of models show those.
+        Figures of models show these.
         """
         frames = {n: f.filter(pl.col("module") == module) for n, f in structs.asdict(self).items()}
         predictions = frames.pop("predictions")
-        own = {name: frame.filter(~_of_models_modules()) for name, frame in frames.items()}
-        left_out = frames["boundaries"].join(own["boundaries"], on=_SETTING, how="anti")
-        of_rows = predictions.join(left_out, on=_SETTING, how="anti", maintain_order="left")
-        return Rows(**own, predictions=of_rows)
+        kept = {name: frame.filter(~_of_models_modules()) for name, frame in frames.items()}
+        excluded = frames["boundaries"].join(kept["boundaries"], on=_SETTING, how="anti")
+        kept_predictions = predictions.join(
+            excluded, on=_SETTING, how="anti", maintain_order="left"
+        )
+        return Rows(**kept, predictions=kept_predictions)
 
 
 def _of_models_modules() -> pl.Expr:
-    """Return whether a row, or the study that it is a profile of, is of a model's modules."""
+    """Return whether a row belongs to a study of a model's isolated modules, or to its profile."""
     return pl.col("stream").str.strip_suffix(PROFILE_SUFFIX).str.ends_with(MODULES_SUFFIX)
 
 
 def drawings(rows: Rows, epsilon: float, module: ModuleKind) -> Iterator[Drawing]:
-    """Yield what a module's rows can fill; nothing where the platform measured none of it."""
+    """Yield the figures that a module's rows can fill, none where the platform measured none."""
     latency, boundaries = rows.latency.filter("newest"), rows.boundaries.filter("newest")
     if latency.is_empty():
         return
-    at = boundaries.filter(pl.col("epsilon") == epsilon)
+    at_tolerance = boundaries.filter(pl.col("epsilon") == epsilon)
     laws = rows.predictions.filter(pl.col("epsilon") == epsilon).drop_nulls("n_max")
     predicted = [] if laws.is_empty() else ["predicted"]
     yield _drawing(
@@ -69,14 +71,14 @@ def drawings(rows: Rows, epsilon: float, module: ModuleKind) -> Iterator[Drawing
         "latency_against_n",
         "T(N) of every setting, with the tolerance band and the boundary.",
         latency,
-        at.filter(pl.col("origin") != "published"),
+        at_tolerance.filter(pl.col("origin") != "published"),
     )
     yield _drawing(
         nmax_against_own,
         (boundaries, laws, epsilon, module),
         f"nmax_against_{module.own}",
-        f"N_max against {module.letter}: {_shown(at, *predicted)}.",
-        at,
+        f"N_max against {module.letter}: {_shown(at_tolerance, *predicted)}.",
+        at_tolerance,
         laws,
     )
     yield _drawing(
@@ -89,30 +91,34 @@ def drawings(rows: Rows, epsilon: float, module: ModuleKind) -> Iterator[Drawing
     yield from _of_work(rows.work.filter("newest"), module)
 
 
-def _shown(boundaries: pl.DataFrame, *more: str) -> str:
-    """Return in words what a figure shows: what was measured, what is printed of it, and more."""
-    named = printed(boundaries)
-    first, *parts = ("measured here", *([f"published for {named}"] if named else []), *more)
+def _shown(boundaries: pl.DataFrame, *further: str) -> str:
+    """Return the origins that a figure shows, in words: measured, published, and further ones."""
+    platforms = printed(boundaries)
+    first, *parts = (
+        "measured here",
+        *([f"published for {platforms}"] if platforms else []),
+        *further,
+    )
     if len(parts) > 1:
         return f"{first}, {parts[0]}, and {parts[1]}"
     return " and ".join((first, *parts))
 
 
 def _of_work(work: pl.DataFrame, module: ModuleKind) -> Iterator[Drawing]:
-    """Yield the figures of executed work: staircases where rows are padded, and utilisation."""
+    """Yield the figures of executed work: FLOPs and intensity of padded rows, and utilisation."""
     executed = work.filter(pl.col("flop_executed") > 0)
-    weighed = executed.filter(pl.col("bytes") > 0)
-    used = work.filter(pl.any_horizontal(pl.col("^.*_utilization$").is_not_null()))
-    counted = "executed and logical, counted by the adapter or seen by a profiler."
+    with_bytes = executed.filter(pl.col("bytes") > 0)
+    with_utilization = work.filter(pl.any_horizontal(pl.col("^.*_utilization$").is_not_null()))
+    counted = "executed and logical, counted by the adapter or measured by a profiler."
     usage = "utilisation of compute and bandwidth"
     figures: list[tuple[Callable[..., Any], str, str, pl.DataFrame]] = [
         (
             utilization_at_one,
             f"utilization_against_{module.own}",
             f"{usage} at N = 1 against {module.letter}.",
-            used.filter(pl.col("n") == 1),
+            with_utilization.filter(pl.col("n") == 1),
         ),
-        (utilization_against_n, "utilization_against_n", f"{usage} against N.", used),
+        (utilization_against_n, "utilization_against_n", f"{usage} against N.", with_utilization),
     ]
     if module.granular:
         figures = [
@@ -120,60 +126,60 @@ def _of_work(work: pl.DataFrame, module: ModuleKind) -> Iterator[Drawing]:
                 intensity_against_n,
                 "intensity_against_n",
                 f"arithmetic intensity, {counted}",
-                weighed,
+                with_bytes,
             ),
             (flop_against_n, "flop_against_n", f"FLOPs of a forward, {counted}", executed),
             *figures,
         ]
-    for draws, name, caption, shown in figures:
-        if not shown.is_empty():
-            yield _drawing(draws, (shown, module), name, caption, shown)
+    for draw, name, caption, rows in figures:
+        if not rows.is_empty():
+            yield _drawing(draw, (rows, module), name, caption, rows)
 
 
 def accuracy_drawings(validation: pl.DataFrame, epsilon: float) -> Iterator[Drawing]:
-    """Yield the figures of predictions against boundaries; nothing where nothing was predicted."""
-    at = validation.filter(pl.col("epsilon") == epsilon)
-    answered = at.filter("answered")
+    """Yield the figures of predictions against boundaries, none without predictions."""
+    at_tolerance = validation.filter(pl.col("epsilon") == epsilon)
+    answered = at_tolerance.filter("answered")
     if answered.is_empty():
         return
-    origins = origins_of(at)
+    origins = origins_of(at_tolerance)
     yield drawing(
         predicted_against_measured,
-        (at, epsilon),
+        (at_tolerance, epsilon),
         "accuracy_predicted_against_measured",
         f"Predictions: predicted against {origins} N_max.",
-        at,
+        at_tolerance,
     )
     yield drawing(
         share_bars,
         (
-            shares_of(at, epsilon),
+            shares_of(at_tolerance, epsilon),
             f"Shares of hits, tolerance {epsilon:.0%}",
-            f"Of all {origins} settings: what is refused or undecided is a miss. {OF_INTERVALS}",
+            f"Of all {origins} settings: refused and undecided ones are misses. {OF_INTERVALS}",
         ),
         "accuracy_shares",
         "Predictions: shares of hits by predictor and module.",
-        at,
+        at_tolerance,
     )
-    known = answered.drop_nulls("log2_error")
-    if not known.is_empty():
+    with_error = answered.drop_nulls("log2_error")
+    if not with_error.is_empty():
         yield drawing(
             error_by_backend,
-            (at, epsilon),
+            (at_tolerance, epsilon),
             "accuracy_error_by_backend",
-            "Predictions: how far predictions are from the boundary, by backend and version.",
-            known,
+            "Predictions: error of predictions in doublings, by backend and version.",
+            with_error,
         )
 
 
 def _drawing(
-    draws: Callable[..., Any],
+    draw: Callable[..., Any],
     arguments: tuple[Any, ...],
     name: str,
     caption: str,
-    *shown: pl.DataFrame,
+    *rows: pl.DataFrame,
 ) -> Drawing:
-    """Return a figure of a module, the last argument: its name and caption begin with it."""
+    """Return a figure of a module, the last of `arguments`; name and caption begin with it."""
     module: ModuleKind = arguments[-1]
     subject = f"{module.title[0].upper()}{module.title[1:]}"
-    return drawing(draws, arguments, f"{module.name}_{name}", f"{subject}: {caption}", *shown)
+    return drawing(draw, arguments, f"{module.name}_{name}", f"{subject}: {caption}", *rows)

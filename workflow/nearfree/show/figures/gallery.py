@@ -1,7 +1,7 @@
-"""The gallery: each figure and table of the paper, with our figures and tables of the same.
+"""The gallery: each figure and table of the paper, with its counterparts in the log.
 
-An entry says whether something was measured, simulated, imported, only published, or computed
-without measuring, which figures show it, and what would fill it where nothing does.
+An entry has a status (measured, simulated, imported, published only, computed, ...), the figures
+that show it, and the commands that would measure it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,35 +26,35 @@ _MODULES: dict[str, str] = {module.name: module.title for module in (*MAIN, MODE
 
 
 class Exhibit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A figure or table of the paper: where it stands, and what it is of."""
+    """A figure or table of the paper: its place there, and its subject."""
 
     label: str
     section: str
     title: str = ""
-    """What it is of, where no module is."""
+    """Its subject, where that is not a module."""
     panels: str = ""
-    """The set of panels; none where a table holds what no figure of ours does."""
+    """The set of panels; empty for a table without a counterpart among the figures here."""
     platform: str = ""
     module: str = ""
     backend: str = ""
     routing: str = ""
     model: str = ""
     studies: tuple[str, ...] = ()
-    """The studies that measure it on its platform."""
+    """The studies that would measure it on its platform."""
     table: str = ""
-    """The table that holds it, as SCOPE/NAME."""
+    """The table here that holds it, as SCOPE/NAME."""
     package: str = ""
     """The package whose rules it prints."""
     rules: tuple[str, ...] = ()
-    """Which of them, by name."""
+    """The names of these rules."""
     only_called: bool = False
-    """Whether those rules are what launches or calls the code that it prints, not that code."""
+    """Whether these rules only launch or call the code that the paper prints."""
     document: str = ""
     """The document that explains what it lists."""
 
     @property
     def subject(self) -> str:
-        """What it is of, in words."""
+        """The subject in words."""
         named = _MODULES.get(self.module, self.title)
         routed = f"{self.routing} routing" if self.routing else ""
         parts = (named, self.model, routed, self.backend, self.platform)
@@ -62,19 +62,19 @@ class Exhibit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Paper(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All exhibits, and the sets of panels by name: what a panel shows, and its family."""
+    """All exhibits, and the sets of panels by name: a panel's content, and its figure family."""
 
     panels: dict[str, dict[str, str]]
     figures: tuple[Exhibit, ...]
     tables: tuple[Exhibit, ...]
 
     def of(self, exhibit: Exhibit) -> dict[str, str]:
-        """Return the panels of a figure or table, each with its family."""
+        """Return the panels of a figure or table, each with its figure family."""
         return self.panels[exhibit.panels] if exhibit.panels else {}
 
 
 def read_paper(config: Path) -> Paper:
-    """Return the list that a config folder holds; ConfigError if it names panels it lacks."""
+    """Return the exhibits of a config folder; ConfigError if one names unknown panels."""
     paper = read_file(config / FILE, Paper)
     for exhibit in (*paper.figures, *paper.tables):
         if exhibit.panels and exhibit.panels not in paper.panels:
@@ -93,18 +93,18 @@ STATUSES = (
     *(MEASURED, SIMULATED, IMPORTED, PUBLISHED, COMPUTED),
     *(READ, CALLED, EXPLAINED, MISSING),
 )
-"""What an entry's `status` can be."""
+"""The values of an entry's `status`."""
 
 
 class DrawnFigure(Struct, frozen=True, kw_only=True):
-    """A figure of ours, by its scope and name."""
+    """A figure of the report, by its scope and name."""
 
     scope: str
     name: str
 
 
 class Data(Struct, frozen=True, kw_only=True):
-    """A table of ours, and how many of its rows are about an entry."""
+    """A table, and the number of its rows that belong to an entry."""
 
     scope: str
     table: str
@@ -112,10 +112,10 @@ class Data(Struct, frozen=True, kw_only=True):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A figure or table of the paper, with the figures and tables of ours that answer it.
+    """A figure or table of the paper, with its counterparts in the report.
 
     `figures` show its own platform or its published values; `alike` are of the same families and
-    module on other platforms of the log; `fills` are the commands that would measure it.
+    module on other platforms; `fills` are the commands that would measure it.
     """
 
     label: str
@@ -130,16 +130,16 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 _ORIGINS = dict(zip(("measured", "simulated", "imported", "published"), STATUSES, strict=False))
-"""The status that an origin gives; the first origin of all rows counts."""
+"""The status by origin; the first of these origins among the rows counts."""
 _BOUNDARY = f"{BOUNDARIES.name}:"
 _NOWHERE = "none"
-"""The place of a rule that a release was searched for and lacks."""
+"""The place of a rule that a release lacks."""
 
 
 class Results(Struct, frozen=True, kw_only=True):
-    """What a results root holds: figures and rows by scope, and how many rows other tables have.
+    """The content of a results root: figures and rows by scope, and rows per table.
 
-    `counts` has them by SCOPE/NAME.
+    `counts` are the numbers of rows by SCOPE/NAME.
     """
 
     listed: Mapping[str, Sequence[Figure]]
@@ -169,8 +169,8 @@ def _results(layout: Layout, paper: Paper, scopes: Sequence[str]) -> Results:
         for scope, folder in folders.items()
         if (folder / LIST).exists()
     }
-    named = {exhibit.table for exhibit in (*paper.figures, *paper.tables)} - {""}
-    files = {name: layout.table(*name.split("/", 1)) for name in sorted(named)}
+    table_names = {exhibit.table for exhibit in (*paper.figures, *paper.tables)} - {""}
+    files = {name: layout.table(*name.split("/", 1)) for name in sorted(table_names)}
     return Results(
         listed=listed,
         boundaries={
@@ -192,17 +192,19 @@ def _results(layout: Layout, paper: Paper, scopes: Sequence[str]) -> Results:
 def _entry(exhibit: Exhibit, families: set[str], results: Results) -> Entry:
     if exhibit.module:
         table = BOUNDARIES.name
-        about = {
+        rows_by_scope = {
             scope: _boundaries_of(frame, exhibit) for scope, frame in results.boundaries.items()
         }
     else:
         table = GRANULARITY.name
-        about = {scope: _rules_of(frame, exhibit) for scope, frame in results.granularity.items()}
-    about = {scope: frame for scope, frame in about.items() if not frame.is_empty()}
-    data = [_data(f"{scope}/{table}", frame.height) for scope, frame in about.items()]
+        rows_by_scope = {
+            scope: _rules_of(frame, exhibit) for scope, frame in results.granularity.items()
+        }
+    rows_by_scope = {scope: frame for scope, frame in rows_by_scope.items() if not frame.is_empty()}
+    data = [_data(f"{scope}/{table}", frame.height) for scope, frame in rows_by_scope.items()]
     data += [_data(name, rows) for name, rows in results.counts.items() if name == exhibit.table]
-    status = _status(exhibit, about, data)
-    figures, alike = _figures_of(exhibit, families, results, about)
+    status = _status(exhibit, rows_by_scope, data)
+    figures, alike = _figures_of(exhibit, families, results, rows_by_scope)
     return Entry(
         label=exhibit.label,
         section=exhibit.section,
@@ -226,16 +228,18 @@ def _boundaries_of(boundaries: pl.DataFrame, exhibit: Exhibit) -> pl.DataFrame:
 
 
 def _rules_of(granularity: pl.DataFrame, exhibit: Exhibit) -> pl.DataFrame:
-    """Return the rules that a table prints, and those of their names that releases were read of."""
+    """Return the rules that a table prints, and the rules of these names read from releases."""
     if not exhibit.package:
         return granularity.clear()
-    read = (pl.col("package") == exhibit.package) & pl.col("path").is_in(exhibit.rules)
-    extracted = read & (pl.col("origin") != "published") & (pl.col("place") != _NOWHERE)
+    selected = (pl.col("package") == exhibit.package) & pl.col("path").is_in(exhibit.rules)
+    extracted = selected & (pl.col("origin") != "published") & (pl.col("place") != _NOWHERE)
     return granularity.filter(extracted | (pl.col("place") == exhibit.label))
 
 
-def _status(exhibit: Exhibit, about: Mapping[str, pl.DataFrame], data: Sequence[Data]) -> str:
-    origins = {origin for frame in about.values() for origin in frame["origin"].unique()}
+def _status(
+    exhibit: Exhibit, rows_by_scope: Mapping[str, pl.DataFrame], data: Sequence[Data]
+) -> str:
+    origins = {origin for frame in rows_by_scope.values() for origin in frame["origin"].unique()}
     if exhibit.module:
         return next((status for name, status in _ORIGINS.items() if name in origins), MISSING)
     if exhibit.document:
@@ -250,25 +254,28 @@ def _status(exhibit: Exhibit, about: Mapping[str, pl.DataFrame], data: Sequence[
 
 
 def _figures_of(
-    exhibit: Exhibit, families: set[str], results: Results, about: Mapping[str, pl.DataFrame]
+    exhibit: Exhibit,
+    families: set[str],
+    results: Results,
+    rows_by_scope: Mapping[str, pl.DataFrame],
 ) -> tuple[tuple[DrawnFigure, ...], tuple[DrawnFigure, ...]]:
-    """Return the figures that show it, and those of its families that show the like elsewhere.
+    """Return the figures that show an exhibit, and those of its families for other platforms.
 
-    A figure that lists boundaries shows it if one of them is about it; one that lists none, such
-    as of utilisation, if it is of the platform.
+    A figure that lists boundaries shows the exhibit if one of them belongs to it. A figure without
+    boundaries, such as one of utilisation, shows it if the platform is the same.
     """
-    rows = {row for frame in about.values() for row in frame["row_id"]}
-    own: list[DrawnFigure] = []
+    rows = {row for frame in rows_by_scope.values() for row in frame["row_id"]}
+    matching: list[DrawnFigure] = []
     alike: list[DrawnFigure] = []
     for scope, figures in results.listed.items():
-        of_platform = not exhibit.module or (scope == exhibit.platform and scope in about)
+        same_platform = not exhibit.module or (scope == exhibit.platform and scope in rows_by_scope)
         for figure in figures:
             if figure.family in families and figure.name.startswith(exhibit.module):
-                bounded = any(row.startswith(_BOUNDARY) for row in figure.rows)
-                shows_it = not rows.isdisjoint(figure.rows) if bounded else of_platform
-                drawn = DrawnFigure(scope=scope, name=figure.name)
-                (own if shows_it else alike).append(drawn)
-    return tuple(own), tuple(alike)
+                cites_boundaries = any(row.startswith(_BOUNDARY) for row in figure.rows)
+                matches = not rows.isdisjoint(figure.rows) if cites_boundaries else same_platform
+                figure_id = DrawnFigure(scope=scope, name=figure.name)
+                (matching if matches else alike).append(figure_id)
+    return tuple(matching), tuple(alike)
 
 
 def _data(name: str, rows: int) -> Data:

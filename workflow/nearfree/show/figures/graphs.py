@@ -1,4 +1,4 @@
-"""Steps that engines pad to captured graphs: rows that run in vain, and what they cost."""
+"""Steps that engines pad to captured CUDA graphs: added rows, and added time."""
 
 from collections.abc import Iterator
 
@@ -19,31 +19,31 @@ def graph_drawings(forecast: pl.DataFrame) -> Iterator[Drawing]:
     steps = _steps(forecast)
     if not steps.is_empty():
         caption = (
-            "Rows that an engine's captured graphs add to a step, and what they add to T(N). "
+            "Rows and time that padding to captured CUDA graphs adds to a step. "
             "Predicted, not measured."
         )
         yield drawing(padded_steps, (forecast,), "padded_steps", caption, steps, about=OUTLOOK)
 
 
 def padded_steps(forecast: pl.DataFrame) -> alt.FacetChart:
-    """Return what padding adds to a step's rows and to its T(N), a panel a deployment and batch.
+    """Return the rows and the time that padding adds to a step, a panel per deployment and batch.
 
     Parameters
     ----------
     forecast
-        Rows of that table; those without graphs are not drawn.
+        Rows of this table; those without graphs are not drawn.
     """
     steps = _steps(forecast)
-    added = {
+    padding = {
         ROWS: pl.col("rows") / pl.col("tokens") - 1,
         TIME: pl.col("forward_us") / pl.col("unpadded_us") - 1,
     }
     keys = ("panel", "n", "tokens", "rows", "row_id")
     data = pl.concat(
-        steps.select(*keys, share.alias("added"), pl.lit(name).alias("of"))
-        for name, share in added.items()
+        steps.select(*keys, relative.alias("added"), pl.lit(name).alias("of"))
+        for name, relative in padding.items()
     )
-    lines = alt.Chart().encode(
+    chart = alt.Chart().encode(
         x=positions(data),
         y=alt.Y("added:Q", title="added by padding", axis=alt.Axis(format="%")),
         color=keyed(alt.Color, "of:N", _MARKS, title=None),
@@ -52,33 +52,34 @@ def padded_steps(forecast: pl.DataFrame) -> alt.FacetChart:
         ),
     )
     layers = alt.layer(
-        lines.mark_line(interpolate="step-after", opacity=0.6),
-        lines.mark_point(size=28, filled=True),
+        chart.mark_line(interpolate="step-after", opacity=0.6),
+        chart.mark_point(size=28, filled=True),
         data=data,
     )
     return styled(
         in_rows(layers, steps),
         "Steps padded to captured graphs",
         [
-            "Predicted, not measured. An engine that drafts N - 1 tokens;",
-            "where no graph is large enough a step is not padded.",
+            "Predicted, not measured, with N - 1 drafts per step.",
+            "A step larger than all graphs is not padded.",
         ],
     )
 
 
 def _steps(forecast: pl.DataFrame) -> pl.DataFrame:
-    """Return a row a step, of deployments with graphs, with `panel` and the forward's T(N)."""
+    """Return one row per step of deployments with graphs, with `panel` and the forward's T(N)."""
     step = ["graphs", *(name for name in FORECAST.key if name != "module")]
-    same = ("graphs", "model", "platform", "routing", "batch")
-    contexts = pl.col("context").n_unique().over(same)
-    at = joined(equals("batch"), pl.when(contexts > 1).then(equals("context")))
-    named = panel(
-        *("graphs", pl.format("{} on {}", "model", "platform"), "routing", at), *differing(*same)
+    same_columns = ("graphs", "model", "platform", "routing", "batch")
+    contexts = pl.col("context").n_unique().over(same_columns)
+    conditions = joined(equals("batch"), pl.when(contexts > 1).then(equals("context")))
+    panel_name = panel(
+        *("graphs", pl.format("{} on {}", "model", "platform"), "routing", conditions),
+        *differing(*same_columns),
     )
     return (
         forecast.drop_nulls("graphs")
         .group_by(*step, "tokens", "rows", "unpadded_us", maintain_order=True)
         .agg(pl.col("latency_us").sum().alias("forward_us"), pl.col("row_id").first())
-        .with_columns(named)
+        .with_columns(panel_name)
         .sort("graphs", "batch", "panel", "n")
     )

@@ -1,4 +1,4 @@
-"""Public curves that the log keeps: T(N) / T(baseline) against N, a line a platform."""
+"""Public curves in the log: T(N) / T(baseline) against N, one line per platform."""
 
 from collections.abc import Iterator
 from textwrap import wrap
@@ -26,17 +26,17 @@ from nearfree.show.figures.theme import (
 _COLOURS = (*PALETTE, "#000000")
 _SHAPE, _EDGE = ORIGINS["imported"]
 _TOLERANCES = 5
-"""How many tolerances above the baseline's T the axis ends."""
+"""Upper end of the axis, in tolerances above 1."""
 _LOWEST, _ROOM = 0.9, 0.04
 _WIDTH = 28
-"""Characters of a line above a panel."""
+"""Characters per line above a panel."""
 _ACROSS = 90
-"""Characters of a line above the panels."""
+"""Characters per line above all panels."""
 _SIZES = [name for name, field in FIELDS.items() if field.kind is int and name != "batch"]
 
 
 def kernel_drawings(kernels: pl.DataFrame) -> Iterator[Drawing]:
-    """Yield the figure of the table `kernels`; nothing where the log keeps no curves."""
+    """Yield the figure of the table `kernels`, none where the log holds no curves."""
     if not kernels.is_empty():
         gpus = kernels["platform"].n_unique()
         caption = (
@@ -49,12 +49,12 @@ def kernel_drawings(kernels: pl.DataFrame) -> Iterator[Drawing]:
 
 
 def imported_curves(kernels: pl.DataFrame) -> alt.FacetChart:
-    """Return T(N) / T(baseline) with N_max, a panel a module and backend, a line a platform.
+    """Return T(N) / T(baseline) with N_max, a panel per module and backend, a line per platform.
 
     Parameters
     ----------
     kernels
-        Rows of that table, one at least.
+        Rows of this table, at least one.
     """
     epsilon = float(kernels["epsilon"][0])
     points = _with_panels(kernels)
@@ -62,25 +62,27 @@ def imported_curves(kernels: pl.DataFrame) -> alt.FacetChart:
     scale = alt.Scale(domain=[lowest, 1 + _TOLERANCES * epsilon], nice=False)
     x, y = positions(points), alt.Y("ratio:Q", title="T(N) / T(baseline)", scale=scale)
     platforms = points["platform"]
-    look = lines_by("platform:N", None, lines_of(platforms, _COLOURS), platforms, columns=5)
-    shown = tooltip(
+    channels = lines_by("platform:N", None, lines_of(platforms, _COLOURS), platforms, columns=5)
+    hover = tooltip(
         *("platform:N", "backend_version:N", "kernel:N", "n:Q", "latency_us:Q"),
         ("ratio:Q", "T(N) / T(baseline)", ".3f"),
         *(("baseline:Q", "baseline N"), ("n_max:Q", "N_max"), ("next_n:Q", "next N")),
     )
-    of_points = of_kind("point")
-    ends = f"Lines end at four times N_max; cut at {1 + _TOLERANCES * epsilon:g}."
+    point_chart = of_kind("point")
+    cut_note = f"Lines end at four times N_max; cut at {1 + _TOLERANCES * epsilon:g}."
     layers = alt.layer(
         of_kind("band")
         .mark_rect(color=BAND, opacity=0.18)
         .encode(x=x, x2="n2:Q", y=y, y2="limit:Q"),
-        of_points.mark_line(strokeWidth=1.4, clip=True).encode(x=x, y=y, detail="kernel:N", **look),
-        of_points.mark_point(size=9, filled=True, opacity=1, clip=True).encode(
-            x=x, y=y, color=look["color"], tooltip=shown
+        point_chart.mark_line(strokeWidth=1.4, clip=True).encode(
+            x=x, y=y, detail="kernel:N", **channels
         ),
-        of_points.transform_filter("datum.n == datum.n_max")
+        point_chart.mark_point(size=9, filled=True, opacity=1, clip=True).encode(
+            x=x, y=y, color=channels["color"], tooltip=hover
+        ),
+        point_chart.transform_filter("datum.n == datum.n_max")
         .mark_point(shape=_SHAPE, filled=True, stroke=_EDGE, strokeWidth=1, size=70, opacity=1)
-        .encode(x=x, y=y, color=look["color"], tooltip=shown),
+        .encode(x=x, y=y, color=channels["color"], tooltip=hover),
         data=pl.concat([_bands(points, epsilon), points.select(_DRAWN)], how="diagonal_relaxed"),
     )  # fmt: skip
     return styled(
@@ -88,8 +90,8 @@ def imported_curves(kernels: pl.DataFrame) -> alt.FacetChart:
         "T(N) / T(baseline) against N, public curves of kernels, imported",
         [
             *wrap(f"Imported, not measured here: {_sources(points)}", _ACROSS),
-            "One request, bfloat16, balanced experts, attention without a cache; 8 bits a point.",
-            f"Band: within {epsilon:.0%} of T(baseline). Triangle: N_max. {ends}",
+            "One request, bfloat16, balanced experts, attention without a cache; 8 bits per point.",
+            f"Band: within {epsilon:.0%} of T(baseline). Triangle: N_max. {cut_note}",
         ],
     )
 
@@ -105,23 +107,23 @@ def _sources(rows: pl.DataFrame) -> str:
 
 
 def _with_panels(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with their panel: the module and what it runs on, below it the shape."""
+    """Return rows with their panel: module and backend, and the shape in the next line."""
     rows = kernels.to_dicts()
     shapes = [": ".join(wrap(label(row, _SIZES, "short"), _WIDTH)) for row in rows]
     titles = {name: kind.title for name, kind in KINDS.items()}
-    named = kernels.with_columns(
+    titled = kernels.with_columns(
         pl.Series("shape", shapes, dtype=pl.String),
         pl.format("{}, {}", pl.col("module").replace(titles), "backend").alias("title"),
         pl.lit("point").alias("kind"),
     )
-    place = pl.col("module").cast(pl.Enum(MODULES))
-    return named.with_columns(panel("title", "shape")).sort(
-        place, *("backend", "platform", "kernel", "n")
+    module_order = pl.col("module").cast(pl.Enum(MODULES))
+    return titled.with_columns(panel("title", "shape")).sort(
+        module_order, *("backend", "platform", "kernel", "n")
     )
 
 
 def _across(points: pl.DataFrame) -> int | None:
-    """Return how many panels stand side by side: a module's backends, where all have the same."""
+    """Return the number of panels per row: a module's backends, if all modules have as many."""
     backends = points.group_by("module").agg(pl.col("backend").n_unique())["backend"].unique()
     return int(backends[0]) if len(backends) == 1 else None
 

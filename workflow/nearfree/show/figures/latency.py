@@ -20,18 +20,18 @@ from nearfree.show.figures.theme import (
 
 _LINE_PX = 15
 _ROOM = 0.16
-"""What a line of text above a curve takes of its height."""
+"""Height of a line of text above a curve, as a share of the curve's."""
 
 
 def latency_against_n(
     latency: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float, module: ModuleKind
 ) -> alt.FacetChart:
-    """Return T(N) of every newest measured curve, a panel a setting.
+    """Return T(N) of every newest measured curve, one panel per setting.
 
     Parameters
     ----------
     latency, boundaries
-        Rows of those tables for one platform and module.
+        Rows of these tables for one platform and module.
     """
     points = with_panels(latency.filter("newest"), module).with_columns(
         (pl.col("latency_us") / 1000).alias("latency_ms"),
@@ -39,29 +39,29 @@ def latency_against_n(
         (pl.col("latency_high_us") / 1000).alias("high_ms"),
     )
     x, y = positions(points), alt.Y("latency_ms:Q", title="T(N), ms", scale=alt.Scale(zero=True))
-    shown = tooltip(
+    hover = tooltip(
         "n:Q",
         ("latency_ms:Q", "T(N), ms", ".3f"),
         ("ratio:Q", "T(N)/T(baseline)", ".3f"),
         ("rounds:Q", "rounds"),
     )
-    of_points = of_kind("point")
-    of_bounds = of_kind("boundary")
+    point_chart = of_kind("point")
+    bound_chart = of_kind("boundary")
     layers = alt.layer(
-        of_bounds.mark_rect(color=BAND, opacity=0.18).encode(
+        bound_chart.mark_rect(color=BAND, opacity=0.18).encode(
             x=x, x2="n2:Q", y=alt.Y("base_ms:Q"), y2="limit_ms:Q"
         ),
-        of_points.mark_line(color=MEASURED).encode(x=x, y=y),
-        of_points.mark_rule(color=MEASURED, opacity=0.6).encode(
+        point_chart.mark_line(color=MEASURED).encode(x=x, y=y),
+        point_chart.mark_rule(color=MEASURED, opacity=0.6).encode(
             x=x, y=alt.Y("low_ms:Q"), y2="high_ms:Q"
         ),
-        of_points.mark_point(color=MEASURED, filled=True, size=32, opacity=1).encode(
-            x=x, y=y, tooltip=shown
+        point_chart.mark_point(color=MEASURED, filled=True, size=32, opacity=1).encode(
+            x=x, y=y, tooltip=hover
         ),
-        of_bounds.mark_point(opacity=0).encode(x=alt.X("n_max:Q"), y=alt.Y("top_ms:Q")),
-        of_bounds.mark_rule(color="black", strokeDash=[4, 3]).encode(x=alt.X("n_max:Q")),
+        bound_chart.mark_point(opacity=0).encode(x=alt.X("n_max:Q"), y=alt.Y("top_ms:Q")),
+        bound_chart.mark_rule(color="black", strokeDash=[4, 3]).encode(x=alt.X("n_max:Q")),
         label_beside(
-            of_bounds,
+            bound_chart,
             dx=alt.ExprRef("datum.late ? -5 : 5"),
             dy=alt.ExprRef("datum.line_px"),
             fontSize=12,
@@ -88,11 +88,11 @@ def latency_against_n(
 
 
 def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> pl.DataFrame:
-    """Return the band and the boundary of each curve and each baseline it is read from."""
-    base = points.select(
+    """Return the band and the boundary of each curve, from each of its baselines."""
+    baselines = points.select(
         *CURVE, "panel", "of", "variant", pl.col("n").alias("baseline"), "latency_ms"
     )
-    ends = points.group_by(CURVE).agg(
+    extents = points.group_by(CURVE).agg(
         pl.col("n").max().alias("n2"),
         (pl.col("n").min() * pl.col("n").max()).alias("square"),
         pl.col("high_ms").max().alias("highest_ms"),
@@ -100,12 +100,12 @@ def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> p
     bounds = (
         readings(boundaries.filter("newest", pl.col("epsilon") == epsilon))
         .select(*CURVE, "baseline", "from_one", "n_max", "next_n", "row_id")
-        .join(base, on=[*CURVE, "baseline"])
-        .join(ends, on=CURVE)
+        .join(baselines, on=[*CURVE, "baseline"])
+        .join(extents, on=CURVE)
         .sort("panel", "stream", "from_one")
     )
-    least = pl.when(pl.col("n_max") == pl.col("n2")).then(pl.lit("≥ ")).otherwise(pl.lit(""))
-    from_one = pl.format("from N = 1: {}{}", least, "n_max")
+    sign = pl.when(pl.col("n_max") == pl.col("n2")).then(pl.lit("≥ ")).otherwise(pl.lit(""))
+    from_one = pl.format("from N = 1: {}{}", sign, "n_max")
     return bounds.select(
         *("stream", "setting_key", "panel", "of", "variant", "n_max", "n2", "row_id"),
         pl.col("baseline").alias("n"),
@@ -123,22 +123,22 @@ def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> p
 
 
 _TOP = 1.14
-"""The end of the axis: above whole bars stands the label of N_max."""
+"""Upper end of the axis, with room for the label of N_max above the bars."""
 
 
 def time_shares_against_n(
     shares: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float, module: ModuleKind
 ) -> alt.FacetChart:
-    """Return stacked time shares by module over N, a panel a setting, with the boundary.
+    """Return stacked time shares by module over N, one panel per setting, with the boundary.
 
     Parameters
     ----------
     shares
         Newest rows of `time_shares` of one platform.
     boundaries
-        Rows of that table of the same platform.
+        Rows of the table `boundaries` of the same platform.
     module
-        What the figure is of, with the variable that panels are laid out by.
+        The module of the figure, whose variable orders the panels.
     """
     bars = _stacked(with_panels(shares, module))
     names = bars.sort("place")["role"].unique(maintain_order=True).to_list()
@@ -146,33 +146,33 @@ def time_shares_against_n(
     scale = alt.Scale(domain=[0, _TOP], nice=False)
     axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format="%")
     y = alt.Y("start:Q", title="share of the forward's time", scale=scale, axis=axis)
-    shown = tooltip("role:N", "n:Q", "share:Q", "latency_us:Q", "model_us:Q", "rounds:Q")
-    bounds = of_kind("boundary")
-    after = alt.X("n:O", bandPosition=1)
+    hover = tooltip("role:N", "n:Q", "share:Q", "latency_us:Q", "model_us:Q", "rounds:Q")
+    bound_chart = of_kind("boundary")
+    x_after = alt.X("n:O", bandPosition=1)
     layers = alt.layer(
         of_kind("bar")
         .mark_bar(stroke="white", strokeWidth=0.4, width=alt.RelativeBandSize(0.92))
-        .encode(x=x, y=y, y2="end:Q", color=roles("role:N", names, columns=5), tooltip=shown),
-        bounds.mark_rule(color="black", strokeWidth=1.5, strokeDash=[4, 3]).encode(x=after),
-        label_beside(bounds).encode(x=after, y=alt.value(3), text="label:N"),
+        .encode(x=x, y=y, y2="end:Q", color=roles("role:N", names, columns=5), tooltip=hover),
+        bound_chart.mark_rule(color="black", strokeWidth=1.5, strokeDash=[4, 3]).encode(x=x_after),
+        label_beside(bound_chart).encode(x=x_after, y=alt.value(3), text="label:N"),
         data=pl.concat([bars, _ends(bars, boundaries, epsilon)], how="diagonal_relaxed"),
     )
     return styled(
         in_grid(layers, bars).resolve_scale(x="independent"),
         f"Time shares, {module.title} on {bars['platform'][0]}",
         [
-            "Measured: each module inside the forward, all its layers together, in its order.",
+            "Measured inside the forward: each module over all layers, in execution order.",
             f"Dashed: the last N within {epsilon:.0%} of T at the baseline.",
         ],
     )
 
 
-def _stacked(named: pl.DataFrame) -> pl.DataFrame:
-    """Return the parts of each N's bar, one on the other, in the order of the forward."""
-    panels = named["panel"].unique(maintain_order=True)
+def _stacked(panelled: pl.DataFrame) -> pl.DataFrame:
+    """Return the stacked parts of each N's bar, in the order of the forward."""
+    panels = panelled["panel"].unique(maintain_order=True)
     end = pl.col("share").cum_sum().over(*CURVE, "n")
     return (
-        named.sort(pl.col("panel").cast(pl.Enum(panels)), *CURVE, "n", "place")
+        panelled.sort(pl.col("panel").cast(pl.Enum(panels)), *CURVE, "n", "place")
         .with_columns(end.alias("end"))
         .select(
             *(*CURVE, "panel", "of", "variant", "n", "role", "place", "latency_us", "share"),
@@ -184,12 +184,14 @@ def _stacked(named: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends(bars: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> pl.DataFrame:
-    """Return N_max of each panel's curve, and the side of it that has room for its label."""
+    """Return N_max of each panel's curve; `late` puts its label at the left."""
     curves = bars.group_by(*CURVE, "panel", maintain_order=True).agg(pl.col("n").unique())
-    at = boundaries.filter(pl.col("epsilon") == epsilon)
-    ends = at.select(*CURVE, "n_max", "row_id", reached(pl.col("next_n").is_null()))
+    at_tolerance = boundaries.filter(pl.col("epsilon") == epsilon)
+    boundary_labels = at_tolerance.select(
+        *CURVE, "n_max", "row_id", reached(pl.col("next_n").is_null())
+    )
     return (
-        curves.join(ends, on=CURVE, maintain_order="left")
+        curves.join(boundary_labels, on=CURVE, maintain_order="left")
         .explode("n")
         .group_by("panel", "n_max", "row_id", "label", maintain_order=True)
         .agg(((pl.col("n") <= pl.col("n_max")).mean() > 0.5).alias("late"))

@@ -1,4 +1,4 @@
-"""The list of a scope's drawn figures, with the digest of each file that it names."""
+"""The list of a scope's figures, with the digests of their files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,23 +14,22 @@ if TYPE_CHECKING:
 
 LIST = "figures.json"
 OUTLOOK = "outlook"
-"""The part of the report that shows predictions of models."""
+"""The report's section on predictions of models."""
 MODELS = "models"
-"""The part of a platform's section that shows the models that were measured there."""
+"""The part of a platform's section on measured models."""
 ENGINES = "engines"
-"""The part of it that shows the forwards of real engines."""
+"""The part of a platform's section on real engines."""
 TUNED_ENGINES = "tuned_engines"
-"""The part of it that shows what tuning an engine said."""
+"""The part of a platform's section on tuned engines."""
 IMPORTED_CURVES = "imported_curves"
-"""The part of the report that shows public curves which the log keeps."""
+"""The report's section on public curves in the log."""
 
 
 class Figure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One drawn figure: its file's stem, what it shows, and the rows that its marks stand for.
+    """A drawn figure: the stem of its files, its caption, and the rows behind its marks.
 
-    `rule` is the function that drew it, and `family` that function's name, which figures of the
-    same kind share. `about` is the part of the report that shows it, where a scope's figures go
-    to several.
+    `rule` is the function that drew it, and `family` the name of that function, which figures of
+    the same kind share. `about` is the section of the report that shows it, empty for the gallery.
     """
 
     name: str
@@ -42,15 +41,15 @@ class Figure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def drawn_by(
-    draws: Callable[..., Any], name: str, caption: str, *shown: pl.DataFrame, about: str = ""
+    draw: Callable[..., Any], name: str, caption: str, *rows: pl.DataFrame, about: str = ""
 ) -> Figure:
-    """Return the entry of a figure: the function that draws it, and the rows of some tables."""
+    """Return the entry of a figure that a function draws from some rows."""
     return Figure(
         name=name,
         caption=caption,
-        family=draws.__name__,
-        rule=f"{draws.__module__}.{draws.__name__}",
-        rows=tuple(row for frame in shown for row in frame["row_id"]),
+        family=draw.__name__,
+        rule=f"{draw.__module__}.{draw.__name__}",
+        rows=tuple(row for frame in rows for row in frame["row_id"]),
         about=about,
     )
 
@@ -60,19 +59,19 @@ Drawing: TypeAlias = "tuple[Figure, alt.FacetChart]"
 
 
 def drawing(
-    draws: Callable[..., Any],
+    draw: Callable[..., Any],
     arguments: tuple[object, ...],
     name: str,
     caption: str,
-    *shown: pl.DataFrame,
+    *rows: pl.DataFrame,
     about: str = "",
 ) -> Drawing:
     """Return a figure's entry, and the chart that its function draws from some arguments."""
-    return drawn_by(draws, name, caption, *shown, about=about), draws(*arguments)
+    return drawn_by(draw, name, caption, *rows, about=about), draw(*arguments)
 
 
 class FigureList(FolderManifest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A scope's figures, the tables that they were drawn from by digest, and their files."""
+    """A scope's figures and their files, with the digests of the tables they were drawn from."""
 
     figures: tuple[Figure, ...]
     made_from: dict[str, str]

@@ -1,4 +1,4 @@
-"""Figures of whole models that a platform measured: N_max, limiters, and each with its rows."""
+"""Figures of measured whole models: N_max, limiters, latency and time shares."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,17 +29,17 @@ from nearfree.show.figures.theme import (
 )
 
 
-def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
-    """Return the limiting module of each setting by who names it, a panel a model.
+def limiter_map(rows: pl.DataFrame, epsilon: float) -> alt.FacetChart:
+    """Return the limiting module of each setting, measured and by predictor, one panel per model.
 
     Parameters
     ----------
-    named
-        What `limiters` returns; at least a row.
+    rows
+        The rows of `limiters`, at least one.
     """
-    names = named.sort("place")["who"].unique(maintain_order=True).to_list()
-    modules = in_order(named["limiter"].drop_nulls().unique().to_list())
-    settings = named.sort(*NESTED)["setting"].unique(maintain_order=True).to_list()
+    names = rows.sort("place")["who"].unique(maintain_order=True).to_list()
+    modules = in_order(rows["limiter"].drop_nulls().unique().to_list())
+    settings = rows.sort(*NESTED)["setting"].unique(maintain_order=True).to_list()
     layers = alt.layer(
         alt.Chart()
         .mark_rect(stroke="white", strokeWidth=3)
@@ -56,32 +56,32 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
             color=roles("limiter:N", modules),
             tooltip=tooltip("setting:N", ("who:N", "by"), ("limiter:N", "module")),
         ),
-        data=named,
+        data=rows,
     )
     return styled(
-        in_rows(layers, named, columns=2).resolve_scale(y="independent"),
-        f"What stops whole models on {named['platform'][0]}, tolerance {epsilon:.0%}",
+        in_rows(layers, rows, columns=2).resolve_scale(y="independent"),
+        f"Limiting module of whole models on {rows['platform'][0]}, tolerance {epsilon:.0%}",
         "Measured: the module whose time grows most, inside the forward, from the baseline to the "
-        "N after N_max. Beside it what each predictor names; nothing where it refuses.",
+        "N after N_max. Others: the module that each predictor names; empty where it refuses.",
     )
 
 
 def limiters(composition: pl.DataFrame) -> pl.DataFrame:
-    """Return a row a setting and who names a limiter: panel, setting, who, place, limiter, row_id.
+    """Return the limiters of each setting: panel, setting, who, place, limiter, row_id.
 
-    A panel is a model's, or a study's where several are of one model. Settings are sorted by
-    context; a predictor that has several bases of facts is named with each.
+    `who` is the measurement or a predictor, with its basis of facts if it has several. A panel
+    shows a model, or a study if a model has several. Settings are sorted by context.
 
     Parameters
     ----------
     composition
-        Rows of that table of one platform at one tolerance.
+        Rows of this table of one platform at one tolerance.
     """
-    several = pl.col("basis").n_unique().over("predictor") > 1
+    several_bases = pl.col("basis").n_unique().over("predictor") > 1
     facts = pl.col("basis").fill_null("no facts").str.replace_all("_", " ")
     predicted = composition.select(
         *_SETTING,
-        pl.when(several)
+        pl.when(several_bases)
         .then(pl.format("{}, {}", "predictor", facts))
         .otherwise("predictor")
         .alias("who"),
@@ -89,19 +89,19 @@ def limiters(composition: pl.DataFrame) -> pl.DataFrame:
         *("limiter", "row_id"),
     )
     measured = composition.unique(["stream", "setting_key"], keep="first", maintain_order=True)
-    grew = measured.select(
+    measured_rows = measured.select(
         *_SETTING,
         pl.lit(_MEASURED).alias("who"),
         pl.lit(0, dtype=pl.Int64).alias("place"),
         pl.col("measured_limiter").alias("limiter"),
         "row_id",
     )
-    several = pl.col("stream").n_unique().over("model") > 1
-    named = pl.concat([grew, predicted]).drop_nulls("limiter")
+    several_bases = pl.col("stream").n_unique().over("model") > 1
+    named = pl.concat([measured_rows, predicted]).drop_nulls("limiter")
     texts = [label(row, NESTED) for row in named.select(NESTED).to_dicts()]
     return named.with_columns(
         pl.Series("setting", texts, dtype=pl.String),
-        panel("model", pl.when(several).then("stream")),
+        panel("model", pl.when(several_bases).then("stream")),
     ).sort("model", "stream", *NESTED, "setting_key", "place", "who")
 
 
@@ -109,10 +109,10 @@ _SETTING = ("platform", "model", "stream", "setting_key", *NESTED)
 
 
 CURVE = ["platform", "stream", "setting_key"]
-"""The columns that name a measured setting."""
+"""The columns that identify a measured setting."""
 DENSE = structs.replace(MODEL, own="batch")
 MOE = structs.replace(MODEL, own="top_k")
-"""The variable that figures of dense models and of MoE models are over."""
+"""The module MODEL with the variable of figures of dense models, and of MoE models."""
 _MEASURED = "measured"
 _HALF = 0.44
 """Half the width of the marks of one value, in octaves."""
@@ -129,75 +129,77 @@ _SHAPES = {
     "principle_counted": "triangle-left",
 }
 _FEW = 24
-"""Marks side by side in a panel that can be large."""
+"""The most marks side by side in a panel for which large marks fit."""
 
 
 def nmax_of_models(
     boundaries: pl.DataFrame, composition: pl.DataFrame, epsilon: float, module: ModuleKind
 ) -> alt.FacetChart:
-    """Return measured N_max of models and the predictions of it, a panel a model, routing and L.
+    """Return measured and predicted N_max of models, one panel per model, routing and L.
 
     Parameters
     ----------
     boundaries
-        Newest measured rows of that table of models at a tolerance.
+        Newest measured boundaries of models at a tolerance.
     composition
-        Rows of that table at the same tolerance; what is refused is not drawn.
+        Rows of this table at the same tolerance; refusals are not drawn.
     module
-        The variable inside a panel: DENSE or MOE.
+        DENSE or MOE, which sets the variable inside a panel.
     """
-    at = with_model_panels(boundaries, module).with_columns(pl.col(module.own).alias("own"))
+    settings = with_model_panels(boundaries, module).with_columns(pl.col(module.own).alias("own"))
     predictions = composition.drop_nulls("predicted").join(
-        at.select(*CURVE, "panel", "own"), on=CURVE
+        settings.select(*CURVE, "panel", "own"), on=CURVE
     )
-    marks = pl.concat([_measured(at), _predicted(predictions)], how="diagonal_relaxed")
-    reached = [*marks["y"], *marks["high"].drop_nulls(), *at["next_n"].drop_nulls()]
-    low, top = min(marks["y"]) / 1.6, 1.6 * max(reached)
+    marks = pl.concat([_measured(settings), _predicted(predictions)], how="diagonal_relaxed")
+    largest = [*marks["y"], *marks["high"].drop_nulls(), *settings["next_n"].drop_nulls()]
+    low, top = min(marks["y"]) / 1.6, 1.6 * max(largest)
     series = [_MEASURED, *order_of(predictions["predictor"])]
     x = alt.X(
         "x:Q",
         title=f"{module.variable} {module.letter}",
-        scale=alt.Scale(type="log", base=2, nice=False, domain=_around(at["own"])),
-        axis=alt.Axis(values=sorted(at["own"].unique()), format="d", grid=False),
+        scale=alt.Scale(type="log", base=2, nice=False, domain=_around(settings["own"])),
+        axis=alt.Axis(values=sorted(settings["own"].unique()), format="d", grid=False),
     )
     scale = alt.Scale(type="log", base=2, domain=[low, top], nice=False)
     ticks = [2**k for k in range(16) if low < 2**k < top]
     axis = alt.Axis(values=ticks, format="~g", labelOverlap="greedy")
     y = alt.Y("y:Q", title="N_max, positions", scale=scale, axis=axis)
-    size = 62 if at["own"].n_unique() * len(series) <= _FEW else 34
-    look = _look(series)
-    colour = look["color"]
-    points = of_kind("point")
+    size = 62 if settings["own"].n_unique() * len(series) <= _FEW else 34
+    channels = _look(series)
+    colour = channels["color"]
+    point_chart = of_kind("point")
     layers = alt.layer(
         of_kind("band")
         .mark_rect(color=BAND, opacity=0.2)
         .encode(x=x, x2="x2:Q", y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-        points.transform_filter("isValid(datum.low)")
+        point_chart.transform_filter("isValid(datum.low)")
         .mark_rule(strokeWidth=1.8)
         .encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour),
-        points.mark_point(size=size, filled=True, opacity=1, strokeWidth=1.5).encode(
-            x=x, y=y, tooltip=_tooltip(module), **look
+        point_chart.mark_point(size=size, filled=True, opacity=1, strokeWidth=1.5).encode(
+            x=x, y=y, tooltip=_tooltip(module), **channels
         ),
-        points.transform_filter("datum.at_end")
+        point_chart.transform_filter("datum.at_end")
         .mark_text(text="\u2191", dy=-13, fontSize=13)
         .encode(x=x, y=y),
-        data=pl.concat([_side_by_side(marks, series), _bands(at, top)], how="diagonal_relaxed"),
+        data=pl.concat(
+            [_side_by_side(marks, series), _bands(settings, top)], how="diagonal_relaxed"
+        ),
     )
     return styled(
-        in_rows(layers, at),
-        f"N_max of whole models on {at['platform'][0]}, tolerance {epsilon:.0%}",
-        "Bars: intervals, 95 % of what was measured. Green: from N_max to the next N of the grid, "
+        in_rows(layers, settings),
+        f"N_max of whole models on {settings['platform'][0]}, tolerance {epsilon:.0%}",
+        "Bars: intervals, 95 % for measured N_max. Green: from N_max to the next N of the grid, "
         "where a prediction is a hit. Arrow: the grid ends there.",
     )
 
 
 def _around(values: pl.Series) -> list[float]:
-    """Return a domain that holds the marks of each value."""
+    """Return a domain with room for the marks of each value."""
     return [min(values) / 2**_ROOM, max(values) * 2**_ROOM]
 
 
-def _measured(at: pl.DataFrame) -> pl.DataFrame:
-    return at.select(
+def _measured(settings: pl.DataFrame) -> pl.DataFrame:
+    return settings.select(
         *("panel", "own", "verdict", "row_id"),
         pl.col("n_max").cast(pl.Float64).alias("y"),
         pl.col("n_low").cast(pl.Float64).alias("low"),
@@ -218,14 +220,14 @@ def _predicted(predictions: pl.DataFrame) -> pl.DataFrame:
 
 
 def _side_by_side(marks: pl.DataFrame, series: list[str]) -> pl.DataFrame:
-    """Return marks with `x`: those of one setting side by side, in the order of their series."""
-    places = {name: (place + 0.5) / len(series) - 0.5 for place, name in enumerate(series)}
-    octaves = 1.8 * _HALF * pl.col("series").replace_strict(places, return_dtype=pl.Float64)
+    """Return marks with `x`: marks of one setting are side by side, in the order of series."""
+    offsets = {name: (position + 0.5) / len(series) - 0.5 for position, name in enumerate(series)}
+    octaves = 1.8 * _HALF * pl.col("series").replace_strict(offsets, return_dtype=pl.Float64)
     return marks.with_columns((pl.col("own") * 2**octaves).alias("x"))
 
 
-def _bands(at: pl.DataFrame, top: float) -> pl.DataFrame:
-    return at.select(
+def _bands(settings: pl.DataFrame, top: float) -> pl.DataFrame:
+    return settings.select(
         "panel",
         (pl.col("own") / 2**_HALF).alias("x"),
         (pl.col("own") * 2**_HALF).alias("x2"),
@@ -236,10 +238,12 @@ def _bands(at: pl.DataFrame, top: float) -> pl.DataFrame:
 
 
 def _look(series: list[str]) -> Look:
-    """Return colour and shape of the measured series and of the predictors, under one legend."""
-    known = {name: (PREDICTORS.get(name, "black"), _SHAPES.get(name, "stroke")) for name in series}
+    """Return colour and shape of the measured series and of the predictors, with one legend."""
+    looks_by_series = {
+        name: (PREDICTORS.get(name, "black"), _SHAPES.get(name, "stroke")) for name in series
+    }
     channels = {"color": alt.Color, "shape": alt.Shape}
-    return looks(channels, "series:N", known, title=None, columns=4, labelExpr=SPACED)
+    return looks(channels, "series:N", looks_by_series, title=None, columns=4, labelExpr=SPACED)
 
 
 def _tooltip(module: ModuleKind) -> list[alt.Tooltip]:
@@ -264,61 +268,65 @@ class ModelRows(Struct, frozen=True, kw_only=True):
 
 
 def model_drawings(rows: ModelRows, epsilon: float) -> Iterator[Drawing]:
-    """Yield the figures of models; nothing where the platform measured none."""
-    whole = (pl.col("module") == "model") & pl.col("newest")
-    latency = rows.latency.filter(whole)
-    at, predictions = (
+    """Yield the figures of models, none where the platform measured none."""
+    whole_models = (pl.col("module") == "model") & pl.col("newest")
+    latency = rows.latency.filter(whole_models)
+    boundaries, predictions = (
         frame.filter(pl.col("epsilon") == epsilon).join(latency, on=CURVE, how="semi")
-        for frame in (rows.boundaries.filter(whole), rows.composition)
+        for frame in (rows.boundaries.filter(whole_models), rows.composition)
     )
     for module, settings in (
         (DENSE, pl.col("top_k").is_null()),
         (MOE, pl.col("top_k").is_not_null()),
     ):
-        yield from _boundaries(at.filter(settings), predictions, epsilon, module)
-    named = limiters(predictions)
-    if not named.is_empty():
-        caption = "the module that stops each: measured, and as predictors name it."
-        shown = predictions.filter(pl.col("row_id").is_in(named["row_id"].implode()))
-        yield _drawing(limiter_map, (named, epsilon), "limiters", caption, shown)
-    shares = rows.time_shares.filter(whole)
+        yield from _boundaries(boundaries.filter(settings), predictions, epsilon, module)
+    limiter_rows = limiters(predictions)
+    if not limiter_rows.is_empty():
+        caption = "the limiting module, measured and by predictor."
+        limiter_sources = predictions.filter(
+            pl.col("row_id").is_in(limiter_rows["row_id"].implode())
+        )
+        yield _drawing(limiter_map, (limiter_rows, epsilon), "limiters", caption, limiter_sources)
+    shares = rows.time_shares.filter(whole_models)
     for model in latency["model"].unique().sort():
         module = structs.replace(MODEL, title=model)
-        of_model = pl.col("model") == model
-        curves, ends = latency.filter(of_model), at.filter(of_model)
+        same_model = pl.col("model") == model
+        curves, ends = latency.filter(same_model), boundaries.filter(same_model)
         caption = "T(N) of every setting, with the tolerance band and the boundary."
         arguments = (curves, ends, epsilon, module)
         name = f"latency_against_n_{model}"
         yield _drawing(latency_against_n, arguments, name, caption, curves, ends, subject=model)
-        parts = shares.filter(of_model)
-        if not parts.is_empty():
-            caption = "the part of a forward's time that each module takes, against N."
-            ends = ends.join(parts, on=CURVE, how="semi")
-            arguments = (parts, ends, epsilon, module)
+        model_shares = shares.filter(same_model)
+        if not model_shares.is_empty():
+            caption = "each module's share of a forward's time, against N."
+            ends = ends.join(model_shares, on=CURVE, how="semi")
+            arguments = (model_shares, ends, epsilon, module)
             name = f"time_shares_{model}"
             yield _drawing(
-                time_shares_against_n, arguments, name, caption, parts, ends, subject=model
+                time_shares_against_n, arguments, name, caption, model_shares, ends, subject=model
             )
 
 
 def _boundaries(
-    at: pl.DataFrame, predictions: pl.DataFrame, epsilon: float, module: ModuleKind
+    boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float, module: ModuleKind
 ) -> Iterator[Drawing]:
-    """Yield the figure of N_max over one variable, if any setting has a boundary."""
-    if not at.is_empty():
-        drawn = predictions.drop_nulls("predicted").join(at, on=CURVE, how="semi")
-        caption = f"N_max against {module.letter}: measured, and as predictors have it."
-        arguments = (at, drawn, epsilon, module)
-        yield _drawing(nmax_of_models, arguments, f"nmax_against_{module.own}", caption, at, drawn)
+    """Yield the figure of N_max over one variable, none without boundaries."""
+    if not boundaries.is_empty():
+        drawn = predictions.drop_nulls("predicted").join(boundaries, on=CURVE, how="semi")
+        caption = f"N_max against {module.letter}: measured and predicted."
+        arguments = (boundaries, drawn, epsilon, module)
+        yield _drawing(
+            nmax_of_models, arguments, f"nmax_against_{module.own}", caption, boundaries, drawn
+        )
 
 
 def _drawing(
-    draws: Callable[..., Any],
+    draw: Callable[..., Any],
     arguments: tuple[object, ...],
     name: str,
     caption: str,
-    *shown: pl.DataFrame,
+    *rows: pl.DataFrame,
     subject: str = "Whole models",
 ) -> Drawing:
     caption = f"{subject}: {caption}"
-    return drawing(draws, arguments, f"model_{name}", caption, *shown, about=MODELS)
+    return drawing(draw, arguments, f"model_{name}", caption, *rows, about=MODELS)

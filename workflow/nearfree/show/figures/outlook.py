@@ -1,4 +1,4 @@
-"""Predicted N_max of whole models over batch and over context, and figures cut by model."""
+"""Predicted N_max of whole models over batch and context, and T(N) by module."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ from nearfree.show.figures.theme import (
 
 _MOST_PANELS = 24
 _OCTAVES_SIDEWAYS = 0.1
-"""How far, in octaves, predictors of one setting are moved apart sideways."""
+"""Horizontal offset between predictors of one setting, in octaves."""
 _COLUMNS = (
     "panel", "kind", "predictor", "at", "x", "y", "low", "high", "end", "baseline",
     "limiting_module", "limiting_term", "row_id",
@@ -43,8 +43,8 @@ _COLUMNS = (
 def boundary_over_batch(lookup: pl.DataFrame, epsilon: float) -> Iterator[Drawing]:
     """Yield the figures of N_max against batch, each panel at its middle context.
 
-    One is from N = 1; one from the paper's baseline, where balanced routing has woken every
-    expert, of the models that have such a baseline. More where there are too many panels.
+    One figure is from N = 1; one is from the paper's baseline, at which balanced routing activates
+    every expert, for the models that have such a baseline. Too many panels are split by model.
     """
     return _over(boundary_over_batch, "batch", "context", lookup, epsilon)
 
@@ -55,24 +55,24 @@ def boundary_over_context(lookup: pl.DataFrame, epsilon: float) -> Iterator[Draw
 
 
 def _over(
-    draws: Callable[..., Any], own: str, fixed: str, lookup: pl.DataFrame, epsilon: float
+    draw: Callable[..., Any], variable: str, fixed: str, lookup: pl.DataFrame, epsilon: float
 ) -> Iterator[Drawing]:
     rows = with_conditions(headline(lookup.filter(pl.col("epsilon") == epsilon)))
-    at = rows.filter(pl.col(fixed) == middle(fixed))
+    at_middle = rows.filter(pl.col(fixed) == middle(fixed))
     setting = ("condition", "batch", "context")
-    paper = at.filter(
+    paper = at_middle.filter(
         pl.col("baseline") == pl.col("baseline").max().over(setting),
         (pl.col("baseline") > 1).any().over("condition"),
     )
     for rows, suffix, start in (
-        (at.filter(baseline=1), "", "from N = 1"),
-        (paper, "_paper_baseline", "from the paper's baseline (every expert awake)"),
+        (at_middle.filter(baseline=1), "", "from N = 1"),
+        (paper, "_paper_baseline", "from the paper's baseline (every expert active)"),
     ):
         panels = rows.with_columns(panel("condition", equals(fixed)))
-        for part in figures_of(f"boundary_over_{own}{suffix}", panels, drawn=_answered()):
-            what = f"N_max against {own}, {start}"
-            figure = part.figure(draws, what, part.rows)
-            yield figure, _chart(part.rows, own, epsilon, part.title(what))
+        for part in figures_of(f"boundary_over_{variable}{suffix}", panels, drawable=_answered()):
+            subject = f"N_max against {variable}, {start}"
+            figure = part.figure(draw, subject, part.rows)
+            yield figure, _chart(part.rows, variable, epsilon, part.title(subject))
 
 
 def _answered() -> pl.Expr:
@@ -80,19 +80,19 @@ def _answered() -> pl.Expr:
 
 
 def fits() -> pl.Expr:
-    """Return whether it is not known of a row that its deployment does not fit in memory."""
+    """Return whether a row's deployment fits in memory, or its memory is unknown."""
     return pl.col("fits").fill_null(value=True)
 
 
-def _chart(rows: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.FacetChart:
-    points, top, bottom = _points(rows, own)
-    ticks = sorted(rows[own].unique())
-    across: Look = {
-        "title": f"{own} {FIELDS[own].letter}",
+def _chart(rows: pl.DataFrame, variable: str, epsilon: float, title: str) -> alt.FacetChart:
+    points, top, bottom = _points(rows, variable)
+    ticks = sorted(rows[variable].unique())
+    x_options: Look = {
+        "title": f"{variable} {FIELDS[variable].letter}",
         "scale": alt.Scale(type="log", base=2, domain=[ticks[0] / 1.5, ticks[-1] * 1.5]),
         "axis": alt.Axis(values=ticks, format="~g", labelOverlap="greedy"),
     }
-    x = alt.X("x:Q", **across)
+    x = alt.X("x:Q", **x_options)
     octaves = range(math.floor(math.log2(bottom)), math.ceil(math.log2(top)) + 1)
     scale = alt.Scale(type="log", base=2, domain=[bottom, top], nice=False)
     axis = alt.Axis(values=[2.0**k for k in octaves], format="~g", labelOverlap="greedy")
@@ -101,13 +101,13 @@ def _chart(rows: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.Face
     interval = {"x": x, "y": alt.Y("low:Q", scale=scale, title=title_y), "y2": "high:Q"}
     answers = points.filter(kind="answer")
     colour, chart = predictors(answers["predictor"]), of_kind("answer")
-    banded, own_colour = chart.transform_filter("isValid(datum.low)"), PREDICTORS[PREDICTOR]
+    with_band, band_colour = chart.transform_filter("isValid(datum.low)"), PREDICTORS[PREDICTOR]
     layers = alt.layer(
-        banded.mark_area(color=own_colour, opacity=0.2).encode(**interval),
-        banded.mark_rule(color=own_colour, strokeWidth=1.5, opacity=0.5).encode(**interval),
+        with_band.mark_area(color=band_colour, opacity=0.2).encode(**interval),
+        with_band.mark_rule(color=band_colour, strokeWidth=1.5, opacity=0.5).encode(**interval),
         chart.mark_line(strokeWidth=1.5, opacity=0.8).encode(x=x, y=y, color=colour),
         chart.mark_line(color=THEORY, strokeDash=[2, 3], strokeWidth=1).encode(
-            x=alt.X("at:Q", **across),
+            x=alt.X("at:Q", **x_options),
             y=alt.Y("baseline:Q", scale=scale, title=title_y),
         ),
         chart.mark_point(size=36, filled=True, opacity=0.9).encode(
@@ -125,7 +125,7 @@ def _chart(rows: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.Face
         ),
         of_kind("unfit")
         .mark_text(text=UNFIT, angle=270, align="left", dx=4, color=THEORY)
-        .encode(x=alt.X("at:Q", **across), y=y),
+        .encode(x=alt.X("at:Q", **x_options), y=y),
         data=points,
     )
     return styled(
@@ -133,16 +133,16 @@ def _chart(rows: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.Face
         title,
         f"Predicted, not measured, tolerance {epsilon:.0%}. Band: the work model's interval. "
         "Dotted: baseline N. "
-        f"Triangle: no bound up to there, at the top edge none. {UNFIT.capitalize()}: in memory.",
+        f"Triangle: a lower bound; at the top edge: unbounded. {UNFIT.capitalize()}: in memory.",
     )
 
 
-def _points(rows: pl.DataFrame, own: str) -> tuple[pl.DataFrame, float, float]:
-    """Return a mark for each answer, and the ends of the axis of N_max.
+def _points(rows: pl.DataFrame, variable: str) -> tuple[pl.DataFrame, float, float]:
+    """Return a mark for each answer, and both ends of the axis of N_max.
 
-    What does not fit in memory has no N_max here, but a word at its place in the panel.
+    A deployment that does not fit in memory has a label instead of an N_max.
     """
-    unfit = rows.filter(~fits()).unique(("panel", own), keep="first", maintain_order=True)
+    unfit = rows.filter(~fits()).unique(("panel", variable), keep="first", maintain_order=True)
     rows = rows.filter(fits())
     ends = [*rows["n_max"].drop_nulls(), *rows["high"].drop_nulls(), *rows["baseline"], 1]
     bottom = min(1.0, *ends, *rows["low"].drop_nulls()) / 2**0.25
@@ -150,18 +150,18 @@ def _points(rows: pl.DataFrame, own: str) -> tuple[pl.DataFrame, float, float]:
     shift = rank() - 1.5
     open_ended = pl.col("unbounded") | pl.col("censored")
     points = rows.with_columns(
-        pl.col(own).alias("at"),
-        (pl.col(own) * 2 ** (_OCTAVES_SIDEWAYS * shift)).alias("x"),
+        pl.col(variable).alias("at"),
+        (pl.col(variable) * 2 ** (_OCTAVES_SIDEWAYS * shift)).alias("x"),
         pl.when("unbounded").then(top).otherwise("n_max").alias("y"),
         pl.when(pl.col("low").is_not_null()).then(pl.col("high").fill_null(top)).alias("high"),
         pl.when(open_ended).then(pl.lit("open")).otherwise(pl.lit("bounded")).alias("end"),
         pl.lit("answer").alias("kind"),
     )
-    words = unfit.select(
-        *("panel", "row_id", pl.col(own).alias("at")),
+    labels = unfit.select(
+        *("panel", "row_id", pl.col(variable).alias("at")),
         *(pl.lit(bottom).alias("y"), pl.lit("unfit").alias("kind")),
     )
-    return pl.concat([points.select(_COLUMNS), words], how="diagonal"), top, bottom
+    return pl.concat([points.select(_COLUMNS), labels], how="diagonal"), top, bottom
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -172,11 +172,11 @@ class Part(Struct, frozen=True, kw_only=True):
     name
         The figure's name.
     model
-        The model that it is about, None where it is about all of them.
+        The model of the figure, None where it shows all models.
     rows
         The rows that are drawn, with their `panel`, in the order of panels.
     refused
-        How many rows have nothing to draw.
+        Number of rows without anything to draw.
     """
 
     name: str
@@ -184,73 +184,73 @@ class Part(Struct, frozen=True, kw_only=True):
     rows: pl.DataFrame
     refused: int
 
-    def title(self, what: str) -> str:
-        """Return a title: the quantity, and its model."""
-        return f"{what[0].upper()}{what[1:]}: {self.model or 'whole models'}"
+    def title(self, subject: str) -> str:
+        """Return the title: the subject and the model."""
+        return f"{subject[0].upper()}{subject[1:]}: {self.model or 'whole models'}"
 
-    def figure(self, draws: Callable[..., Any], what: str, *drawn: pl.DataFrame) -> Figure:
-        """Return the figure's entry: its function, its caption, and the rows that it draws."""
+    def figure(self, draw: Callable[..., Any], subject: str, *frames: pl.DataFrame) -> Figure:
+        """Return the figure's entry, with its caption and the rows that it draws."""
         caption = [
-            f"{self.title(what)}.",
+            f"{self.title(subject)}.",
             "Predicted, not measured.",
             "Between modules: engines' constants, if known.",
-            *_constants(drawn[-1]),
+            *_constants(frames[-1]),
         ]
         if self.refused:
             caption.append(f"Refused, left out: {self.refused} of the predictions.")
-        return drawn_by(draws, self.name, " ".join(caption), *drawn, about=OUTLOOK)
+        return drawn_by(draw, self.name, " ".join(caption), *frames, about=OUTLOOK)
 
 
 def middle(name: str) -> pl.Expr:
-    """Return the middle value of a column among the rows of a condition, the lower one of two."""
+    """Return the lower median of a column's values among the rows of a condition."""
     values = pl.col(name).unique().sort()
     return values.get((values.len() - 1) // 2).over("condition")
 
 
-def figures_of(name: str, panels: pl.DataFrame, drawn: pl.Expr) -> Iterator[Part]:
-    """Yield the rows of each figure: all panels where they are few, else a model's.
+def figures_of(name: str, panels: pl.DataFrame, drawable: pl.Expr) -> Iterator[Part]:
+    """Yield the rows of each figure: all panels if they are few, else one figure per model.
 
     Parameters
     ----------
     name
-        The figure's name; where there are several, each has its number behind it.
+        The figure's name; several figures are numbered.
     panels
         Rows with `panel` and `model`, in order.
-    drawn
-        Which rows have something to draw.
+    drawable
+        Whether a row has anything to draw.
     """
-    rows = panels.filter(drawn)
+    rows = panels.filter(drawable)
     if rows["panel"].n_unique() > _MOST_PANELS:
         models = rows["model"].unique(maintain_order=True)
-        for place, model in enumerate(models, 1):
-            yield _part(f"{name}_{place}", model, panels.filter(model=model), drawn)
+        for number, model in enumerate(models, 1):
+            yield _part(f"{name}_{number}", model, panels.filter(model=model), drawable)
     elif rows.height:
-        yield _part(name, None, panels, drawn)
+        yield _part(name, None, panels, drawable)
 
 
-def _part(name: str, model: str | None, panels: pl.DataFrame, drawn: pl.Expr) -> Part:
-    rows = panels.filter(drawn)
+def _part(name: str, model: str | None, panels: pl.DataFrame, drawable: pl.Expr) -> Part:
+    rows = panels.filter(drawable)
     return Part(name=name, model=model, rows=rows, refused=panels.height - rows.height)
 
 
 def _constants(lookup: pl.DataFrame) -> list[str]:
-    """Return the constants that rows of `lookup` were made with, and the platforms in sample."""
+    """Return the constants behind rows of `lookup`, and the platforms that are in sample."""
     timed = lookup.drop_nulls("constants")
-    every = {name for names in timed["constants"].unique() for name in names.split("; ")}
-    # Of kernels regime and form, of engines' steps how many, without the models that they are of.
-    constants = {name.partition(" by ")[0].partition(" of ")[0] for name in every}
+    distinct = {name for names in timed["constants"].unique() for name in names.split("; ")}
+    # Kernels: regime and form. Engines' steps: their number, without the models' names.
+    constants = {name.partition(" by ")[0].partition(" of ")[0] for name in distinct}
     if not constants:
         return []
-    own = ", ".join(timed.filter("in_sample")["platform"].unique().sort())
-    in_sample = f"; predictions for {own} are in sample" if own else ""
+    platforms = ", ".join(timed.filter("in_sample")["platform"].unique().sort())
+    in_sample = f"; predictions for {platforms} are in sample" if platforms else ""
     return [f"Constants: {'; '.join(sorted(constants))}{in_sample}."]
 
 
 _CUT, _TOP = 2.4, 2.8
-"""T(N) / T(1) at which bars end, and the end of the axis; between is the label of N_max."""
+"""T(N) / T(1) at which bars are cut, and the end of the axis; the label of N_max is between."""
 _HALF_BAR = 2**0.17
 _WIDTH = 34
-"""Characters of a line above a panel."""
+"""Characters per line above a panel."""
 _BAR_COLUMNS = (
     "panel", "kind", "module", "n", "left", "right", "start", "end", "latency_us", "share", "ratio",
     "row_id",
@@ -266,33 +266,36 @@ def latency_by_module(
             pl.col("epsilon") == epsilon, baseline=1, predictor=PREDICTOR, composition=SUM
         )
     ).filter(pl.col("batch") == pl.col("batch").min().over("condition"))
-    at = rows.filter(pl.col("context") == middle("context")).with_columns(_stopped())
-    panels = at.with_columns(
+    at_middle = rows.filter(pl.col("context") == middle("context")).with_columns(_stopped())
+    panels = at_middle.with_columns(
         panel("condition", joined(equals("batch"), equals("context")), "stopped")
     )
     key = [name for name in FORECAST.key if name in panels.columns]
     curves = forecast.join(panels.select(*key, "panel"), on=key, nulls_equal=True)
     timed = pl.col("panel").is_in(curves["panel"].unique().implode())
-    for part in figures_of("latency_by_module", panels, drawn=timed):
+    for part in figures_of("latency_by_module", panels, drawable=timed):
         bars = _bars(curves, part.rows)
-        what = "T(N) / T(1) by module"
-        figure = part.figure(latency_by_module, what, bars, part.rows)
-        yield figure, _bar_chart(bars, part.rows, epsilon, part.title(what))
+        subject = "T(N) / T(1) by module"
+        figure = part.figure(latency_by_module, subject, bars, part.rows)
+        yield figure, _bar_chart(bars, part.rows, epsilon, part.title(subject))
 
 
 def _stopped() -> pl.Expr:
-    """Return, as `stopped`, module and term that end a condition's N_max, or that it is unfit."""
+    """Return `stopped`: the module and term that limit N_max, or that memory does not suffice."""
     limiter = pl.format("{}, {}", "limiting_module", "limiting_term")
     lines = limiter.map_elements(lambda text: ": ".join(wrap(text, _WIDTH)), return_dtype=pl.String)
-    stopped = lines.fill_null("nothing stops it")
+    stopped = lines.fill_null("no limit")
     return pl.when(fits()).then(stopped).otherwise(pl.lit(UNFIT)).alias("stopped")
 
 
 def _bars(curves: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the parts of each N's bar, one on the other, in the order of panels."""
+    """Return the stacked parts of each N's bar, in the order of panels."""
     places = rows.select("panel", pl.int_range(pl.len()).alias("place"))
-    of_module = {name: at for at, name in enumerate(in_order(curves["module"].unique().to_list()))}
-    order = pl.col("module").replace_strict(of_module, return_dtype=pl.Int64)
+    order_by_module = {
+        name: position
+        for position, name in enumerate(in_order(curves["module"].unique().to_list()))
+    }
+    order = pl.col("module").replace_strict(order_by_module, return_dtype=pl.Int64)
     top = (pl.col("share") * pl.col("ratio")).cum_sum().over("panel", "n")
     return (
         curves.join(places, on="panel")
@@ -311,7 +314,7 @@ def _bars(curves: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _bounds(rows: pl.DataFrame, largest: int) -> pl.DataFrame:
-    """Return where each panel's N_max is, with its label."""
+    """Return N_max of each panel with its label."""
     sign = pl.when("censored").then(pl.lit("at least")).otherwise(pl.lit("="))
     return (
         rows.filter(fits())
@@ -366,6 +369,6 @@ def _bar_chart(
     return styled(
         in_rows(layers, rows, columns_of(rows)),
         title,
-        f"Predicted, not measured. Line: 1 + {epsilon:g}. Dashed: N_max; above: module and term "
-        f"that end it. Bars are cut at {_CUT:g}.",
+        f"Predicted, not measured. Line: 1 + {epsilon:g}. Dashed: N_max; above: the module and "
+        f"term that limit it. Bars are cut at {_CUT:g}.",
     )

@@ -1,4 +1,4 @@
-"""A figure's page: its specification as data, drawn by the one script that all figures share."""
+"""A figure's page: its specification as data, drawn by a script that all figures share."""
 
 import html
 import json
@@ -20,7 +20,7 @@ vegaEmbed("#vis", JSON.parse(document.getElementById("spec").textContent), {
   editor: false},
 }).catch((error) => { document.getElementById("vis").textContent = String(error); });
 """
-"""Without `ast` Vega would make functions of text, which the page forbids."""
+"""With `ast` Vega interprets expressions; else it would compile text, which the page forbids."""
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -44,14 +44,14 @@ style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'">
 def bundle() -> bytes:
     """Return the script that draws: Vega, Vega-Lite and Vega-Embed, and the call of them.
 
-    Its first line names what it was made by, and the digest of the rest.
+    Its first line has the versions that made it, and the digest of the rest.
     """
     script = str(vl_convert.javascript_bundle(_DRAW, vl_version=vega_lite())).encode()
     return _first_line(script) + b"\n" + script
 
 
 def vega_lite() -> str:
-    """Return the version of Vega-Lite that draws, as vl-convert names it."""
+    """Return the version of Vega-Lite that draws, as vl-convert spells it."""
     return ".".join(alt.VEGALITE_VERSION.split(".")[:2])
 
 
@@ -61,9 +61,9 @@ def _first_line(script: bytes) -> bytes:
 
 
 def write_bundle(folder: Path) -> Path:
-    """Make sure that a folder holds the script, whoever else writes it at the same time.
+    """Write the script into a folder, unless a complete one of the same versions is there.
 
-    One that is whole and by these versions stays: making it anew takes longer than all figures.
+    Making it takes longer than drawing all figures. Concurrent writers are safe.
     """
     path = folder / BUNDLE
     head, _, script = path.read_bytes().partition(b"\n") if path.is_file() else (b"", b"", b"")
@@ -73,6 +73,6 @@ def write_bundle(folder: Path) -> Path:
 
 
 def page(spec: dict[str, Any], title: str) -> bytes:
-    """Return the page of a specification; no text of it can end the script that holds it."""
+    """Return the page of a specification, escaped so that no text can end its script element."""
     inside = json.dumps(spec, allow_nan=False).replace("<", r"\u003c")
     return _PAGE.format(title=html.escape(title), spec=inside, bundle=BUNDLE).encode()

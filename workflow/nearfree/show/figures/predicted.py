@@ -1,4 +1,4 @@
-"""Predictions against boundaries: N_max, shares of hits, errors; on imported curves, too."""
+"""Predictions against boundaries: N_max, shares of hits and errors, also on imported curves."""
 
 from collections.abc import Iterator
 
@@ -26,11 +26,11 @@ SHARES = {
     "within_2": "within x2",
     "covered": "interval holds it",
 }
-"""What shares are shown of, by column."""
+"""The names of shares, by column."""
 OF_INTERVALS = f'"{SHARES["covered"]}": of stated intervals.'
-"""What the last of them is a share of."""
+"""The denominator of the last share."""
 _OCTAVES_SIDEWAYS = 0.12
-"""How far, in octaves, predictors of one setting are moved apart sideways."""
+"""Horizontal offset between predictors of one setting, in octaves."""
 _DECADES = [2**k for k in range(16)]
 
 
@@ -53,22 +53,24 @@ def origins_of(rows: pl.DataFrame) -> str:
 
 
 def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart:
-    """Return predicted N_max over the measured one, a panel a place and module."""
-    at = with_places(validation, epsilon).with_columns(
+    """Return predicted against measured N_max, one panel per place and module."""
+    placed = with_places(validation, epsilon).with_columns(
         panel("module", "place"), rank().alias("order")
     )
-    place = pl.col("order").rank("dense").over("panel")
-    many = pl.col("order").n_unique().over("panel")
-    at = at.with_columns((place - (many + 1) / 2).alias("shift"))
-    top = 2.0 * max([*at["n_max"], *at["predicted"].drop_nulls(), *at["high"].drop_nulls()])
-    answers = at.filter("answered").select(
+    position = pl.col("order").rank("dense").over("panel")
+    predictor_count = pl.col("order").n_unique().over("panel")
+    placed = placed.with_columns((position - (predictor_count + 1) / 2).alias("shift"))
+    top = 2.0 * max(
+        [*placed["n_max"], *placed["predicted"].drop_nulls(), *placed["high"].drop_nulls()]
+    )
+    answers = placed.filter("answered").select(
         *("panel", "predictor", "n_max", "low", "high", "hit", "setting_key", "row_id"),
         (pl.col("n_max") * 2 ** (_OCTAVES_SIDEWAYS * pl.col("shift"))).alias("x"),
         pl.when("unbounded").then(top).otherwise("predicted").alias("y"),
         pl.when("unbounded").then(pl.lit("unbounded")).otherwise(pl.lit("bounded")).alias("end"),
         pl.lit("prediction").alias("kind"),
     )
-    band = at.select(
+    band = placed.select(
         *("panel", pl.col("n_max").cast(pl.Float64).alias("x")),
         pl.col("n_max").cast(pl.Float64).alias("low"),
         pl.col("next_n").cast(pl.Float64).fill_null(2 * top).alias("high"),
@@ -76,12 +78,12 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
     ).unique(maintain_order=True)
     scale = alt.Scale(type="log", base=2, domain=[0.5, 2 * top], clamp=True)
     axis = alt.Axis(values=_DECADES, format="~g", labelOverlap="greedy")
-    x = alt.X("x:Q", title=f"{origins_of(at)} N_max", scale=scale, axis=axis)
+    x = alt.X("x:Q", title=f"{origins_of(placed)} N_max", scale=scale, axis=axis)
     y = alt.Y("y:Q", title="predicted N_max", scale=scale, axis=axis)
-    shown = tooltip(
+    hover = tooltip(
         "predictor:N",
         "setting_key:N",
-        ("n_max:Q", origins_of(at)),
+        ("n_max:Q", origins_of(placed)),
         ("y:Q", "predicted", ".2f"),
         "hit:N",
     )
@@ -99,30 +101,30 @@ def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.
             y=y,
             color=colour,
             shape=by_end("bounded", "unbounded"),
-            tooltip=shown,
+            tooltip=hover,
         ),
         data=pl.concat([answers, band], how="diagonal"),
     )
     return styled(
-        in_rows(layers, at),
-        f"Predicted against {origins_of(at)} N_max, tolerance {epsilon:.0%}",
+        in_rows(layers, placed),
+        f"Predicted against {origins_of(placed)} N_max, tolerance {epsilon:.0%}",
         "Green: from N_max to the next N of the grid, where a prediction is a hit. Bars: the work "
-        "model's interval. Triangle: unbounded. Predictors are moved apart sideways.",
+        "model's interval. Triangle: unbounded. Predictors of one setting are offset sideways.",
     )
 
 
 def shares_of(validation: pl.DataFrame, epsilon: float) -> pl.DataFrame:
     """Return the shares of rows of `validation`: panel, predictor, what, share, settings."""
-    at = with_places(validation, epsilon).with_columns(panel("module", "place"))
+    placed = with_places(validation, epsilon).with_columns(panel("module", "place"))
     return (
-        at.group_by("panel", "predictor", maintain_order=True)
+        placed.group_by("panel", "predictor", maintain_order=True)
         .agg(pl.len().alias("settings"), *(pl.col(name).mean() for name in SHARES))
         .pipe(_long, SHARES)
     )
 
 
 def _long(groups: pl.DataFrame, shares: dict[str, str]) -> pl.DataFrame:
-    """Return a row a share that is known, named as `what`."""
+    """Return one row per known share, with its name as `what`."""
     index = ["panel", "predictor", "settings"]
     return (
         groups.rename(shares)
@@ -132,7 +134,7 @@ def _long(groups: pl.DataFrame, shares: dict[str, str]) -> pl.DataFrame:
 
 
 def share_bars(shares: pl.DataFrame, title: str, subtitle: str) -> alt.FacetChart:
-    """Return bars of shares, a panel a module and place.
+    """Return bars of shares, one panel per module and place.
 
     Parameters
     ----------
@@ -156,40 +158,40 @@ def share_bars(shares: pl.DataFrame, title: str, subtitle: str) -> alt.FacetChar
 
 
 def error_by_backend(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart:
-    """Return how far each prediction is from its boundary, a panel a module and backend."""
-    at = (
+    """Return the error of each prediction in doublings, one panel per module and backend."""
+    placed = (
         with_places(validation, epsilon)
         .filter(pl.col("log2_error").is_not_null())
         .with_columns(panel(joined("module", "backend"), "place"))
         .sort("panel", maintain_order=True)
     )
-    known = origins_of(at)
-    at = at.select(
+    origins = origins_of(placed)
+    placed = placed.select(
         *("panel", "predictor", "log2_error", "setting_key", "n_max", "predicted", "row_id")
     )
-    names = order_of(at["predictor"])
-    base = alt.Chart().encode(
+    names = order_of(placed["predictor"])
+    chart = alt.Chart().encode(
         x=alt.X("predictor:N", title=None, sort=names, axis=alt.Axis(labels=False, ticks=False))
     )
-    y = alt.Y("log2_error:Q", title="doublings off")
+    y = alt.Y("log2_error:Q", title="error, doublings")
     layers = alt.layer(
-        base.mark_rule(color="black", strokeWidth=0.5).encode(y=alt.datum(0)),
-        base.mark_point(size=50, filled=True, opacity=0.35).encode(
+        chart.mark_rule(color="black", strokeWidth=0.5).encode(y=alt.datum(0)),
+        chart.mark_point(size=50, filled=True, opacity=0.35).encode(
             y=y,
-            color=predictors(at["predictor"]),
-            tooltip=tooltip("predictor:N", "setting_key:N", ("n_max:Q", known), "predicted:Q"),
+            color=predictors(placed["predictor"]),
+            tooltip=tooltip("predictor:N", "setting_key:N", ("n_max:Q", origins), "predicted:Q"),
         ),
-        base.mark_tick(color="black", thickness=2, size=22).encode(
-            y=alt.Y("median(log2_error):Q", title="doublings off")
+        chart.mark_tick(color="black", thickness=2, size=22).encode(
+            y=alt.Y("median(log2_error):Q", title="error, doublings")
         ),
-        data=at,
+        data=placed,
     )
     return styled(
-        in_rows(layers, at),
+        in_rows(layers, placed),
         f"Error by backend and version, tolerance {epsilon:.0%}",
         [
-            f"Doublings from a prediction to the {known} [N_max, next N), 0 inside. Tick: median.",
-            "What is refused or undecided is not here, nor what is unbounded where N_max is not.",
+            f"Doublings from a prediction to {origins} [N_max, next N), 0 inside. Tick: median.",
+            "Without refused and undecided settings, and unbounded predictions of bounded N_max.",
         ],
     )
 
@@ -201,7 +203,7 @@ _SHARES = {
     "within_2": SHARES["within_2"],
     "interval_coverage": SHARES["covered"],
 }
-_ROUTED = joined("module", "routing", by=" ")
+_ROUTED = joined("module", "routing", separator=" ")
 
 
 def imported_drawings(accuracy: pl.DataFrame, drift: pl.DataFrame) -> Iterator[Drawing]:
@@ -211,31 +213,33 @@ def imported_drawings(accuracy: pl.DataFrame, drift: pl.DataFrame) -> Iterator[D
     if not unseen.is_empty():
         title = "Shares of hits on imported curves, unseen GPUs"
         subtitle = (
-            "Of all measured settings: what is refused is a miss. twin version: another "
-            f"version's curve, where there is one. {OF_INTERVALS}"
+            "Of all measured settings: refused ones are misses. twin version: the curve of another "
+            f"version, where there is one. {OF_INTERVALS}"
         )
         arguments = (_shares(unseen), title, subtitle)
-        caption = "Imported curves: shares of hits on GPUs that nothing was calibrated on."
+        caption = "Imported curves: shares of hits on GPUs without calibrated constants."
         yield drawing(share_bars, arguments, "imported_shares", caption, unseen)
-    timed = scores.filter(pl.col("t_ratio_error").is_not_null(), grouping="version")
-    if not timed.is_empty():
+    with_error = scores.filter(pl.col("t_ratio_error").is_not_null(), grouping="version")
+    if not with_error.is_empty():
         caption = "Imported curves: median error of T(N) / T(baseline) by version of the backend."
-        yield drawing(error_by_version, (timed,), "imported_error_by_version", caption, timed)
+        yield drawing(
+            error_by_version, (with_error,), "imported_error_by_version", caption, with_error
+        )
     for module in sorted(drift["module"].unique()):
-        moved = drift.filter(module=module)
+        module_drift = drift.filter(module=module)
         name = f"imported_drift_{module}"
         caption = f"Imported curves: N_max of {module} with one version against another version's."
-        yield drawing(drift_between_versions, (moved,), name, caption, moved)
+        yield drawing(drift_between_versions, (module_drift,), name, caption, module_drift)
 
 
 def _shares(groups: pl.DataFrame) -> pl.DataFrame:
     answered = (pl.col("answered") / pl.col("settings")).alias("answered_share")
-    named = groups.with_columns(panel(_ROUTED, pl.lit("unseen GPUs")), answered).drop("answered")
-    return _long(named, _SHARES).sort("panel", maintain_order=True)
+    panelled = groups.with_columns(panel(_ROUTED, pl.lit("unseen GPUs")), answered).drop("answered")
+    return _long(panelled, _SHARES).sort("panel", maintain_order=True)
 
 
 def error_by_version(timed: pl.DataFrame) -> alt.FacetChart:
-    """Return the median error of T(N) by version, a panel a module, routing and platform.
+    """Return the median error of T(N) by version, one panel per module, routing and platform.
 
     Parameters
     ----------
@@ -260,14 +264,14 @@ def error_by_version(timed: pl.DataFrame) -> alt.FacetChart:
             x="independent"
         ),
         "Error of T(N) / T(baseline) by version, imported curves",
-        "Median over N up to 4 N_max and over measured settings. twin version: what another "
-        "version's curve is off by.",
+        "Median over N up to 4 N_max and over measured settings. twin version: error of another "
+        "version's curve.",
     )
 
 
-def _by_release(named: tuple[str, str | None, str]) -> tuple[str, Version, str]:
-    """Return a backend's release as it is sorted: those that are no version come first."""
-    backend, version, text = named
+def _by_release(release: tuple[str, str | None, str]) -> tuple[str, Version, str]:
+    """Return the sort key of a backend's release; an invalid version comes first."""
+    backend, version, text = release
     try:
         return backend, Version(version or ""), text
     except InvalidVersion:
@@ -277,15 +281,15 @@ def _by_release(named: tuple[str, str | None, str]) -> tuple[str, Version, str]:
 _NO_VERSION = Version("0.dev0")
 
 
-def drift_between_versions(moved: pl.DataFrame) -> alt.FacetChart:
-    """Return N_max with one version against another version's, a panel a platform and backend.
+def drift_between_versions(drift: pl.DataFrame) -> alt.FacetChart:
+    """Return N_max of one version against another version's, a panel per platform and backend.
 
     Parameters
     ----------
-    moved
+    drift
         Rows of `drift` of one module.
     """
-    panels = moved.with_columns(panel("platform", "backend"), pl.lit("pair").alias("kind")).sort(
+    panels = drift.with_columns(panel("platform", "backend"), pl.lit("pair").alias("kind")).sort(
         "panel", "other_n_max", "n_max"
     )
     pairs = panels.select("panel", "other_n_max", "n_max", "settings", "backend_version",
@@ -319,7 +323,7 @@ def drift_between_versions(moved: pl.DataFrame) -> alt.FacetChart:
     )
     return styled(
         in_rows(layers, pairs),
-        f"Drift of N_max between versions, {moved['module'][0]}, imported curves",
+        f"Drift of N_max between versions, {drift['module'][0]}, imported curves",
         f"The same measured settings with two versions of a backend, tolerance "
-        f"{moved['epsilon'][0]:.0%}; on the line nothing moved.",
+        f"{drift['epsilon'][0]:.0%}; on the line nothing changed.",
     )

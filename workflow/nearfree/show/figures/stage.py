@@ -1,4 +1,4 @@
-"""The stage `figures`: every figure that a platform's tables can fill, as SVG and offline HTML."""
+"""The stage `figures`: every figure of a scope's tables, as SVG and offline HTML."""
 
 import json
 import re
@@ -55,7 +55,7 @@ _WORDS = {"Measured": "Simulated", "measured": SIMULATED}
 
 
 class _Tables:
-    """The tables of a root, and the digests of those that were read."""
+    """The tables of a results root, with the digests of those that were read."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -69,12 +69,12 @@ class _Tables:
 
 
 def charts(layout: Layout, scope: str, epsilon: float, *, imported: bool = False) -> list[Chart]:
-    """Return every figure that a scope's tables can fill, with its specification, undrawn.
+    """Return the specification of every figure that a scope's tables can fill.
 
     Parameters
     ----------
     imported
-        Whether those of the imported curves stand beside the published ones.
+        Whether to add the figures of imported curves to the public scope.
     """
     return _charts(_Tables(layout), scope, epsilon, imported=imported)
 
@@ -83,32 +83,32 @@ def draw(layout: Layout, scope: str, epsilon: float, *, imported: bool = False) 
     """Draw a scope's figures, and list them with their digests in its `figures.json`."""
     folder = layout.root / "figures" / scope
     tables = _Tables(layout)
-    drawn = _charts(tables, scope, epsilon, imported=imported)
-    shared = write_bundle(folder.parent)
-    files = [file for figure, spec in drawn for file in save(spec, folder / figure.name)]
-    digests = {f"../{shared.name}": sha256(shared.read_bytes())}
+    charts_drawn = _charts(tables, scope, epsilon, imported=imported)
+    script = write_bundle(folder.parent)
+    files = [file for figure, spec in charts_drawn for file in save(spec, folder / figure.name)]
+    digests = {f"../{script.name}": sha256(script.read_bytes())}
     digests |= {path.name: sha256(path.read_bytes()) for path in files}
-    made = FigureList(
-        files=digests, figures=tuple(figure for figure, _ in drawn), made_from=tables.digests
+    listing = FigureList(
+        files=digests, figures=tuple(figure for figure, _ in charts_drawn), made_from=tables.digests
     )
-    replace(folder / LIST, render(made))
+    replace(folder / LIST, render(listing))
     for path in folder.iterdir():
         if path.name not in {*digests, LIST}:
             path.unlink()
 
 
 def save(spec: dict[str, Any], stem: Path) -> tuple[Path, Path]:
-    """Write a specification's picture as SVG, and its page, which draws without a network.
+    """Write the SVG of a specification, and its page, which draws without a network.
 
     Parameters
     ----------
     stem
         The path of both files without their suffixes.
     """
-    drawn = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite())
-    own = _own_ids(drawn, f"{stem.parent.name}-{stem.name}")
+    svg = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite())
+    renamed = _own_ids(svg, f"{stem.parent.name}-{stem.name}")
     return (
-        replace(stem.with_suffix(".svg"), own.encode()),
+        replace(stem.with_suffix(".svg"), renamed.encode()),
         replace(stem.with_suffix(".html"), page(spec, stem.name)),
     )
 
@@ -121,14 +121,14 @@ def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
 
 
 def as_simulated(figure: Figure, spec: dict[str, Any]) -> Chart:
-    """Return a chart that calls nothing measured, and whose title begins with `Simulated`.
+    """Return a chart in which measured is replaced by simulated, titled `Simulated`.
 
-    The word is changed in the whole specification, its data included, so that scales still fit.
+    The word is replaced in the whole specification, including its data, so that scales still fit.
     """
-    changed = json.loads(_reworded(json.dumps(spec)))
-    changed["title"]["text"] = f"{SIMULATED.capitalize()}: {changed['title']['text']}"
+    simulated = json.loads(_reworded(json.dumps(spec)))
+    simulated["title"]["text"] = f"{SIMULATED.capitalize()}: {simulated['title']['text']}"
     caption = f"{SIMULATED.capitalize()}: {_reworded(figure.caption)}"
-    return structs.replace(figure, name=_reworded(figure.name), caption=caption), changed
+    return structs.replace(figure, name=_reworded(figure.name), caption=caption), simulated
 
 
 def _reworded(text: str) -> str:
@@ -138,16 +138,16 @@ def _reworded(text: str) -> str:
 
 
 def _charts(tables: _Tables, scope: str, epsilon: float, *, imported: bool) -> list[Chart]:
-    drawn = _specified(_measured(tables, scope, epsilon))
+    result = _specified(_measured(tables, scope, epsilon))
     if SIMULATED in tables.of(LATENCY, scope)["origin"]:
-        drawn = [as_simulated(*chart) for chart in drawn]
+        result = [as_simulated(*chart) for chart in result]
     if scope == PUBLIC and imported:
         accuracy, drift = (tables.of(table, IMPORTED) for table in (ACCURACY, DRIFT))
-        drawn += _specified(imported_drawings(accuracy, drift))
+        result += _specified(imported_drawings(accuracy, drift))
     if scope == PUBLIC:
-        drawn += _specified(kernel_drawings(tables.of(KERNELS, PUBLIC)))
-        drawn += _specified(_outlook(tables, epsilon))
-    return drawn
+        result += _specified(kernel_drawings(tables.of(KERNELS, PUBLIC)))
+        result += _specified(_outlook(tables, epsilon))
+    return result
 
 
 def _specified(drawings: Iterable[Drawing]) -> list[Chart]:
@@ -164,12 +164,12 @@ def _outlook(tables: _Tables, epsilon: float) -> Iterator[Drawing]:
 def outlook_drawings(
     lookup: pl.DataFrame, forecast: pl.DataFrame, epsilon: float
 ) -> Iterator[Drawing]:
-    """Yield every figure of predictions of models; nothing where nothing was predicted.
+    """Yield every figure of predictions of models, none without predictions.
 
     Parameters
     ----------
     lookup, forecast
-        Rows of those tables; those of `lookup` that are `drawn` count.
+        Rows of these tables; of `lookup` only those that are `drawn` count.
     """
     lookup = lookup.filter("drawn")
     yield from boundary_over_batch(lookup, epsilon)
@@ -208,7 +208,7 @@ def _measured(tables: _Tables, scope: str, epsilon: float) -> Iterator[Drawing]:
 
 
 def _own_ids(svg: str, name: str) -> str:
-    """Return a drawing with ids of its own, the same each time and in no other drawing's way."""
+    """Return a drawing with deterministic ids that are unique among the drawings of a page."""
     ids = dict.fromkeys(re.findall(r' id="([^"]+)"', svg))
-    renamed = {old: f"{name}-{number}" for number, old in enumerate(ids)}
-    return re.sub(r'( id="|url\(#|href="#)([^")]+)', lambda m: m[1] + renamed.get(m[2], m[2]), svg)
+    new_ids = {old: f"{name}-{number}" for number, old in enumerate(ids)}
+    return re.sub(r'( id="|url\(#|href="#)([^")]+)', lambda m: m[1] + new_ids.get(m[2], m[2]), svg)

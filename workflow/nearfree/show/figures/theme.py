@@ -1,4 +1,4 @@
-"""One look for all figures: colours that colour-blind readers can tell apart, axes and legends."""
+"""The common look of all figures: colour-blind safe colours, axes and legends."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
@@ -54,14 +54,13 @@ SMALL_PANEL = {"width": 210, "height": 160}
 SPACED = "join(split(datum.label, '_'), ' ')"
 """The label of a predictor: its name with spaces."""
 _ACROSS = 32
-"""Characters side by side below a small panel."""
+"""Characters that fit side by side below a small panel."""
 _FONT = "Liberation Sans, Arial, Helvetica, DejaVu Sans Condensed, sans-serif"
-"""Fonts of about one width, the first of which a drawing is measured by: the last is only where a
-reader has none of them."""
+"""Fonts of about the same width; drawings are measured by the first."""
 _SUBTITLE = 80
-"""Characters of a subtitle's line: two panels side by side hold them in a wide font, too."""
+"""Characters per line of a subtitle: they fit above two panels, even in a wide font."""
 Line = tuple[str, list[int]]
-"""A line's colour and dash."""
+"""Colour and dash of a line."""
 Look = dict[str, Any]
 """Channels of a mark, by name."""
 Tooltip = list[alt.Tooltip]
@@ -75,14 +74,14 @@ TITLES = {
     "setting_key:N": ("setting",),
     "epsilon:O": ("tolerance",),
     "role:N": ("module",),
-    "limiting_module:N": ("stopped by",),
+    "limiting_module:N": ("limited by",),
     "limiting_term:N": ("term",),
     "t_ratio_error:Q": ("", ".3f"),
     "hit_share:Q": ("", ".3f"),
     "predicted:Q": ("", ".2f"),
     "row_id:N": ("row",),
 }
-"""The title of a field under the pointer, and its format; none are the field's own."""
+"""The title and the format of a field in a tooltip; an empty title is the field's name."""
 _OTHER = "#505050"
 ROLES = {
     ATTENTION: "#0072b2",
@@ -102,11 +101,11 @@ _LIKE = {
     **dict.fromkeys((*CALLS, ABSORB), ATTENTION),
     **dict.fromkeys((RELEASE, OUTPUT_GATE, DELTA_OUT), OUTPUT),
 }
-"""The role in whose hue modules of other kinds of attention are drawn."""
+"""The role whose hue a module of other kinds of attention takes."""
 
 
 def positions(points: pl.DataFrame) -> alt.X:
-    """Return the axis of N over some points: in octaves, with a tick at each power of two."""
+    """Return the axis of N for some points: logarithmic, with a tick at each power of two."""
     ticks = sorted(n for n in points["n"].unique() if n & (n - 1) == 0)
     return alt.X(
         "n:Q",
@@ -117,7 +116,7 @@ def positions(points: pl.DataFrame) -> alt.X:
 
 
 def own_values(title: str, values: pl.Series) -> alt.X:
-    """Return the axis of a module's own variable, its labels slanted where they would touch."""
+    """Return the axis of a module's own variable; labels that would touch are slanted."""
     length = sum(len(str(value)) + 1 for value in values.unique())
     return alt.X("own:O", title=title, axis=alt.Axis(labelAngle=-40 if length > _ACROSS else 0))
 
@@ -125,9 +124,9 @@ def own_values(title: str, values: pl.Series) -> alt.X:
 def keyed(
     channel: Callable[..., Channel], field: str, values: Mapping[str, Any], **legend: Any
 ) -> Channel:
-    """Return a channel of some series, each with its value, under a legend at the bottom.
+    """Return a channel that maps series to values, with a legend at the bottom.
 
-    Without a series there is no legend: an empty one has no size, and its whole drawing none.
+    Without a series there is no legend: an empty one has no size, nor has its whole drawing.
 
     Parameters
     ----------
@@ -145,15 +144,20 @@ def keyed(
 def looks(
     channels: Mapping[str, Any], field: str, values: Mapping[str, Sequence[Any]], **legend: Any
 ) -> Look:
-    """Return several channels of some series under one legend, as `keyed` returns one."""
+    """Return several channels of some series with one common legend, each as by `keyed`."""
     return {
-        name: keyed(channel, field, {key: look[place] for key, look in values.items()}, **legend)
-        for place, (name, channel) in enumerate(channels.items())
+        name: keyed(
+            channel,
+            field,
+            {key: values_by_series[index] for key, values_by_series in values.items()},
+            **legend,
+        )
+        for index, (name, channel) in enumerate(channels.items())
     }
 
 
 def lines_of(names: pl.Series, colours: Sequence[str] = PALETTE) -> dict[str, Line]:
-    """Return colour and dash of each name: dashes begin where colours end."""
+    """Return colour and dash of each name; the dash changes when all colours are used."""
     looks = ((colour, dash) for dash, colour in product(_DASHES, colours))
     return dict(zip(names.unique().sort(), looks, strict=False))
 
@@ -162,56 +166,56 @@ _DASHES = ([1, 0], [5, 3], [1, 2])
 
 
 def lines_by(
-    field: str, title: str | None, known: dict[str, Line], drawn: pl.Series, *, columns: int = 3
+    field: str, title: str | None, all_lines: dict[str, Line], names: pl.Series, *, columns: int = 3
 ) -> Look:
-    """Return colour and dash of the lines that are drawn, under one legend."""
-    lines = {name: line for name, line in known.items() if name in drawn.to_list()}
+    """Return the channels colour and dash of the lines that are drawn, with one legend."""
+    lines = {name: line for name, line in all_lines.items() if name in names.to_list()}
     channels = {"color": alt.Color, "strokeDash": alt.StrokeDash}
     legend = {"title": title, "symbolType": "stroke", "symbolSize": 300, "columns": columns}
     return looks(channels, field, lines, **legend)
 
 
-def predictors(drawn: pl.Series) -> alt.Color:
-    """Return the colours of the predictors that are drawn, under a legend."""
-    known = {name: PREDICTORS[name] for name in order_of(drawn)}
+def predictors(names: pl.Series) -> alt.Color:
+    """Return the colour channel of the predictors that are drawn, with a legend."""
+    known = {name: PREDICTORS[name] for name in order_of(names)}
     return keyed(alt.Color, "predictor:N", known, title=None, columns=3, labelExpr=SPACED)
 
 
-def order_of(drawn: pl.Series) -> list[str]:
-    """Return the predictors that are drawn, in their order."""
-    return [name for name in PREDICTORS if name in drawn.to_list()]
+def order_of(names: pl.Series) -> list[str]:
+    """Return the predictors that are drawn, in the order of PREDICTORS."""
+    return [name for name in PREDICTORS if name in names.to_list()]
 
 
 def rank() -> pl.Expr:
-    """Return the place of a row's predictor among all."""
-    places = {name: place for place, name in enumerate(PREDICTORS)}
-    return pl.col("predictor").replace_strict(places, return_dtype=pl.Int64)
+    """Return the index of a row's predictor in PREDICTORS."""
+    order = {name: index for index, name in enumerate(PREDICTORS)}
+    return pl.col("predictor").replace_strict(order, return_dtype=pl.Int64)
 
 
 def by_end(*names: str) -> alt.Shape:
-    """Return the shapes of `end`: a circle where a value is bounded, else a triangle."""
+    """Return the shape channel of `end`: a circle for a bounded value, else a triangle."""
     scale = alt.Scale(domain=list(names), range=["circle", "triangle-up"])
     return alt.Shape("end:N", scale=scale, legend=None)
 
 
 def tooltip(*fields: str | tuple[str, ...]) -> Tooltip:
-    """Return what a mark shows under the pointer, the id of its row last.
+    """Return the tooltip of a mark, with the id of its row last.
 
     Parameters
     ----------
     fields
-        A field as Altair names it, or with its title and format where `TITLES` has others.
+        Fields as Altair names them, or tuples with title and format instead of those of TITLES.
     """
-    described = (
+    entries = (
         field if isinstance(field, tuple) else (field, *TITLES.get(field, ()))
         for field in (*fields, "row_id:N")
     )
-    shown: Tooltip = []
-    for name, *texts in described:
-        given = zip(("title", "format"), texts, strict=False)
-        look: Look = {key: text for key, text in given if text}
-        shown.append(alt.Tooltip(name, **look))
-    return shown
+    tooltips: Tooltip = []
+    for name, *texts in entries:
+        options = zip(("title", "format"), texts, strict=False)
+        settings: Look = {key: text for key, text in options if text}
+        tooltips.append(alt.Tooltip(name, **settings))
+    return tooltips
 
 
 def of_kind(kind: str) -> alt.Chart:
@@ -221,7 +225,7 @@ def of_kind(kind: str) -> alt.Chart:
 
 
 def label_beside(chart: alt.Chart, **marks: Any) -> alt.Chart:
-    """Return the text beside a boundary's line: left of it where the line is `late`."""
+    """Return the label beside a boundary's line, left of a line that is `late`."""
     labels: alt.Chart = chart.mark_text(
         align=alt.ExprRef("datum.late ? 'right' : 'left'"),
         baseline="top",
@@ -231,15 +235,15 @@ def label_beside(chart: alt.Chart, **marks: Any) -> alt.Chart:
 
 
 def reached(at_end: pl.Expr) -> pl.Expr:
-    """Return `label`: a row's N_max, at least that where its grid ends there."""
+    """Return `label`: a row's N_max, with ≥ where its grid ends there."""
     sign = pl.when(at_end).then(pl.lit("≥")).otherwise(pl.lit("="))
     return pl.format("N_max {} {}", sign, "n_max").alias("label")
 
 
 def styled(chart: alt.FacetChart, title: str, subtitle: str | list[str]) -> alt.FacetChart:
-    """Return a chart with its title and the project's look."""
+    """Return a chart with its title, subtitle and the common look."""
     lines = wrap(subtitle, _SUBTITLE) if isinstance(subtitle, str) else subtitle
-    # Each `configure_axis` and the like would copy the whole chart, twice.
+    # One config, since each call such as `configure_axis` copies the whole chart twice.
     config = alt.Config(
         font=_FONT,
         background="white",
@@ -254,44 +258,44 @@ def styled(chart: alt.FacetChart, title: str, subtitle: str | list[str]) -> alt.
         view=alt.ViewConfig(stroke="#cccccc"),
         title=alt.TitleConfig(fontSize=15, subtitleFontSize=12, subtitleColor="#555555"),
     )
-    drawn: alt.FacetChart = chart.properties(
+    styled_chart: alt.FacetChart = chart.properties(
         title=alt.TitleParams(title, subtitle=lines, anchor="start", offset=12), config=config
     )
-    return drawn
+    return styled_chart
 
 
 def roles(field: str, names: Sequence[str], *, columns: int = 4) -> alt.Color:
-    """Return the colours of some modules under a legend, in the order in which they are named.
+    """Return the colour channel of some modules, with a legend in the given order.
 
     Parameters
     ----------
     field
         The field that holds the role, as Altair names it.
     names
-        The roles that are drawn; an unknown role is grey, and of several with one hue each is
+        The roles that are drawn. An unknown role is grey; each further role of the same hue is
         darker than the one before.
     """
-    hues = [ROLES.get(_like(name), _OTHER) for name in names]
+    hues = [ROLES.get(_main_role(name), _OTHER) for name in names]
     colours = {
-        name: _darker(hues[place], hues[:place].count(hues[place]))
-        for place, name in enumerate(names)
+        name: _darker(hues[index], hues[:index].count(hues[index]))
+        for index, name in enumerate(names)
     }
     return keyed(alt.Color, field, colours, title=None, columns=columns)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return roles in the order in which a forward first runs them, unknown ones last."""
-    places = {name: place for place, name in enumerate(ROLES)}
-    return sorted(names, key=lambda name: (places.get(_like(name), len(places)), name))
+    order = {name: index for index, name in enumerate(ROLES)}
+    return sorted(names, key=lambda name: (order.get(_main_role(name), len(order)), name))
 
 
-def _like(role: str) -> str:
+def _main_role(role: str) -> str:
     base = base_of(role)
     return _LIKE.get(base, base)
 
 
 def _darker(colour: str, times: int) -> str:
-    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    parts = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
     return "#" + "".join(f"{round(part * _SHADE**times):02x}" for part in parts)
 
 

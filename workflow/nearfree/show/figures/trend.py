@@ -1,4 +1,4 @@
-"""Figures over time: rho and the dense boundary over years, N_max over versions of a backend."""
+"""Figures over time: rho and the dense boundary by year, N_max by version of a backend."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,19 +17,19 @@ from nearfree.show.figures.theme import PALETTE, SPACED, THEORY, keyed, of_kind,
 _RHO = "balance point rho, FLOP/byte"
 _PANEL = {"width": 1000, "height": 340}
 _NEAR = 1.24
-"""Values of one year that are nearer than this factor, a line of text, share a label."""
+"""Values of one year within this factor, the height of a line of text, share a label."""
 _NAMED = 2
-"""How many GPUs a label names: more would reach the marks of the next year."""
+"""Number of GPUs in a label; more would reach the marks of the next year."""
 _ROOM = 1.4
-"""By which factor the axis goes beyond its marks."""
+"""Factor by which the axis extends beyond its marks."""
 _YEARS_SIDEWAYS = 0.04
-"""How far, in years, the marks of M_attn stand apart."""
+"""Horizontal offset between the marks of M_attn, in years."""
 _COLUMNS = ("panel", "kind", "x", "year", "y", "series", "group", "label", "platform", "rule",
             "row_id")  # fmt: skip
 
 
 def trend_drawings(trend: pl.DataFrame) -> Iterator[Drawing]:
-    """Yield the figure of the table `trend`; nothing where no row of it has a year and a value."""
+    """Yield the figure of the table `trend`, none if no row has both a year and a value."""
     dated = _dated(trend)
     if not dated.is_empty():
         caption = "Balance point and dense boundary of GPUs over the years, beside M_attn."
@@ -37,12 +37,12 @@ def trend_drawings(trend: pl.DataFrame) -> Iterator[Drawing]:
 
 
 def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
-    """Return rho, and rho s / 2 b with M_attn, against the year, a panel a batch.
+    """Return rho, and rho s / 2 b with M_attn, against the year, one panel per batch.
 
     Parameters
     ----------
     trend
-        Rows of that table; those without a year are left out, and named in the subtitle.
+        Rows of this table; GPUs without a year are named in the subtitle only.
     """
     dated = _dated(trend)
     points = _points(dated)
@@ -55,11 +55,11 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
         scale=alt.Scale(domain=[years[0] - 0.5, years[-1] + 1.2], nice=False),
         axis=alt.Axis(values=years, format="d"),
     )
-    reached = data["y"].drop_nulls()
-    ends = [min(reached) / _ROOM, max(reached) * _ROOM]
+    values = data["y"].drop_nulls()
+    ends = [min(values) / _ROOM, max(values) * _ROOM]
     y = alt.Y(
         "y:Q",
-        title=None,  # each panel has its own, beside it
+        title=None,  # each panel has its own title
         scale=alt.Scale(type="log", base=2, domain=ends, nice=False),
         axis=alt.Axis(values=[2**k for k in range(12)], format="~g"),
     )
@@ -114,7 +114,7 @@ def _subtitle(trend: pl.DataFrame) -> str:
 
 
 def _points(dated: pl.DataFrame) -> pl.DataFrame:
-    """Return a mark a GPU and element type: rho once, and its boundary at each batch."""
+    """Return one mark per GPU and element type for rho, and one per batch for the boundary."""
     dense = dated.filter(pl.col("term") == IDLE).sort("batch", "year", "platform")
     marks = dense.with_columns(
         pl.col("dtype").alias("series"),
@@ -134,14 +134,14 @@ def _panel() -> pl.Expr:
 
 
 def _labels(points: pl.DataFrame) -> pl.DataFrame:
-    """Return the names of GPUs, joined where they are near each other, of one element type.
+    """Return labels with the names of GPUs of one element type; near marks share a label.
 
-    Beyond the first names of a label stands how many more there are.
+    A label has the first names, and the number of the others.
     """
-    named = points.filter(pl.col("series") == DTYPES[0]).sort("panel", "x", "y", "platform")
-    fresh = pl.col("y") > _NEAR * pl.col("y").shift(1).over("panel", "x")
+    marks = points.filter(pl.col("series") == DTYPES[0]).sort("panel", "x", "y", "platform")
+    starts_cluster = pl.col("y") > _NEAR * pl.col("y").shift(1).over("panel", "x")
     return (
-        named.with_columns(fresh.fill_null(value=True).cum_sum().alias("cluster"))
+        marks.with_columns(starts_cluster.fill_null(value=True).cum_sum().alias("cluster"))
         .group_by("panel", "x", "cluster", maintain_order=True)
         .agg(
             pl.col("platform").str.replace_all("_", " ").head(_NAMED).str.join(", ").alias("label"),
@@ -159,7 +159,7 @@ def _labels(points: pl.DataFrame) -> pl.DataFrame:
 
 
 def _tiles(dated: pl.DataFrame) -> pl.DataFrame:
-    """Return M_attn: the paper's for each batch, and releases' beside each year that has them."""
+    """Return M_attn: the paper's for each batch, and those of releases for each year."""
     tiles = dated.filter(pl.col("term") == M_ATTN).with_columns(
         _panel().alias("panel"), pl.col("n_max").alias("y")
     )
@@ -170,11 +170,11 @@ def _tiles(dated: pl.DataFrame) -> pl.DataFrame:
     )
     releases = tiles.filter(pl.col("reference") != PAPER)
     series = releases.select("reference", "query_group").unique().sort("reference", "query_group")
-    placed = series.with_row_index("place").with_columns(
+    shifts = series.with_row_index("place").with_columns(
         (-_YEARS_SIDEWAYS * (pl.col("place").cast(pl.Float64) + 1.5)).alias("shift")
     )
     resolved = (
-        releases.join(placed, on=["reference", "query_group"], how="left")
+        releases.join(shifts, on=["reference", "query_group"], how="left")
         .sort("panel", "year", "place", "y", "platform")
         .group_by("panel", "year", "place", "y", maintain_order=True)
         .agg(
@@ -191,33 +191,35 @@ def _tiles(dated: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_group(tiles: pl.DataFrame) -> alt.Shape:
-    """Return the shape of tiles by their group."""
+    """Return the shape channel of tiles, by their query group."""
     groups = tiles["group"].drop_nulls().unique().sort()
     shapes = dict(zip(groups, ("triangle-up", "diamond", "square", "cross"), strict=False))
     return keyed(alt.Shape, "group:N", shapes, title=None)
 
 
 VERSION_LAWS = {"n_max_resolved": "principle_resolved", "n_max_work": "work_model"}
-"""What is drawn, by column."""
+"""The predictors that are drawn, by column."""
 _OCTAVES_UPWARDS = 0.07
-"""How far, in octaves, platforms are moved apart upwards."""
+"""Vertical offset between platforms, in octaves."""
 _KEY = ("model", "package", "setting_key")
 
 
 def drift_drawings(drift: pl.DataFrame) -> Iterator[Drawing]:
-    """Yield the figure of `version_drift`; nothing where no package has two versions."""
+    """Yield the figure of `version_drift`, none if no package has two versions."""
     answers = _answers(drift)
     if not answers.is_empty():
         caption = (
             "N_max of layers and calls over the recorded versions of each backend. "
             "Predicted, not measured."
         )
-        once = answers.unique("row_id", maintain_order=True)
-        yield drawing(nmax_over_versions, (drift,), "version_drift", caption, once, about=OUTLOOK)
+        distinct = answers.unique("row_id", maintain_order=True)
+        yield drawing(
+            nmax_over_versions, (drift,), "version_drift", caption, distinct, about=OUTLOOK
+        )
 
 
 def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
-    """Return N_max over versions, a panel a setting and package, a line a platform and predictor.
+    """Return N_max by version, a panel per setting and package, a line per platform and predictor.
 
     Parameters
     ----------
@@ -226,14 +228,14 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
     """
     answers = _answers(drift)
     platforms = sorted(answers["platform"].unique())
-    moved = pl.col("platform").replace_strict(
-        {name: 2.0 ** (_OCTAVES_UPWARDS * place) for place, name in enumerate(platforms)},
+    offset = pl.col("platform").replace_strict(
+        {name: 2.0 ** (_OCTAVES_UPWARDS * index) for index, name in enumerate(platforms)},
         return_dtype=pl.Float64,
     )
-    data = answers.with_columns((pl.col("n_max") * moved).alias("y"), pl.lit("line").alias("kind"))
+    data = answers.with_columns((pl.col("n_max") * offset).alias("y"), pl.lit("line").alias("kind"))
     order = data.select("package", "place", "version").unique().sort("package", "place")
     versions = order["version"].unique(maintain_order=True).to_list()
-    lines = alt.Chart().encode(
+    chart = alt.Chart().encode(
         x=alt.X("version:N", title=None, sort=versions, axis=alt.Axis(labelAngle=-40)),
         y=alt.Y(
             "y:Q",
@@ -248,12 +250,12 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
             "platform:N",
             "predictor:N",
             "n_max:Q",
-            ("change:N", "change from the version before"),
+            ("change:N", "change from the previous version"),
             "rule:N",
         ),
     )
     layers = alt.layer(
-        lines.mark_line(opacity=0.8).encode(
+        chart.mark_line(opacity=0.8).encode(
             strokeDash=keyed(
                 alt.StrokeDash,
                 "predictor:N",
@@ -263,7 +265,7 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
                 labelExpr=SPACED,
             )
         ),
-        lines.mark_point(size=32, filled=True, opacity=0.9),
+        chart.mark_point(size=32, filled=True, opacity=0.9),
         data=data.drop("setting_key", "model", "package", "place"),
     )
     return styled(
@@ -271,16 +273,16 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
         "N_max over the versions of a backend",
         "Predicted, not measured. Solid: principle resolved. "
         f"Dashed: work model, tolerance {drift['epsilon'][0]:.0%}, up "
-        f"to N = {drift['grid_end'][0]}. Platforms are moved apart upwards; what is refused or "
-        "unbounded has no mark, a package with one version no panel.",
+        f"to N = {drift['grid_end'][0]}. Platforms are offset upwards. Refused and unbounded "
+        "predictions have no mark, packages with one version no panel.",
     )
 
 
 def _answers(drift: pl.DataFrame) -> pl.DataFrame:
-    """Return a row a predictor that has a value, of packages with two versions at least."""
-    several = drift.filter(pl.col("version").n_unique().over(*_KEY) > 1)
+    """Return one row per predicted value, of packages with at least two versions."""
+    with_versions = drift.filter(pl.col("version").n_unique().over(*_KEY) > 1)
     return (
-        several.with_columns(_settings(several))
+        with_versions.with_columns(_settings(with_versions))
         .with_columns(panel("setting", "package"))
         .rename(VERSION_LAWS)
         .unpivot(
@@ -295,7 +297,7 @@ def _answers(drift: pl.DataFrame) -> pl.DataFrame:
 
 
 def _settings(rows: pl.DataFrame) -> pl.Series:
-    """Return the setting of each row, in short."""
+    """Return a short label of each row's setting."""
     texts = [_setting(row) for row in rows.to_dicts()]
     return pl.Series("setting", texts, dtype=pl.String)
 

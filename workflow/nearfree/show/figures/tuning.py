@@ -1,4 +1,4 @@
-"""Figures of tuning: T(N) of an engine's forwards, and below it tokens a second by K."""
+"""Figures of tuning: T(N) of an engine's forwards, and tokens per second by K."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,44 +20,44 @@ from nearfree.show.figures.theme import (
 )
 
 PROOF = ("platform", "stream", "take", "plan8")
-"""The columns that name the proof of a row of `tuning`."""
+"""The columns that identify the proof of a row of `tuning`."""
 _CURVE, _SPEED = "T(N), ms", "tokens/s"
 
 
 def tuning_drawings(tuning: pl.DataFrame, latency: pl.DataFrame) -> Iterator[Drawing]:
-    """Yield the figure of each newest proof, of all its prompts; nothing where nothing was tuned.
+    """Yield the figure of each newest proof over all its prompts, none without proofs.
 
     Parameters
     ----------
     tuning, latency
-        Those tables of one platform.
+        These tables of one platform.
     """
     newest = tuning.filter("newest", kind=ALL)
     for proof in newest.select(PROOF).unique().sort(pl.all()).to_dicts():
-        mine = newest.filter(**proof)
-        curve = curve_rows(mine, latency)
-        first = mine.row(0, named=True)
-        subject = f"{first['model']} in {first['engine']}{decoded(first)}"
+        proof_rows = newest.filter(**proof)
+        curve = curve_rows(proof_rows, latency)
+        row = proof_rows.row(0, named=True)
+        subject = f"{row['model']} in {row['engine']}{decoded(row)}"
         yield drawing(
             tokens_by_k,
-            (mine, curve),
+            (proof_rows, curve),
             f"tuning_{proof['stream']}_{proof['take']}_{proof['plan8']}",
-            f"{subject}: T(N), and tokens a second by K, predicted from it and measured.",
-            mine,
+            f"{subject}: T(N), and tokens per second by K, predicted from it and measured.",
+            proof_rows,
             curve,
             about=TUNED_ENGINES,
         )
 
 
 def decoded(row: dict[str, Any]) -> str:
-    """Return what is said of a row of several prompts at once or of sampled outputs, if any."""
-    heat, batch = row["temperature"], row["batch"]
-    many = "" if batch is None else f", {batch} prompts at once"
-    return many + ("" if heat is None else f", sampled at temperature {heat:g}")
+    """Return the batch size and the temperature of a row as text, each where it is set."""
+    temperature, batch = row["temperature"], row["batch"]
+    text = "" if batch is None else f", {batch} prompts at once"
+    return text + ("" if temperature is None else f", sampled at temperature {temperature:g}")
 
 
 def curve_rows(tuning: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of T(N) that price the steps of a proof's choice."""
+    """Return the rows of T(N) that predict the steps of a proof's chosen setting."""
     chosen = tuning.filter(role="choice").row(0, named=True)
     stream, _, rest = chosen["forwards"].partition("/")[2].partition("/")
     take, _, plan8 = rest.partition("-")
@@ -73,34 +73,38 @@ def curve_rows(tuning: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
 
 
 def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
-    """Return T(N) in a panel, and tokens a second over the rows 1 + K of a forward in another.
+    """Return two panels over the rows 1 + K of a forward: T(N), and tokens per second.
 
     Parameters
     ----------
     tuning
-        Rows of that table of one proof and kind of prompts.
+        Rows of this table of one proof and kind of prompts.
     curve
-        Rows of `latency`, as `curve_rows` finds them.
+        Rows of `latency`, as by `curve_rows`.
     """
     drafters = tuning.filter(pl.col("k") > 0)["drafter"]
-    none = tuning.filter(pl.col("role").is_in(("none", "choice")), k=0)  # it may be the choice
-    plain = none.row(0, named=True)["predicted_tokens_s"]
+    none_rows = tuning.filter(pl.col("role").is_in(("none", "choice")), k=0)  # it may be the choice
+    none_tokens_s = none_rows.row(0, named=True)["predicted_tokens_s"]
     x = alt.X("n:Q", title="rows of a forward, N = 1 + K", scale=alt.Scale(type="log", base=2))
     y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True))
-    look = lines_by("drafter:N", "predicted", lines_of(drafters), drafters, columns=2)
-    said = tooltip(("drafter:N", "drafter"), ("k:Q", "K"), ("value:Q", "", ".2f"))
-    of_curve, of_said, of_ran = of_kind("curve"), of_kind("predicted"), of_kind("measured")
+    channels = lines_by("drafter:N", "predicted", lines_of(drafters), drafters, columns=2)
+    hover = tooltip(("drafter:N", "drafter"), ("k:Q", "K"), ("value:Q", "", ".2f"))
+    curve_chart, predicted_chart, measured_chart = (
+        of_kind("curve"),
+        of_kind("predicted"),
+        of_kind("measured"),
+    )
     layers = alt.layer(
-        of_curve.mark_line(color=MEASURED, point=True).encode(x=x, y=y, tooltip=tooltip("n:Q")),
+        curve_chart.mark_line(color=MEASURED, point=True).encode(x=x, y=y, tooltip=tooltip("n:Q")),
         of_kind("none").mark_rule(color=THEORY, strokeDash=[4, 3]).encode(y=y),
-        of_said.mark_line(strokeWidth=1.5, point=alt.OverlayMarkDef(size=12)).encode(
-            x=x, y=y, tooltip=said, **look
+        predicted_chart.mark_line(strokeWidth=1.5, point=alt.OverlayMarkDef(size=12)).encode(
+            x=x, y=y, tooltip=hover, **channels
         ),
-        of_ran.mark_rule(color="black", strokeWidth=1.5).encode(
+        measured_chart.mark_rule(color="black", strokeWidth=1.5).encode(
             x=x, y=alt.Y("low:Q", title=None), y2="high:Q"
         ),
-        of_ran.mark_point(color="black", filled=True, size=40, opacity=1).encode(
-            x=x, y=y, tooltip=said
+        measured_chart.mark_point(color="black", filled=True, size=40, opacity=1).encode(
+            x=x, y=y, tooltip=hover
         ),
         data=pl.concat(
             [
@@ -112,7 +116,7 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
                 ),
                 _speeds(tuning.filter(pl.col("k") > 0), "predicted_tokens_s", "predicted"),
                 _speeds(tuning.drop_nulls("tokens_s"), "tokens_s", "measured"),
-                pl.DataFrame({"panel": [_SPEED], "value": [plain], "kind": ["none"]}),
+                pl.DataFrame({"panel": [_SPEED], "value": [none_tokens_s], "kind": ["none"]}),
             ],
             how="diagonal_relaxed",
         ),

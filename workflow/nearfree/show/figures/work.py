@@ -31,12 +31,12 @@ LINES: dict[str, Line] = {
 
 
 def utilization_at_one(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
-    """Return the utilisation of a forward at N=1 against the own variable, a panel a variant.
+    """Return the utilisation of a forward at N = 1 against the own variable, a panel per variant.
 
     Parameters
     ----------
     work
-        Rows of that table for one platform and module.
+        Rows of this table for one platform and module.
     """
     shares = utilizations(work, module).filter(pl.col("n") == 1)
     shares = shares.with_columns(
@@ -51,7 +51,7 @@ def utilization_at_one(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart
 
 
 def utilization_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
-    """Return the utilisation of every setting over N, a panel a setting."""
+    """Return the utilisation of every setting over N, one panel per setting."""
     shares = utilizations(work, module)
     return styled(
         in_grid(_layers(shares, positions(shares)), shares),
@@ -71,10 +71,12 @@ def _where(shares: pl.DataFrame, module: ModuleKind) -> str:
 
 
 def utilizations(work: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
-    """Return a row a point, source and resource, where utilisation is known."""
-    named = with_panels(work.filter("newest"), module).with_columns(pl.col(module.own).alias("own"))
+    """Return one row per point, source and resource with a known utilisation."""
+    panelled = with_panels(work.filter("newest"), module).with_columns(
+        pl.col(module.own).alias("own")
+    )
     return pl.concat(
-        named.select(
+        panelled.select(
             *("platform", "stream", "setting_key", "own", "of", "variant", "panel", "n"),
             pl.format("{}, {}", pl.lit(resource), "source").alias("line"),
             pl.col(f"{resource}_utilization").alias("share"),
@@ -95,7 +97,7 @@ def _layers(shares: pl.DataFrame, x: alt.X) -> Layers:
 def _line_layers(
     rows: pl.DataFrame, x: alt.X, y: alt.Y, hover: tuple[str | tuple[str, ...], ...], look: Look
 ) -> Layers:
-    """Return a line with points for each `line` of some rows, and `hover` under the pointer."""
+    """Return a line with points for each `line` of some rows, and the tooltip `hover`."""
     lines = alt.Chart().mark_line(point=alt.OverlayMarkDef(size=24))
     return alt.layer(
         lines.encode(x=x, y=y, tooltip=tooltip("n:Q", "line:N", *hover), **look), data=rows
@@ -111,12 +113,12 @@ STAIRS: dict[str, Line] = {
 
 
 def intensity_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
-    """Return AI(N) of the executed and of the logical FLOPs, a panel a setting.
+    """Return AI(N) of the executed and of the logical FLOPs, one panel per setting.
 
     Parameters
     ----------
     work
-        Rows of that table for one platform and module.
+        Rows of this table for one platform and module.
     """
     lines = _lines(work, module, pl.col("flop") / pl.col("bytes"))
     ticks = [2.0**power for power in _powers(lines, 2)]
@@ -130,7 +132,13 @@ def intensity_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChar
 
 
 def flop_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart:
-    """Return C(N), executed and logical, a panel a setting; `work` as in intensity_against_n."""
+    """Return C(N), executed and logical, one panel per setting.
+
+    Parameters
+    ----------
+    work
+        As in `intensity_against_n`.
+    """
     lines = _lines(work, module, pl.col("flop"))
     ticks = [digit * 10.0**power for power in _powers(lines, 10) for digit in (1, 2, 5)]
     y = alt.Y(
@@ -149,12 +157,12 @@ def _powers(lines: pl.DataFrame, base: int) -> range:
 
 
 def _lines(work: pl.DataFrame, module: ModuleKind, value: pl.Expr) -> pl.DataFrame:
-    """Return a point a row for what was executed, and one for what is logical where counted."""
-    named = with_panels(work.filter("newest"), module)
+    """Return the points of executed work, and of logical work where that was counted."""
+    panelled = with_panels(work.filter("newest"), module)
     executed = pl.format("executed, {}", "source")
     return (
         pl.concat(
-            named.with_columns(pl.col(column).alias("flop"), line.alias("line")).select(
+            panelled.with_columns(pl.col(column).alias("flop"), line.alias("line")).select(
                 *("platform", "stream", "setting_key", "of", "variant", "panel", "n", "line"),
                 value.alias("value"),
                 *("block_rows", "row_id"),
@@ -170,14 +178,14 @@ def _lines(work: pl.DataFrame, module: ModuleKind, value: pl.Expr) -> pl.DataFra
 
 
 def _staircase(
-    lines: pl.DataFrame, module: ModuleKind, y: alt.Y, what: str, unit: str
+    lines: pl.DataFrame, module: ModuleKind, y: alt.Y, title: str, unit: str
 ) -> alt.FacetChart:
-    look = lines_by("line:N", None, STAIRS, lines["line"])
+    channels = lines_by("line:N", None, STAIRS, lines["line"])
     hover = (("value:Q", unit, ".4g"), "block_rows:Q")
-    layers = _line_layers(lines, positions(lines), y, hover, look)
+    layers = _line_layers(lines, positions(lines), y, hover, channels)
     return styled(
         in_grid(layers, lines).resolve_scale(y="independent"),
-        f"{what}, {_where(lines, module)}",
-        "Executed: with the rows and keys that only fill a block or tile. Logical, the theory: "
-        "without them. Where both are the same, one line hides the other.",
+        f"{title}, {_where(lines, module)}",
+        "Executed: with the rows and keys that pad a block or tile. Logical: without them. "
+        "Where both are equal, one line hides the other.",
     )

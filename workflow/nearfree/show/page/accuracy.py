@@ -11,8 +11,8 @@ from nearfree.show.page.sections import Column, Grid, Row, backed, grid, words
 _KEYS = ["platform", "origin", "module", "predictor", "basis"]
 
 
-def scores(counted: pl.DataFrame, epsilon: float) -> Grid:
-    """Return scores by platform, module and predictor."""
+def scores(rows: pl.DataFrame, epsilon: float) -> Grid:
+    """Return the scores at a tolerance, by platform, module and predictor."""
     columns: dict[str, Column] = {
         "platform": lambda row: f"{row['platform']} ({row['origin']})",
         "module": "module",
@@ -23,18 +23,18 @@ def scores(counted: pl.DataFrame, epsilon: float) -> Grid:
         "sample": _sample,
         "refusal": _refusals,
     }
-    return grid(counted.filter(epsilon=epsilon).sort(_KEYS).to_dicts(), columns)
+    return grid(rows.filter(epsilon=epsilon).sort(_KEYS).to_dicts(), columns)
 
 
 def _counts(missed: Callable[[Row], int]) -> dict[str, Column]:
-    """Return the columns of settings, of those that a predictor missed to answer, and of hits."""
+    """Return the columns that count settings, unanswered settings and hits."""
 
-    def part(row: Row) -> str:
+    def count_and_share(row: Row) -> str:
         return f"{missed(row)} ({missed(row) / row['settings']:.0%})"
 
     return {
         "settings": backed("settings"),
-        "refused or undecided": backed(part),
+        "refused or undecided": backed(count_and_share),
         "hits": backed("hits"),
     }
 
@@ -54,11 +54,11 @@ _IMPORTED_SHARES = {
     "covered": "interval_coverage",
     "width": "interval_width",
 }
-"""The columns of shares by their heads, of measured and of imported curves."""
+"""Columns of shares by heading, for measured and for imported curves."""
 
 
 def _refusals(row: Row) -> str:
-    """Return the first reason for a refusal, and how many others there are."""
+    """Return the first reason for a refusal, and the number of other reasons."""
     others = f" (and {row['refusals'] - 1} more)" if row["refusals"] > 1 else ""
     return f"{row['refusal']}{others}" if row["refusal"] else ""
 
@@ -72,7 +72,7 @@ def _sample(row: Row) -> str:
 
 
 def imported_scores(accuracy: pl.DataFrame) -> Grid:
-    """Return the scores on imported curves by module, unseen GPUs first, the ceiling among them."""
+    """Return the scores on imported curves by module, unseen GPUs first, with the noise ceiling."""
     columns: dict[str, Column] = {
         "GPUs": lambda row: "calibrated on" if row["seen"] else "unseen",
         "module": lambda row: " ".join(filter(None, (row["module"], row["routing"]))),
@@ -84,12 +84,12 @@ def imported_scores(accuracy: pl.DataFrame) -> Grid:
 
 
 def by_module(accuracy: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of `accuracy` that the page shows, in its order."""
+    """Return the rows of the table `accuracy` that the page shows, in its order."""
     return accuracy.filter(grouping="module").sort("seen", "module", "routing", "predictor")
 
 
 def constants(events: Mapping[str, Event]) -> Grid:
-    """Return every calibrated constant: value, unit, meaning and the event that holds it."""
+    """Return every calibrated constant: value, unit, meaning and its event."""
     rows = [
         structs.asdict(constant) | {"family": family, "row_id": event.event_id}
         for family, event in events.items()
@@ -125,7 +125,7 @@ def calibrations(events: Mapping[str, Event]) -> Grid:
 
 
 def forms(events: Iterable[Event]) -> Grid:
-    """Return every form of T(N) that was tried, in the order of its event."""
+    """Return every candidate form of T(N), in the order of its event."""
     rows = [
         {"family": event.data.family, "form": text, "row_id": event.event_id}
         for event in events
@@ -136,5 +136,5 @@ def forms(events: Iterable[Event]) -> Grid:
 
 
 def _share(name: str) -> Callable[[Row], str]:
-    """Return the text of a share, a dash where it is not known."""
+    """Return the text of a share, a dash where it is unknown."""
     return lambda row: f"{row[name]:.3f}" if isinstance(row[name], float) else "-"

@@ -1,4 +1,4 @@
-"""The report's section on the paper's claims: each with its verdicts, failures first."""
+"""The report's section on the paper's claims: verdicts by claim, failures first."""
 
 import polars as pl
 from msgspec import Struct
@@ -9,12 +9,12 @@ from nearfree.show.page.sections import Cell, Grid, Row, cell
 _ORDER = ("fails", "partly", "undecided", "holds")
 _QUESTION = "research question"
 _ANSWERS = {"holds": "yes", "partly": "partly", "fails": "no", "undecided": "open"}
-"""What a verdict is called of a question."""
-_HEAD = ("verdict", "agree", "what was checked", "why", "the worst case")
+"""The answer to a research question, by verdict."""
+_HEAD = ("verdict", "agree", "checked on", "reason", "worst case")
 
 
 class Claim(Struct, frozen=True):
-    """One claim, how often each verdict was reached, and the rows that say so."""
+    """One claim, the number of rows with each verdict, and these rows."""
 
     kind: str
     section: str
@@ -24,15 +24,15 @@ class Claim(Struct, frozen=True):
 
     @property
     def broken(self) -> bool:
-        """Whether it fails anywhere, in part or as a whole."""
+        """Whether the claim fails anywhere, in part or entirely."""
         return any(name in ("fails", "partly", "no") for name, _ in self.counts)
 
 
 def counts(claims: pl.DataFrame) -> Grid:
-    """Return how often each verdict was reached, by kind of claim and origin of the rows."""
+    """Return the number of each verdict, by kind of claim and origin of the rows."""
     rows = []
-    for (kind, origin), part in claims.sort("place").group_by("kind", "origin"):
-        totals = [part.filter(verdict=verdict).height for verdict in VERDICTS]
+    for (kind, origin), group in claims.sort("place").group_by("kind", "origin"):
+        totals = [group.filter(verdict=verdict).height for verdict in VERDICTS]
         rows.append((KINDS.index(str(kind)), origin or "nothing to check", totals))
     names = (
         f"{name}, or {_ANSWERS[name]}" if _ANSWERS[name] != name else name for name in VERDICTS
@@ -49,11 +49,11 @@ def counts(claims: pl.DataFrame) -> Grid:
 def by_claim(claims: pl.DataFrame) -> list[Claim]:
     """Return every claim in the paper's order, its failing rows first."""
     ordered = claims.sort("place")
-    return [_claim(part) for part in ordered.partition_by("place", maintain_order=True)]
+    return [_claim(rows) for rows in ordered.partition_by("place", maintain_order=True)]
 
 
-def _claim(part: pl.DataFrame) -> Claim:
-    rows = sorted(part.to_dicts(), key=lambda row: _ORDER.index(row["verdict"]))
+def _claim(claims: pl.DataFrame) -> Claim:
+    rows = sorted(claims.to_dicts(), key=lambda row: _ORDER.index(row["verdict"]))
     verdicts = [_verdict(row) for row in rows]
     first = rows[0]
     return Claim(
@@ -66,19 +66,19 @@ def _claim(part: pl.DataFrame) -> Claim:
 
 
 def _verdict(row: Row) -> str:
-    """Return a row's verdict in words: a question is answered, a claim is judged."""
+    """Return a row's verdict; that of a research question is an answer, such as yes."""
     verdict: str = row["verdict"]
     return _ANSWERS[verdict] if row["kind"] == _QUESTION else verdict
 
 
 def _line(row: Row) -> tuple[Cell, ...]:
     module = (row["module"] or "").replace("_", " ")
-    named = ", ".join(filter(None, (row["platform"], module, row["backend"], row["routing"])))
+    setting = ", ".join(filter(None, (row["platform"], module, row["backend"], row["routing"])))
     origin = f" ({row['origin']})" if row["origin"] else ""
     return (
         cell(_verdict(row), row["row_id"]),
         cell(f"{row['kept']} of {row['checked']}", row["row_id"]),
-        Cell(f"{named}{origin}" or "-"),
+        Cell(f"{setting}{origin}" or "-"),
         Cell(row["why"]),
         Cell(row["worst"] or "-"),
     )

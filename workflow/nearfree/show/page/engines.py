@@ -1,4 +1,4 @@
-"""The report's section on real engines: what ran, T(N)/T(1), and the rules behind its steps."""
+"""The report's section on real engines: builds, N_max, T(N)/T(1), and the rules of its steps."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,27 +27,30 @@ from nearfree.show.page.sections import (
     words,
 )
 from nearfree.sources.answers.ggml_cpu import loaded_features
-from nearfree.units import BYTES_PER_GB, MB_PER_GB
+from nearfree.units import BYTES_PER_GB, MB_PER_GB, US_PER_MS
 
 RATIOS = (2, 4, 8, 16)
-"""The N whose T(N)/T(1) the section tells."""
+"""The N whose T(N)/T(1) the section shows."""
 _TAKE = ("stream", "take", "plan8")
 _CURVE = (*_TAKE, "setting_key")
 _BUILD = ("backend", "release", "file_type", "repack")
 _OPTIONS = ("LLAMAFILE", "REPACK")
-"""What a library tells of itself beside the CPU's features."""
+"""Build options that a library lists among the CPU features."""
 _LIBRARY = "libggml-cpu"
-"""What the names of libraries for one kind of CPU begin with."""
+"""Prefix of the libraries that are built for one kind of CPU."""
 
 
 class EngineSection(Struct, frozen=True, kw_only=True):
-    """The section's sentences and tables; `why` is empty where no forward of ours was measured."""
+    """The section's sentences and tables."""
 
-    ran: tuple[Cell, ...]
-    answer: Grid
+    builds: tuple[Cell, ...]
+    """A sentence per build and file that ran."""
+    boundaries: Grid
     steps: Grid
-    ours: Grid
-    why: str
+    own_forwards: Grid
+    """The project's own forwards of comparable models."""
+    difference: str
+    """Why these differ from the engine's; empty where none was measured."""
 
 
 def engine_section(
@@ -60,73 +63,76 @@ def engine_section(
     frames
         A platform's tables by name: boundaries, latency, predictions and engine_steps among them.
     takes
-        The platform's, with what engines had loaded.
+        The platform's takes, whose events EngineLoaded are read.
     """
-    at = frames["boundaries"].filter("newest", epsilon=epsilon)
-    engines = at.filter(module=ENGINE.name)
+    boundaries = frames["boundaries"].filter("newest", epsilon=epsilon)
+    engines = boundaries.filter(module=ENGINE.name)
     if engines.is_empty():
         return None
     latency = frames["latency"].filter("newest")
-    own = beside(at.filter(module=MODEL.name), engines)
-    named = {tuple(row[name] for name in _TAKE) for row in engines.to_dicts()}
+    own = comparable_models(boundaries.filter(module=MODEL.name), engines)
+    take_names = {tuple(row[name] for name in _TAKE) for row in engines.to_dicts()}
     loaded = [
         event
         for take in takes
-        if (take.name.stream, take.name.take, take.name.plan8) in named
+        if (take.name.stream, take.name.take, take.name.plan8) in take_names
         for event in take.events_of(EngineLoaded)
     ]
     predictions = frames["predictions"].filter(epsilon=epsilon, module=ENGINE.name)
     return EngineSection(
-        ran=ran(loaded, engines),
-        answer=answer(engines, latency, predictions),
+        builds=build_sentences(loaded, engines),
+        boundaries=engine_boundaries(engines, latency, predictions),
         steps=steps(frames["engine_steps"].filter("newest")),
-        ours=_ours(own, latency),
-        why=why(own, engines, loaded),
+        own_forwards=_own_forwards(own, latency),
+        difference=difference_sentence(own, engines, loaded),
     )
 
 
-def ran(loaded: Sequence[Event], engines: pl.DataFrame) -> tuple[Cell, ...]:
-    """Return a sentence for each build and file that ran: weights, threads and CPU features."""
+def build_sentences(loaded: Sequence[Event], engines: pl.DataFrame) -> tuple[Cell, ...]:
+    """Return a sentence per build and file that ran: weights, threads and CPU features."""
     sentences = {}
     for event in loaded:
         data: EngineLoaded = event.data
         build = (data.engine, data.release, data.file_type, data.repack)
-        mine = engines.filter(model=data.model, **dict(zip(_BUILD, build, strict=True)))
-        threads = [str(many) for many in mine["threads"].unique().sort()]
-        order = "free to be repacked" if data.repack else "in the file's own order"
+        settings = engines.filter(model=data.model, **dict(zip(_BUILD, build, strict=True)))
+        threads = [str(count) for count in settings["threads"].unique().sort()]
+        layout = "repacked where the release does" if data.repack else "in the file's layout"
         libraries = [name for name in data.library_sha256 if name.startswith(_LIBRARY)]
-        chose = f"; it chose {', '.join(libraries)}" if libraries else ""
+        library_text = f"; it loaded {', '.join(libraries)}" if libraries else ""
         text = (
             f"{data.engine} {data.release} ({data.package}) ran {data.model}, "
             f"{data.weights_bytes * MB_PER_GB / BYTES_PER_GB:.1f} MB of {data.file_type} weights "
-            f"(SHA-256 {data.weights_sha256[:12]}), {order}, on {' and on '.join(threads)} "
-            f"thread{'s' if threads != ['1'] else ''}{chose}, with {', '.join(features(data))}."
+            f"(SHA-256 {data.weights_sha256[:12]}), {layout}, on {' and on '.join(threads)} "
+            f"thread{'s' if threads != ['1'] else ''}{library_text}, "
+            f"with {', '.join(features(data))}."
         )
         sentences[text] = cell(text, event.event_id)
     return tuple(sentences.values())
 
 
 def features(loaded: EngineLoaded) -> list[str]:
-    """Return the features of the CPU that a library says it has, else what it says of itself."""
-    held = [name for name in loaded_features(loaded.system_info) if name not in _OPTIONS]
-    told = [part for part in loaded.system_info.split(" | ") if ": " in part]
-    return held or told or ["no features that it tells"]
+    """Return the CPU features that a library reports, else its other reported properties."""
+    known = [name for name in loaded_features(loaded.system_info) if name not in _OPTIONS]
+    numbers = [part for part in loaded.system_info.split(" | ") if ": " in part]
+    return known or numbers or ["no reported features"]
 
 
-def answer(engines: pl.DataFrame, latency: pl.DataFrame, predictions: pl.DataFrame) -> Grid:
-    """Return N_max, T(1) and ratios of each setting, with each predictor that answers any.
+def engine_boundaries(
+    engines: pl.DataFrame, latency: pl.DataFrame, predictions: pl.DataFrame
+) -> Grid:
+    """Return N_max, T(1), ratios, and the predictions of each predictor that answers any setting.
 
     Parameters
     ----------
     engines
         Newest boundaries of engines at a tolerance.
     latency
-        Newest rows of that table.
+        Newest rows of the table `latency`.
     predictions
-        Rows of that table of engines at the same tolerance.
+        Predictions for engines at the same tolerance.
     """
-    said = predictions.filter(pl.col("n_max").is_not_null() | pl.col("unbounded"))
-    ways = said.select("predictor", "basis").unique().sort(pl.all()).rows()
+    answered = predictions.filter(pl.col("n_max").is_not_null() | pl.col("unbounded"))
+    predictors = answered.select("predictor", "basis").unique().sort(pl.all()).rows()
     columns: dict[str, Column] = {
         "model": "model",
         "engine": lambda row: f"{row['backend']} {row['release']}",
@@ -135,10 +141,10 @@ def answer(engines: pl.DataFrame, latency: pl.DataFrame, predictions: pl.DataFra
         **_symbols("threads", "batch", "context"),
         **_measured(latency),
         **{
-            ", ".join(words(part) for part in way if part): predicted(
-                predictions, way, "setting_key"
+            ", ".join(words(part) for part in predictor if part): predicted(
+                predictions, predictor, "setting_key"
             )
-            for way in ways
+            for predictor in predictors
         },
     }
     order = ("model", "backend", "release", "file_type", "repack", "threads", "context", "batch")
@@ -150,21 +156,23 @@ def _symbols(*names: str) -> dict[str, Column]:
 
 
 def _measured(latency: pl.DataFrame) -> dict[str, Column]:
-    """Return the columns of what was measured: the boundary, T(1) and ratios."""
+    """Return the columns of measured values: the boundary, T(1) and ratios."""
     points = {(*(row[name] for name in _CURVE), row["n"]): row for row in latency.to_dicts()}
 
-    def at(n: int, row: Row) -> Row | None:
+    def point(n: int, row: Row) -> Row | None:
         return points.get((*(row[name] for name in _CURVE), n))
 
     def ratio(n: int, row: Row) -> Cell | None:
-        point, one = at(n, row), at(1, row)
-        if point is None or one is None or one["baseline"] != 1:
+        measured, single = point(n, row), point(1, row)
+        if measured is None or single is None or single["baseline"] != 1:
             return None
-        return cell(f"{point['ratio']:.2f}", point["row_id"])
+        return cell(f"{measured['ratio']:.2f}", measured["row_id"])
 
     def first(row: Row) -> Cell | None:
-        point = at(1, row)
-        return cell(f"{point['latency_us'] / 1000:.3f}", point["row_id"]) if point else None
+        single = point(1, row)
+        if single is None:
+            return None
+        return cell(f"{single['latency_us'] / US_PER_MS:.3f}", single["row_id"])
 
     return {
         "N_max": backed(n_max),
@@ -176,22 +184,22 @@ def _measured(latency: pl.DataFrame) -> dict[str, Column]:
 
 
 def steps(rows: pl.DataFrame) -> Grid:
-    """Return the rules that change an engine's passes, each with all its numbers of rows.
+    """Return the rules that change the passes over an engine's weights, with the numbers of rows.
 
     Parameters
     ----------
     rows
-        Newest rows of the table `engine_steps`; settings that agree are told once.
+        Newest rows of the table `engine_steps`; equal rows of several settings are merged.
     """
-    place = ("type", "parts", "path", "rule", "file", "lines", "refusal")
+    rule_fields = ("type", "parts", "path", "rule", "file", "lines", "refusal")
     by_threads: dict[tuple[Any, ...], dict[int | None, Row]] = defaultdict(dict)
     for row in rows.sort("rows", "setting_key").to_dicts():
-        key = tuple(row[name] for name in (*_BUILD, *place, "threads"))
+        key = tuple(row[name] for name in (*_BUILD, *rule_fields, "threads"))
         by_threads[key].setdefault(row["rows"], row)
     merged: dict[tuple[Any, ...], Row] = {}
-    for key, at in by_threads.items():
-        known = {**next(iter(at.values())), "at": tuple(at), "by": []}
-        merged.setdefault((*key[:-1], *at), known)["by"].append(key[-1])
+    for key, rows_at in by_threads.items():
+        merged_row = {**next(iter(rows_at.values())), "at": tuple(rows_at), "by": []}
+        merged.setdefault((*key[:-1], *rows_at), merged_row)["by"].append(key[-1])
     columns: dict[str, Column] = {
         "engine": lambda row: f"{row['backend']} {row['release']}",
         "file": "file_type",
@@ -200,8 +208,8 @@ def steps(rows: pl.DataFrame) -> Grid:
         "weights": "type",
         "matrices": "parts",
         "from rows b N": backed(lambda row: row["rows"] or "-"),
-        "passes there": backed(_passes),
-        "and at": lambda row: spans(row["at"][1:]) or None,
+        "passes there": backed(_passes_text),
+        "and at": lambda row: number_runs(row["at"][1:]) or None,
         "way": "path",
         "rule": lambda row: row["rule"] or row["refusal"],
         "source": lambda row: row["file"] and f"{row['file']}:{row['lines']}",
@@ -216,14 +224,14 @@ def steps(rows: pl.DataFrame) -> Grid:
     return grid(ordered, columns)
 
 
-def _passes(row: Row) -> str:
+def _passes_text(row: Row) -> str:
     if row["rows"] is None:
         return "-"
     return f"{row['passes_before']} to {row['passes']}"
 
 
-def spans(numbers: Sequence[int | None]) -> str:
-    """Return rising numbers as text, those that follow each other as their ends."""
+def number_runs(numbers: Sequence[int | None]) -> str:
+    """Return rising numbers as text, with runs of consecutive numbers as ranges."""
     runs: list[list[int]] = []
     for number in numbers:
         if number is None:
@@ -235,19 +243,19 @@ def spans(numbers: Sequence[int | None]) -> str:
     return ", ".join(" to ".join(map(str, run)) for run in runs)
 
 
-def beside(models: pl.DataFrame, engines: pl.DataFrame) -> pl.DataFrame:
-    """Return the boundaries of our own forwards that stand beside an engine's.
+def comparable_models(models: pl.DataFrame, engines: pl.DataFrame) -> pl.DataFrame:
+    """Return the boundaries of the project's own forwards to compare with an engine's.
 
-    Those of the same model, else of other ones; of these the engine's batch sizes, where there are.
+    Those of the same model, else those at the engine's batch sizes, else all.
     """
-    for same in ("model", "batch"):
-        found = models.filter(pl.col(same).is_in(engines[same].unique().implode()))
-        if not found.is_empty():
-            return found
+    for field in ("model", "batch"):
+        matching = models.filter(pl.col(field).is_in(engines[field].unique().implode()))
+        if not matching.is_empty():
+            return matching
     return models
 
 
-def _ours(own: pl.DataFrame, latency: pl.DataFrame) -> Grid:
+def _own_forwards(own: pl.DataFrame, latency: pl.DataFrame) -> Grid:
     columns: dict[str, Column] = {
         "model": "model",
         "run by": "backend",
@@ -258,17 +266,17 @@ def _ours(own: pl.DataFrame, latency: pl.DataFrame) -> Grid:
     return grid(own.sort("model", "routing", "top_k", "context", "batch").to_dicts(), columns)
 
 
-def why(own: pl.DataFrame, engines: pl.DataFrame, loaded: Sequence[Event]) -> str:
-    """Return in a sentence why our own forwards differ from the engine's, empty without any."""
+def difference_sentence(own: pl.DataFrame, engines: pl.DataFrame, loaded: Sequence[Event]) -> str:
+    """Return a sentence on why the project's own forwards differ from the engine's."""
     if own.is_empty() or not loaded:
         return ""
-    ours = own.select(pl.col("weights").fill_null(pl.col("dtype"))).to_series().unique().sort()
+    formats = own.select(pl.col("weights").fill_null(pl.col("dtype"))).to_series().unique().sort()
     types = sorted({matrix.type for event in loaded for matrix in event.data.matrices})
-    same = set(own["model"]) <= set(engines["model"])
-    subject = "Ours, of the same model," if same else "Ours, of other models,"
+    same_model = set(own["model"]) <= set(engines["model"])
+    subject = "Own forwards of the same model" if same_model else "Own forwards of other models"
     return (
-        f"{subject} keep weights in {' and '.join(ours)} and multiply with torch's kernels "
+        f"{subject} keep weights in {' and '.join(formats)} and multiply with torch's kernels "
         f"({', '.join(own['backend'].unique().sort())}); the engine keeps them in "
-        f"{' and '.join(types)} and multiplies with its own, so that the bytes that are read at "
-        "N = 1, the work of widening them, and the rows of a pass over them differ."
+        f"{' and '.join(types)} and multiplies with its own kernels. So the bytes that are read at "
+        "N = 1, the work to widen them, and the rows per pass over them differ."
     )

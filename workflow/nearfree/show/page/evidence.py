@@ -1,4 +1,4 @@
-"""The evidence of the page's numbers: runs of sealed takes, raw samples, entries of the config."""
+"""Evidence of the page's numbers: runs of sealed takes, raw samples, entries of the config."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,8 +11,8 @@ from nearfree.log.events import LatencyMeasured, RunFinished, RunStarted
 from nearfree.log.evidence import Take
 from nearfree.show.page.inline import Block, block
 
-MOST_SAMPLES = 2_000_000
-"""Characters of raw samples that a page may hold; the log has the others."""
+MAX_SAMPLE_CHARACTERS = 2_000_000
+"""Most characters of raw samples in a page; the log has the rest."""
 
 
 class Run(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Run(Struct, frozen=True):
     outcome: str
     seconds: str
     jobs: tuple[str, ...]
-    """The batch jobs that its attempts ran in, oldest first; none where there was no scheduler."""
+    """The batch jobs of its attempts, oldest first; none without a scheduler."""
 
 
 def anchor(identifier: str) -> str:
@@ -56,7 +56,7 @@ def runs(takes: Iterable[Take]) -> list[Run]:
 
 
 def jobs(started: Iterable[RunStarted]) -> Iterator[str]:
-    """Yield the batch job of each attempt that had one."""
+    """Yield a description of the batch job of each attempt that had one."""
     for run in started:
         job = run.scheduler
         if job is None:
@@ -77,10 +77,10 @@ def run_records(takes: Iterable[Take]) -> dict[str, dict[str, Any]]:
     """Return the recorded facts of each sealed take's run, by the take's name."""
     records = {}
     for take in takes:
-        kept = structs.asdict(take.started.data)
+        record = structs.asdict(take.started.data)
         for name in ("plan", "attempt", "scheduler"):
-            del kept[name]
-        records[str(take.name)] = kept | {
+            del record[name]
+        records[str(take.name)] = record | {
             "time": take.started.time,
             "outcome": take.seal.outcome,
             "wall_s": take.events_of(RunFinished)[-1].data.wall_s,
@@ -94,20 +94,20 @@ def run_records(takes: Iterable[Take]) -> dict[str, dict[str, Any]]:
 
 
 def sample_blocks(takes: Iterable[Take]) -> Iterator[Block]:
-    """Yield the raw samples of takes as blocks, as long as there is room for them."""
-    room = MOST_SAMPLES
+    """Yield the raw samples of takes as blocks, up to MAX_SAMPLE_CHARACTERS in total."""
+    room = MAX_SAMPLE_CHARACTERS
     for take in takes:
         visits: dict[str, dict[str, list[Any]]] = {}
         for event in take.events_of(LatencyMeasured):
-            kept = visits.setdefault(event.source, {name: [] for name in ("line", *_VISIT)})
-            kept["line"].append(int(event.id))
+            columns = visits.setdefault(event.source, {name: [] for name in ("line", *_VISIT)})
+            columns["line"].append(int(event.id))
             for name in _VISIT:
-                kept[name].append(getattr(event.data, name))
+                columns[name].append(getattr(event.data, name))
         if visits:
-            made = block(f"samples:{take.name}", visits)
-            room -= len(made.text)
+            samples = block(f"samples:{take.name}", visits)
+            room -= len(samples.text)
             if room >= 0:
-                yield made
+                yield samples
 
 
 _VISIT = ("n", "baseline", "round", "order", "wall_us", "process_us", "dirty", "cache", "timer",
@@ -117,7 +117,7 @@ _VISIT = ("n", "baseline", "round", "order", "wall_us", "process_us", "dirty", "
 def config_entries(
     datasheets: Mapping[str, Platform], model_files: Iterable[str]
 ) -> dict[str, dict[str, str]]:
-    """Return the sources of datasheets and model files, by the id that rows name them by."""
+    """Return the sources of datasheets and model files, by their ids in rows."""
     sheets = {config_id(name, sheet): dict(sheet.sources) for name, sheet in datasheets.items()}
     meaning = "a Hugging Face config file, with the digest of the shape that is read from it"
     return sheets | {file: {"model file": meaning} for file in model_files}

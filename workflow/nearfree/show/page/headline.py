@@ -1,4 +1,4 @@
-"""The first screen: this machine's boundaries, and how often each predictor was right."""
+"""The first screen: this machine's boundaries, and each predictor's share of hits."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from nearfree.core.setting import FIELDS, MODULES, STORED
 from nearfree.show.page.models import SETTING
 from nearfree.show.page.sections import Cell, Row, cell, from_one, interval, n_max
 
-_SHOWN = ("idle_compute", "principle", "principle_resolved", "work_model")
-_ABOUT = ("backend", "moe", "dtype", *STORED)
-_OF_ENGINE = ("backend", "release", "file_type")
-"""An engine's weights have formats of their own: the element type is that of what comes out."""
-_FACTS = ("datasheet", "probed_gemm", "probed_stream")
-"""Which hardware facts count for the first screen: the first of these that there is."""
-_FIELDS = ordered(
+SHOWN_PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model")
+DESCRIPTION_FIELDS = ("backend", "moe", "dtype", *STORED)
+ENGINE_FIELDS = ("backend", "release", "file_type")
+"""Fields that describe an engine: the format of its weights is its file type, not the dtype."""
+FACTS_PREFERENCE = ("datasheet", "probed_gemm", "probed_stream")
+"""Origins of hardware facts: the first screen uses the first one that is available."""
+SETTING_FIELDS = ordered(
     (*AXES, *(name for name, field in FIELDS.items() if field.role in ("shape", "call"))), "routing"
 )
 
@@ -40,22 +40,22 @@ class Line(Struct, frozen=True):
 
 
 class Hits(Struct, frozen=True):
-    """How often a predictor was right about one module: the share, and of how many settings."""
+    """A predictor's hits on one module: their share, and their number among the settings."""
 
     share: Cell
-    of: str = ""
+    count: str = ""
     per_cent: int = 0
 
 
 class Score(Struct, frozen=True):
-    """How often a predictor was right, by module."""
+    """A predictor's hits by module."""
 
     predictor: str
     hits: tuple[Hits, ...]
 
 
-class Scored(Struct, frozen=True):
-    """The scores of predictors on one platform's boundaries."""
+class PlatformScores(Struct, frozen=True):
+    """The hits of predictors on one platform's boundaries."""
 
     platform: str
     about: str
@@ -64,32 +64,35 @@ class Scored(Struct, frozen=True):
 
 
 def answers(boundaries: pl.DataFrame, composition: pl.DataFrame, epsilon: float) -> list[Line]:
-    """Return N_max of every module that was measured for itself, and of every model."""
-    several = pl.col("module").n_unique().over("stream") > 1
-    at = boundaries.filter("newest", pl.col("epsilon") == epsilon).filter(~several)
-    known = composition.filter(epsilon=epsilon).drop_nulls("measured_limiter")
-    limiters = dict(known.select(pl.concat_str("stream", "setting_key"), "measured_limiter").rows())
+    """Return N_max of every module that was measured in isolation, and of every model."""
+    several_modules = pl.col("module").n_unique().over("stream") > 1
+    newest = boundaries.filter("newest", pl.col("epsilon") == epsilon).filter(~several_modules)
+    limiting = composition.filter(epsilon=epsilon).drop_nulls("measured_limiter")
+    setting = pl.concat_str("stream", "setting_key")
+    limiters = dict(limiting.select(setting, "measured_limiter").rows())
     lines: dict[tuple[str, str], list[Row]] = {}
-    for row in at.sort("module", "model", "backend", "stream", *SETTING[1:]).to_dicts():
+    for row in newest.sort("module", "model", "backend", "stream", *SETTING[1:]).to_dicts():
         lines.setdefault(_line(row), []).append(row)
     return [Line(*name, tuple(_chips(rows, limiters))) for name, rows in lines.items()]
 
 
 def _line(row: Row) -> tuple[str, str]:
-    about = label(row, _OF_ENGINE if row["module"] == "engine" else _ABOUT, "short")
+    about = label(row, ENGINE_FIELDS if row["module"] == "engine" else DESCRIPTION_FIELDS, "short")
     return (row["model"] or row["module"].replace("_", " "), about)
 
 
 def _chips(rows: list[Row], limiters: dict[str, str]) -> Iterator[Chip]:
-    """Yield a line's settings, each named by the fields in which they differ.
+    """Yield a line's settings, each labelled with the fields in which they differ.
 
-    The study is named where several hold one setting.
+    The label has the study where several studies hold the same setting.
     """
-    known = [name for name in _FIELDS if any(row[name] is not None for row in rows)]
-    telling = [name for name in known if len({row[name] for row in rows}) > 1] or known[:1]
+    set_fields = [name for name in SETTING_FIELDS if any(row[name] is not None for row in rows)]
+    differing = [name for name in set_fields if len({row[name] for row in rows}) > 1] or set_fields[
+        :1
+    ]
     studies = Counter(key for key, _ in {(row["setting_key"], row["stream"]) for row in rows})
     for row in rows:
-        fields = [*telling, "stream"] if studies[row["setting_key"]] > 1 else telling
+        fields = [*differing, "stream"] if studies[row["setting_key"]] > 1 else differing
         yield _chip(label(row, fields, "short"), row, limiters)
 
 
@@ -114,44 +117,47 @@ def _notes(row: Row) -> Iterator[str]:
             yield f"from N = 1: {single}"
 
 
-def predictors(scores: pl.DataFrame, epsilon: float) -> list[Scored]:
-    """Return how often predictors were right, by platform and module."""
-    at = scores.filter(epsilon=epsilon).filter(pl.col("basis").is_in(_FACTS))
+def predictors(scores: pl.DataFrame, epsilon: float) -> list[PlatformScores]:
+    """Return the hits of predictors by platform and module."""
+    chosen = scores.filter(epsilon=epsilon).filter(pl.col("basis").is_in(FACTS_PREFERENCE))
     scored = []
-    for part in at.sort("platform", "origin").partition_by("platform", "origin"):
-        basis = next(name for name in _FACTS if name in part["basis"])
-        first = part.row(0, named=True)
+    for group in chosen.sort("platform", "origin").partition_by("platform", "origin"):
+        basis = next(name for name in FACTS_PREFERENCE if name in group["basis"])
+        first = group.row(0, named=True)
         about = f"{first['origin']}; rho {basis.replace('_', ' ')}"
-        scored.append(_scored(first["platform"], about, part.filter(basis=basis)))
+        scored.append(_platform_scores(first["platform"], about, group.filter(basis=basis)))
     return scored
 
 
-def unseen(accuracy: pl.DataFrame) -> list[Scored]:
-    """Return how often predictors were right on GPUs that nothing was calibrated on.
+def unseen(accuracy: pl.DataFrame) -> list[PlatformScores]:
+    """Return the hits of predictors on GPUs that no constant was calibrated on.
 
     Parameters
     ----------
     accuracy
-        Rows of that table by module, none where no curves were imported.
+        Rows of the table `accuracy` by module, none where no curves were imported.
     """
     rows = accuracy.filter(~pl.col("seen"))
-    return [] if rows.is_empty() else [_scored("unseen GPUs", "imported curves", rows)]
+    return [] if rows.is_empty() else [_platform_scores("unseen GPUs", "imported curves", rows)]
 
 
-def _scored(platform: str, about: str, rows: pl.DataFrame) -> Scored:
+def _platform_scores(platform: str, about: str, rows: pl.DataFrame) -> PlatformScores:
     by_column = {(row["predictor"], _column(row)): row for row in rows.to_dicts()}
-    place = {str(module): place for place, module in enumerate(MODULES)}
-    columns = sorted({_column(row) for row in rows.to_dicts()}, key=lambda c: (place[c[0]], c[1]))
+    order = {str(module): index for index, module in enumerate(MODULES)}
+    columns = sorted(
+        {_column(row) for row in rows.to_dicts()},
+        key=lambda column: (order[column[0]], column[1]),
+    )
     lines = (
         Score(
             predictor.replace("_", " "),
-            tuple(_hits(by_column.get((predictor, c))) for c in columns),
+            tuple(_hits(by_column.get((predictor, column))) for column in columns),
         )
-        for predictor in _SHOWN
-        if any((predictor, c) in by_column for c in columns)
+        for predictor in SHOWN_PREDICTORS
+        if any((predictor, column) in by_column for column in columns)
     )
     names = tuple(" ".join(filter(None, column)).replace("_", " ") for column in columns)
-    return Scored(platform, about, names, tuple(lines))
+    return PlatformScores(platform, about, names, tuple(lines))
 
 
 def _column(row: Row) -> tuple[str, str]:

@@ -1,7 +1,7 @@
-"""What the page holds inside: tables as compressed blocks, its own script and its style.
+"""The embedded parts of the page: tables as compressed blocks, the script and the style.
 
-A browser unpacks a block of JSON when the reader first needs it. The page's policy names script and
-style by their hashes.
+The script inflates a block of JSON when it is first needed. The page's content security policy
+names script and style by their hashes.
 """
 
 import base64
@@ -23,44 +23,45 @@ from nearfree.derive.tables.schema import Table
 from nearfree.show.text.forecast import BELOW_10, ROUNDING
 
 FORMATS = {"weights": "weights", "dtype": "products with", "kv_dtype": "cache"}
-"""The fields that name a deployment's formats, and what stands before each."""
+"""The fields of a deployment's formats, and the words in front of each."""
 _FORMULA_FIELDS = ("predictor", "module", "composition", "origin")
-"""What decides between formulas of one table."""
+"""Columns that select among the formulas of a table."""
 _FOLDER = Path(__file__).parent / "assets"
 _FILES = (
     *("data.js", "words.js", "events.js", "origins.js", "panel.js"),
     *("chart.js", "answers.js", "predicted.js", "observed.js", "explorer.js", "start.js"),
 )
-"""By idea, in the order in which they use each other."""
+"""The script's files, each before those that use it."""
 
 
 class Block(Struct, frozen=True):
-    """One block: the id of its element, and its text, which holds no markup."""
+    """A block: the name of its element, and its text, which contains no markup."""
 
     name: str
     text: str
 
 
 def block(name: str, data: object) -> Block:
-    """Return data as a block: the same bytes for the same data."""
+    """Return data as a block; equal data give equal bytes."""
     raw = data if isinstance(data, bytes) else json.encode(data)
     return Block(name, base64.b64encode(gzip.compress(raw, 9, mtime=0)).decode())
 
 
 def packed(table: Table, frame: pl.DataFrame) -> dict[str, object]:
-    """Return a table by columns, each value written once where that is shorter.
+    """Return a table by columns, with a dictionary encoding where that is shorter.
 
-    The ids of rows lack the table's name; each row holds its formula's place in one list.
+    The ids of rows omit the table's name; `formula` has the index of each row's formula.
     """
     formulas: dict[tuple[str, ...], int] = {}
     fields = [name for name in _FORMULA_FIELDS if name in frame.columns]
     formula_of: dict[tuple[object, ...], int] = {}
-    places = []
+    formula_indices = []
     for key in frame.select(fields).rows() if fields else [()] * frame.height:
         if key not in formula_of:
-            made = table.formula_of(dict(zip(fields, key, strict=True)))
-            formula_of[key] = formulas.setdefault((made.text, made.paper, made.code), len(formulas))
-        places.append(formula_of[key])
+            formula = table.formula_of(dict(zip(fields, key, strict=True)))
+            text = (formula.text, formula.paper, formula.code)
+            formula_of[key] = formulas.setdefault(text, len(formulas))
+        formula_indices.append(formula_of[key])
     return {
         "table": table.name,
         "about": table.row,
@@ -71,7 +72,7 @@ def packed(table: Table, frame: pl.DataFrame) -> dict[str, object]:
         "from": _lists(frame["from_ids"]),
         "formulas": list(formulas),
         "beside": table.beside,
-        "formula": places,
+        "formula": formula_indices,
     }
 
 
@@ -79,40 +80,41 @@ def _column(values: pl.Series) -> Mapping[str, object]:
     plain = values.to_list()
     if values.dtype == IDS or isinstance(values.dtype, pl.List):
         return {"plain": plain}
-    places: dict[object, int] = {}
-    codes = [places.setdefault(value, len(places)) for value in plain]
-    if len(places) == 1:
+    index_of_value: dict[object, int] = {}
+    codes = [index_of_value.setdefault(value, len(index_of_value)) for value in plain]
+    if len(index_of_value) == 1:
         return {"same": plain[0]}
-    if 2 * len(places) < len(plain):
-        return {"values": list(places), "codes": codes}
+    if 2 * len(index_of_value) < len(plain):
+        return {"values": list(index_of_value), "codes": codes}
     return {"plain": plain}
 
 
 def _lists(ids: pl.Series) -> Mapping[str, object]:
-    places: dict[str, int] = {}
+    index_of_id: dict[str, int] = {}
     codes = [
-        [places.setdefault(identifier, len(places)) for identifier in row] for row in ids.to_list()
+        [index_of_id.setdefault(identifier, len(index_of_id)) for identifier in row]
+        for row in ids.to_list()
     ]
-    return {"values": list(places), "codes": codes}
+    return {"values": list(index_of_id), "codes": codes}
 
 
 class Inline(Struct, frozen=True):
-    """The text of a script or style, and its name in the page's policy."""
+    """The text of a script or style, and its hash in the content security policy."""
 
     text: Markup
     source: str
 
 
 def facts() -> dict[str, object]:
-    """Return the data of settings and deployments that the script uses, by its constants' names.
+    """Return the constants of the script by name.
 
-    `FIELDS` are the fields of a setting; by `CHOICES` the explorer narrows measured rows, and by
-    `CONDITION` those of deployments, whose formats are `FORMATS`: by their entry last, which tells
-    apart those that differ in nothing else. `LARGEST` is the largest N that their predictions look
-    at; by `ROUNDING` and `BELOW_10` a boundary is said as `nearfree predict` prints it.
+    `FIELDS` are the fields of a setting. The explorer filters measured rows by `CHOICES`, and
+    deployments by `CONDITION`, whose last column, the entry, separates deployments that are equal
+    in all others. `FORMATS` are the formats of a deployment. `LARGEST` is the largest N of
+    predictions; `ROUNDING` and `BELOW_10` round a boundary as `nearfree predict` does.
     """
     axes = ordered(AXES, "routing", "top_k", "context")
-    first = ("platform", "module", "model", "backend", "moe", "stream", "dtype", *axes)
+    leading = ("platform", "module", "model", "backend", "moe", "stream", "dtype", *axes)
     return {
         "FIELDS": {
             name: {
@@ -123,7 +125,7 @@ def facts() -> dict[str, object]:
             }
             for name, field in FIELDS.items()
         },
-        "CHOICES": (*ordered(FIELDS, *first), "setting_key", "epsilon"),
+        "CHOICES": (*ordered(FIELDS, *leading), "setting_key", "epsilon"),
         "CONDITION": [*(name for name in CONDITION if name != "deployment"), "deployment"],
         "FORMATS": FORMATS,
         "LARGEST": LARGEST,
@@ -146,4 +148,4 @@ def style() -> Inline:
 
 def _inline(text: str) -> Inline:
     digest = base64.b64encode(sha256(text.encode()).digest()).decode()
-    return Inline(Markup(text), f"'sha256-{digest}'")  # noqa: S704 (our own files)
+    return Inline(Markup(text), f"'sha256-{digest}'")  # noqa: S704 (files of this package)

@@ -24,31 +24,31 @@ CURVE = ["platform", "stream", "setting_key"]
 SETTING = ("model", *ordered(AXES, "batch", "context", "routing"))
 """The columns in which a model's settings differ."""
 ORDER = ("model", *NESTED, "setting_key")
-_WAY = ("predictor", "basis")
+_PREDICTOR_KEY = ("predictor", "basis")
 _MINIMUM = "modules_minimum"
-"""The predictor that is explained where it misses."""
+"""The predictor whose misses the section explains."""
 
 
-def measured(boundaries: pl.DataFrame, composition: pl.DataFrame) -> Grid:
-    """Return each model's boundary, the module that grew most, and each prediction.
+def measured_boundaries(boundaries: pl.DataFrame, composition: pl.DataFrame) -> Grid:
+    """Return each model's boundary, the module whose time grew most, and the predictions.
 
     A predictor that refuses every setting has no column.
 
     Parameters
     ----------
     boundaries
-        Newest rows of that table of measured models at one tolerance.
+        Newest boundaries of measured models at one tolerance.
     composition
-        Rows of that table at the same tolerance.
+        Rows of the table `composition` at the same tolerance.
     """
     predictions: dict[tuple[str, ...], dict[tuple[str, str | None], Row]] = {}
     for row in composition.to_dicts():
         key = tuple(row[name] for name in CURVE)
         predictions.setdefault(key, {})[row["predictor"], row["basis"]] = row
     answered = composition.drop_nulls("predicted")
-    answering = answered.select(_WAY).unique().sort(rank(), *_WAY).rows()
+    answering_keys = answered.select(_PREDICTOR_KEY).unique().sort(rank(), *_PREDICTOR_KEY).rows()
     rows = [
-        row | {"by_way": predictions.get(tuple(row[name] for name in CURVE), {})}
+        row | {"by_predictor": predictions.get(tuple(row[name] for name in CURVE), {})}
         for row in boundaries.sort(ORDER).with_columns(_study()).to_dicts()
     ]
     columns: dict[str, Column] = {
@@ -57,120 +57,126 @@ def measured(boundaries: pl.DataFrame, composition: pl.DataFrame) -> Grid:
         "N_max": backed(n_max),
         "interval": backed(interval),
         "verdict": "verdict",
-        "grew most, part of the growth": lambda row: _grew(
-            next(iter(row["by_way"].values()), None)
+        "grew most, part of the growth": lambda row: _growth_cell(
+            next(iter(row["by_predictor"].values()), None)
         ),
-        **{_named(*way): partial(_prediction, way) for way in answering},
+        **{_predictor_name(*key): partial(_prediction, key) for key in answering_keys},
     }
     return grid(rows, columns)
 
 
-def ways(scores: pl.DataFrame) -> Grid:
-    """Return how often each predictor answered and was right about models.
+def predictor_scores(scores: pl.DataFrame) -> Grid:
+    """Return each predictor's counts of answers, hits and matching limiters on models.
 
     Parameters
     ----------
     scores
-        Rows of that table of models, of one platform, at one tolerance.
+        Rows of the table `scores` for models, of one platform, at one tolerance.
     """
     columns: dict[str, Column] = {
-        "predictor": lambda row: _named(row["predictor"], row["basis"]),
+        "predictor": lambda row: _predictor_name(row["predictor"], row["basis"]),
         "settings": backed("settings"),
         "answered": backed(lambda row: f"{row['answered']} of {row['settings']}"),
         "hits": backed(lambda row: f"{row['hits']} of {row['settings']}"),
         "within the interval": backed(lambda row: f"{row['within']} of {row['settings']}"),
-        "widest interval": backed(_widest),
+        "widest interval": backed(_widest_interval),
         "same limiter": backed(lambda row: f"{row['same_limiter']} of {row['limiters']}"),
         "foretold": backed(lambda row: f"{row['foretold']} of {row['settings']}"),
     }
-    return grid(scores.sort(rank(), *_WAY).to_dicts(), columns)
+    return grid(scores.sort(rank(), *_PREDICTOR_KEY).to_dicts(), columns)
 
 
-def _widest(row: Row) -> str:
+def _widest_interval(row: Row) -> str:
     return "-" if row["measured_width"] is None else f"x{row['measured_width']:.2f}"
 
 
-def number(value: float) -> str:
-    """Return a number of positions: whole where it is."""
+def position_text(value: float) -> str:
+    """Return a number of positions as text, without decimals where it is whole."""
     return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
 
 
 def _study() -> pl.Expr:
-    """Return a row's model, with its study where several are of one model."""
-    several = pl.col("stream").n_unique().over("model") > 1
-    named = pl.format("{} ({})", "model", "stream")
-    return pl.when(several).then(named).otherwise("model").alias("model")
+    """Return the name of a row's model, with its study where a model has several studies."""
+    several_studies = pl.col("stream").n_unique().over("model") > 1
+    with_study = pl.format("{} ({})", "model", "stream")
+    return pl.when(several_studies).then(with_study).otherwise("model").alias("model")
 
 
-def _named(predictor: str, basis: str | None) -> str:
+def _predictor_name(predictor: str, basis: str | None) -> str:
     parts: Sequence[str] = (predictor, basis) if basis else (predictor,)
     return ", ".join(part.replace("_", " ") for part in parts)
 
 
-def _grew(row: Row | None) -> Cell:
+def _growth_cell(row: Row | None) -> Cell:
     if row is None or row["measured_limiter"] is None:
         return Cell("-")
     growth = row["measured_growth"]
-    part = "" if growth is None else f", {growth:.0%}"
-    return cell(f"{row['measured_limiter']}{part}", row["row_id"])
+    share = "" if growth is None else f", {growth:.0%}"
+    return cell(f"{row['measured_limiter']}{share}", row["row_id"])
 
 
-def _prediction(way: tuple[str, str | None], setting: Row) -> Cell:
-    row = setting["by_way"].get(way)
+def _prediction(key: tuple[str, str | None], setting: Row) -> Cell:
+    row = setting["by_predictor"].get(key)
     if row is None:
         return Cell("-")
     if row["predicted"] is None and not row["unbounded"]:
         return cell("refused", row["row_id"])
     mark = "hit" if row["hit"] else "near" if row["within"] else "miss"
     limiter = f", {row['limiter']}" if row["limiter"] else ""
-    value = "unbounded" if row["unbounded"] else number(row["predicted"])
+    value = "unbounded" if row["unbounded"] else position_text(row["predicted"])
     return cell(f"{value} {mark}{limiter}", row["row_id"])
 
 
-def missed(composition: pl.DataFrame) -> tuple[Cell, ...]:
-    """Return a sentence for each setting at which the minimum of modules' boundaries misses.
+def misses(composition: pl.DataFrame) -> tuple[Cell, ...]:
+    """Return a sentence per setting at which the minimum of the modules' boundaries misses.
 
     Parameters
     ----------
     composition
-        Rows of that table at one tolerance; refusals are left out.
+        Rows of the table `composition` at one tolerance; refusals are left out.
     """
     rows = composition.filter(~pl.col("hit"), predictor=_MINIMUM).drop_nulls("predicted")
     return tuple(cell(_sentence(row), row["row_id"]) for row in rows.sort(ORDER).to_dicts())
 
 
 def _sentence(row: Row) -> str:
-    at = number(row["predicted"])
-    named = f"{label(row, SETTING)}: the minimum names {row['limiter']} at N = {at}"
+    n = position_text(row["predicted"])
+    text = f"{label(row, SETTING)}: the minimum names {row['limiter']} at N = {n}"
     if row["limiter_share"] is not None:
-        named += f", which takes {row['limiter_share']:.0%} of T(N = {row['baseline']})"
-    loosely = " (undecided)" if row["undecided"] else ""
+        text += f", which takes {row['limiter_share']:.0%} of T(N = {row['baseline']})"
+    undecided_note = " (undecided)" if row["undecided"] else ""
     sign = "≥" if row["next_n"] is None else "="
-    return f"{named}; {row['origin']} was N_max {sign} {row['n_max']}{loosely}{_grown(row)}."
+    actual = f"{row['origin']} was N_max {sign} {row['n_max']}{undecided_note}"
+    return f"{text}; {actual}{_growth_clause(row)}."
 
 
-def _grown(row: Row) -> str:
+def _growth_clause(row: Row) -> str:
     if row["measured_limiter"] is None:
         return ""
     name = "the same module" if row["same_limiter"] else row["measured_limiter"]
     growth = row["measured_growth"]
-    part = "" if growth is None else f", by {growth:.0%} of what all grew by"
-    return f", and {name} grew most{part}"
+    share = "" if growth is None else f", by {growth:.0%} of the total growth"
+    return f", and {name} grew most{share}"
 
 
-def beside(time_shares: pl.DataFrame) -> Grid:
-    """Return the shares of T(baseline) of the LM head and of the time between modules, by model."""
-    at = time_shares.filter("newest", pl.col("n") == pl.col("baseline")).sort(*ORDER, "place")
+def uncovered(time_shares: pl.DataFrame) -> Grid:
+    """Return the shares of T(baseline) that the paper's law leaves out, by model.
+
+    These are the LM head and the time between modules.
+    """
+    at_baseline = pl.col("n") == pl.col("baseline")
+    baseline_rows = time_shares.filter("newest", at_baseline).sort(*ORDER, "place")
     rows = []
-    for (model,), group in at.group_by("model", maintain_order=True):
+    for (model,), group in baseline_rows.group_by("model", maintain_order=True):
         cells = []
         for role in (HEAD, BETWEEN):
-            taken = group.filter(role=role).sort("share", maintain_order=True).to_dicts()
-            cells += [_share(row) for row in (taken[0], taken[-1])] if taken else [Cell("-")] * 2
+            role_rows = group.filter(role=role).sort("share", maintain_order=True).to_dicts()
+            ends = (role_rows[0], role_rows[-1]) if role_rows else ()
+            cells += [_share(row) for row in ends] or [Cell("-")] * 2
         rows.append((Cell(str(model)), Cell(str(group["setting_key"].n_unique())), *cells))
-    named = (HEAD, f"{BETWEEN} modules")
-    ends = tuple(f"{name}, {end}" for name in named for end in ("least", "most"))
-    return Grid(("model", "settings", *ends), tuple(rows))
+    roles = (HEAD, f"{BETWEEN} modules")
+    heads = tuple(f"{name}, {end}" for name in roles for end in ("least", "most"))
+    return Grid(("model", "settings", *heads), tuple(rows))
 
 
 def _share(row: Row) -> Cell:
@@ -180,10 +186,10 @@ def _share(row: Row) -> Cell:
 class ModelSection(Struct, frozen=True, kw_only=True):
     """The section's tables and sentences."""
 
-    answer: Grid
-    ways: Grid
-    missed: tuple[Cell, ...]
-    beside: Grid
+    boundaries: Grid
+    predictor_scores: Grid
+    misses: tuple[Cell, ...]
+    uncovered: Grid
 
 
 def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSection | None:
@@ -192,46 +198,46 @@ def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSe
     Parameters
     ----------
     frames
-        A platform's tables by name: boundaries, composition, time_shares and scores among them.
+        A platform's tables by name, with boundaries, composition, time_shares and scores.
     """
-    at = frames["boundaries"].filter("newest", epsilon=epsilon, module="model")
-    if at.is_empty():
+    newest = frames["boundaries"].filter("newest", epsilon=epsilon, module="model")
+    if newest.is_empty():
         return None
     composition = frames["composition"].filter(epsilon=epsilon)
     return ModelSection(
-        answer=measured(at, composition),
-        ways=ways(frames["scores"].filter(epsilon=epsilon, module="model")),
-        missed=missed(composition),
-        beside=beside(frames["time_shares"].filter(module="model")),
+        boundaries=measured_boundaries(newest, composition),
+        predictor_scores=predictor_scores(frames["scores"].filter(epsilon=epsilon, module="model")),
+        misses=misses(composition),
+        uncovered=uncovered(frames["time_shares"].filter(module="model")),
     )
 
 
 _KEY = ("model", "platform", "attention", "moe", "routing", "batch", "context", "baseline")
 _HEAD = ("model", "platform", "attention", "MoE", "routing", "b", "L", "from N")
-_SPREAD = tuple(Parallel.__struct_fields__)
+PARALLEL_FIELDS = tuple(Parallel.__struct_fields__)
 
 
 def models(lookup: pl.DataFrame) -> Grid:
-    """Return N_max of each deployment by predictor, and the limiter of the work model's.
+    """Return N_max of each deployment by predictor, and the limiter by the work model.
 
-    What does not fit in memory has that in their place.
+    A deployment that does not fit in memory says so instead.
 
     Parameters
     ----------
     lookup
-        Rows of that table at one tolerance.
+        Rows of the table `lookup` at one tolerance.
     """
     rows = []
-    by = (*_KEY, *_SPREAD, *FORMATS, "deployment")
-    for _, part in headline(lookup).group_by(by, maintain_order=True):
-        by_predictor = {row["predictor"]: row for row in part.to_dicts()}
+    keys = (*_KEY, *PARALLEL_FIELDS, *FORMATS, "deployment")
+    for _, group in headline(lookup).group_by(keys, maintain_order=True):
+        by_predictor = {row["predictor"]: row for row in group.to_dicts()}
         rows.append(by_predictor[PREDICTOR] | {"by": by_predictor})
     columns: dict[str, Column] = {
         **dict(zip(_HEAD, _KEY, strict=True)),
-        "GPUs": lambda row: label(row, _SPREAD, "short") or "-",
+        "GPUs": lambda row: label(row, PARALLEL_FIELDS, "short") or "-",
         "weights / products / cache": lambda row: " / ".join(str(row[n]) for n in FORMATS),
         "entry": "deployment",
-        "memory": backed(_taken),
+        "memory": backed(_memory_text),
         **{name.replace("_", " "): partial(_answer, name) for name in PREDICTORS},
         "interval": backed(lambda row: "-" if row["fits"] is False else _interval(row)),
         "limited by": lambda row: "memory" if row["fits"] is False else _limiter(row),
@@ -240,32 +246,32 @@ def models(lookup: pl.DataFrame) -> Grid:
     return grid(rows, columns)
 
 
-def _taken(row: Row) -> str:
-    """Return what a deployment takes of its platform's memory."""
-    taken, whole = ("not known" if row[name] is None else gb(row[name])
+def _memory_text(row: Row) -> str:
+    """Return the memory that a deployment needs, of its platform's capacity."""
+    peak, capacity = ("not known" if row[name] is None else gb(row[name])
                     for name in ("peak_bytes", "capacity_bytes"))  # fmt: skip
-    return taken if taken == whole else f"{taken} of {whole}"
+    return peak if peak == capacity else f"{peak} of {capacity}"
 
 
 def model_files(lookup: pl.DataFrame) -> list[str]:
-    """Return the ids of the model files that rows of `lookup` are made from."""
+    """Return the ids of the model files from which rows of `lookup` are computed."""
     ids = lookup["from_ids"].explode().drop_nulls().unique().sort()
     return [identifier for identifier in ids if identifier.startswith(MODELS)]
 
 
 def published(lookup: pl.DataFrame) -> Grid:
-    """Return the paper's deployment table as computed, beside its print."""
+    """Return the paper's deployment table, computed values beside the printed ones."""
     head = ("model", "platform", "b", "E", "k", "routing", "idle compute", "printed", "principle",
-            "printed", "over", "limited by", "with the sources' own values", "why")  # fmt: skip
+            "printed", "over", "limited by", "with values from the sources", "reason")  # fmt: skip
     rows = []
     for row in lookup.sort("row").to_dicts():
         top_k = None if row["experts"] is None else row["top_k"] or "any"
-        given = (row["model_type"], row["platform"], row["batch"], row["experts"], top_k,
+        setting = (row["model_type"], row["platform"], row["batch"], row["experts"], top_k,
                  row["routing"])  # fmt: skip
         over = row["over_prediction"]
         rows.append(
             (
-                *(Cell("-" if value is None else str(value)) for value in given),
+                *(Cell("-" if value is None else str(value)) for value in setting),
                 cell(_rounded(row["idle_compute"]), row["row_id"]),
                 Cell(_rounded(row["printed_idle_compute"])),
                 cell(_rounded(row["principle"]), row["row_id"]),
@@ -280,7 +286,7 @@ def published(lookup: pl.DataFrame) -> Grid:
 
 
 def changes(drift: pl.DataFrame) -> Grid:
-    """Return the releases in which a granularity changed, with its rule."""
+    """Return the pairs of releases between which a granularity changed, with its rule."""
     columns: dict[str, Column] = {
         "releases": lambda row: f"{row['package']} {row['previous']} to {row['version']}",
         "layer": lambda row: ", ".join(str(part) for part in _layer(row)),

@@ -1,4 +1,4 @@
-"""A scope's figures for the page: captions, drawings that run nothing, copies to open beside it."""
+"""A scope's figures for the page: captions, static drawings, and copies beside the page."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -21,21 +21,21 @@ _ELEMENTS = frozenset(
         *("defs", "clipPath", "linearGradient", "stop", "symbol", "use"),
     }
 )
-_NAMESPACE = "{http://www.w3.org/2000/svg}"  # the name that SVG has, not an address to load
+_NAMESPACE = "{http://www.w3.org/2000/svg}"  # an identifier, not an address to load
 _OUTER_URL = re.compile(r"url\((?!\s*['\"]?\s*#)", re.IGNORECASE)
-"""A reference to something beside the drawing, wherever it stands in a value."""
+"""Matches a reference to something outside the drawing, anywhere in a value."""
 _SIZE = re.compile(r'width="(\d+(?:\.\d+)?)" height="(\d+(?:\.\d+)?)"')
 
 
 def safe_svg(path: Path, raw: bytes) -> str:
-    """Return the text of a drawing; TableError if it is more than a drawing."""
+    """Return the text of a drawing; TableError if it has active or external content."""
     try:
         text = raw.decode()
         if "<!" in text or "<?" in text:
             raise _refused(path, "holds a declaration")
         root = ET.fromstring(text)  # noqa: S314
     except (UnicodeDecodeError, ET.ParseError) as error:
-        raise _refused(path, f"is no drawing: {error}") from error
+        raise _refused(path, f"is not a drawing: {error}") from error
     for element in root.iter():
         if element.tag.removeprefix(_NAMESPACE) not in _ELEMENTS:
             raise _refused(path, f"holds the element {element.tag[:80]}")
@@ -50,12 +50,12 @@ def _check_attribute(path: Path, name: str, value: str) -> None:
         raise _refused(path, f"holds the attribute {name}={value[:80]!r}")
 
 
-def _refused(path: Path, what: str) -> TableError:
-    return TableError(f"{path} {what}", remedy="Draw the figures again")
+def _refused(path: Path, problem: str) -> TableError:
+    return TableError(f"{path} {problem}", remedy="Draw the figures again")
 
 
 class Picture(Struct, frozen=True):
-    """A figure of the page; its drawing is in a block until somebody scrolls near."""
+    """A figure of the page; its drawing stays in a block until the reader scrolls near."""
 
     scope: str
     figure: Figure
@@ -70,7 +70,7 @@ class Picture(Struct, frozen=True):
 
     @property
     def href(self) -> str:
-        """The interactive figure, beside the page."""
+        """The link to the interactive figure beside the page."""
         return f"figures/{self.scope}/{self.figure.name}.html"
 
 
@@ -80,13 +80,13 @@ def pictures(layout: Layout, scope: str) -> Iterator[Picture]:
     Raises
     ------
     DamageError, TableError
-        A file is missing, is not as it was written, or is more than a drawing.
+        A file is missing, was changed, or has active or external content.
     """
     folder = layout.root / "figures" / scope
-    listed = read_figures(folder)
-    for figure in listed.figures:
+    listing = read_figures(folder)
+    for figure in listing.figures:
         path = folder / f"{figure.name}.svg"
-        raw = _verified(folder, listed, path.name)
+        raw = _verified(folder, listing, path.name)
         text = safe_svg(path, raw)
         size = _SIZE.search(text[:400])
         yield Picture(
@@ -98,27 +98,27 @@ def pictures(layout: Layout, scope: str) -> Iterator[Picture]:
         )
 
 
-def copy_figures(layout: Layout, scopes: Iterable[str], into: Path) -> None:
-    """Put the interactive figures of scopes beside the page, and nothing else there."""
-    wanted: dict[Path, bytes] = {}
+def copy_figures(layout: Layout, scopes: Iterable[str], destination: Path) -> None:
+    """Copy the interactive figures of scopes beside the page, and remove all other files there."""
+    contents: dict[Path, bytes] = {}
     for scope in scopes:
         folder = layout.root / "figures" / scope
-        listed = read_figures(folder)
-        for name in listed.files:
+        listing = read_figures(folder)
+        for name in listing.files:
             if name.endswith((".html", ".js")):
-                wanted[(into / scope / name).resolve()] = _verified(folder, listed, name)
-    for path in sorted(into.rglob("*")):
-        if path.is_file() and path.resolve() not in wanted:
+                contents[(destination / scope / name).resolve()] = _verified(folder, listing, name)
+    for path in sorted(destination.rglob("*")):
+        if path.is_file() and path.resolve() not in contents:
             path.unlink()
-    for path, raw in wanted.items():
+    for path, raw in contents.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, raw)
 
 
-def _verified(folder: Path, listed: FigureList, name: str) -> bytes:
+def _verified(folder: Path, listing: FigureList, name: str) -> bytes:
     raw = read_bytes(folder / name)
-    if listed.files.get(name) != sha256(raw):
+    if listing.files.get(name) != sha256(raw):
         raise TableError(
-            f"{folder / name} is not what the list of figures says", remedy="Draw the figures again"
+            f"{folder / name} differs from the list of figures", remedy="Draw the figures again"
         )
     return raw

@@ -1,4 +1,4 @@
-"""The report's sections as plain data: rows of cells, each number with the row that backs it."""
+"""The report's sections as plain data: rows of cells, each number linked to its table row."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,19 +24,19 @@ Row = dict[str, Any]
 
 
 class Cell(Struct, frozen=True):
-    """One cell: its text, and the row or event that a number comes from."""
+    """A cell: its text, and the id of the row or event that its number comes from."""
 
     text: str
     row: str = ""
 
     @property
     def href(self) -> str:
-        """The link that opens the row, empty without one."""
+        """The link that opens the row, empty without a row."""
         return f"#row={quote(self.row, safe=_PLAIN)}" if self.row else ""
 
 
 _PLAIN = ":/@,.-_"
-"""What needs no escape in a link, besides letters and digits."""
+"""Characters that need no escape in a link, besides letters and digits."""
 
 
 class Grid(Struct, frozen=True):
@@ -47,21 +47,21 @@ class Grid(Struct, frozen=True):
 
 
 def cell(text: object, row_id: str | None) -> Cell:
-    """Return a cell that opens a row."""
+    """Return a cell that links to a row."""
     return Cell(str(text), row_id or "")
 
 
 Column = str | Callable[[Row], object]
-"""A column of a row, by its name, or what is made of a row."""
+"""A column: the name of a row's column, or a function of the row."""
 
 
 def grid(rows: Iterable[Row], columns: Mapping[str, Column]) -> Grid:
-    """Return a line a row; what is empty shows a dash.
+    """Return a table with one line per row; an empty value shows a dash.
 
     Parameters
     ----------
     columns
-        By head, what stands in a row's cell: a `Cell` itself, anything else as its text.
+        Columns by heading. A `Cell` is taken as it is, any other value as text.
     """
     lines = (tuple(_plain(_of(row, column)) for column in columns.values()) for row in rows)
     return Grid(tuple(columns), tuple(lines))
@@ -85,19 +85,19 @@ def _dash(value: object) -> object:
 
 
 def n_max(row: Row) -> str:
-    """Return a boundary as text: at least that N where the grid ends there."""
+    """Return a boundary as text, with ≥ where the grid ends there."""
     return f"≥ {row['n_max']}" if row["next_n"] is None else str(row["n_max"])
 
 
 def from_one(row: Row) -> str | None:
     """Return a boundary from N = 1 as text, None without one.
 
-    Whether the grid ends there is known where it is the boundary from the baseline, too.
+    It gets ≥ only where it equals the boundary from the baseline, of which the next N is known.
     """
-    found = row["n_max_from_1"]
-    if found is None:
+    n_from_one = row["n_max_from_1"]
+    if n_from_one is None:
         return None
-    return n_max(row) if found == row["n_max"] else str(found)
+    return n_max(row) if n_from_one == row["n_max"] else str(n_from_one)
 
 
 def interval(row: Row) -> str:
@@ -112,11 +112,13 @@ def interval(row: Row) -> str:
 def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) -> Grid:
     """Return the newest boundary of every module's setting at a tolerance, with predictions.
 
-    Whole models and engines have sections of their own.
+    Whole models and engines are in other sections.
     """
     newest = boundaries.filter("newest", pl.col("epsilon") == epsilon, _of_a_module())
-    at = predictions.filter(pl.col("epsilon") == epsilon, _of_a_module())
-    laws = at.select("predictor", "basis").unique().drop_nulls().sort(pl.all()).rows()
+    module_predictions = predictions.filter(pl.col("epsilon") == epsilon, _of_a_module())
+    laws = (
+        module_predictions.select("predictor", "basis").unique().drop_nulls().sort(pl.all()).rows()
+    )
     columns: dict[str, Column] = {
         "module": lambda row: f"{row['module']}, {row['backend']}, {row['dtype']}",
         "setting": "label",
@@ -128,7 +130,9 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
         "T(baseline) / min T": backed(lambda row: f"{row['baseline_over_min']:.2f}"),
     }
     for law in laws:
-        columns[", ".join(map(words, law))] = predicted(at, law, "setting_key", "baseline")
+        columns[", ".join(map(words, law))] = predicted(
+            module_predictions, law, "setting_key", "baseline"
+        )
     return grid(labelled_settings(newest), columns)
 
 
@@ -136,63 +140,65 @@ def _of_a_module() -> pl.Expr:
     return ~pl.col("module").is_in(WHOLE)
 
 
-def predicted(predictions: pl.DataFrame, way: Sequence[str | None], *names: str) -> Column:
-    """Return the column of a predictor on a basis, a dash where it was not asked.
+def predicted(predictions: pl.DataFrame, key: Sequence[str | None], *names: str) -> Column:
+    """Return the column of one predictor, with a dash where it made no prediction.
 
     Parameters
     ----------
+    key
+        The predictor and its basis.
     names
-        The columns by which predictions are of a setting.
+        The columns that identify a setting.
     """
-    said = {
+    by_setting = {
         tuple(row[name] for name in names): row
         for row in predictions.to_dicts()
-        if [row["predictor"], row["basis"]] == [*way]
+        if [row["predictor"], row["basis"]] == [*key]
     }
 
     def text(setting: Row) -> Cell | str:
-        row = said.get(tuple(setting[name] for name in names))
+        row = by_setting.get(tuple(setting[name] for name in names))
         if row is None:
             return "-"
-        known = "refused" if row["n_max"] is None else f"{row['n_max']:.1f}"
-        return cell("unbounded" if row["unbounded"] else known, row["row_id"])
+        value = "refused" if row["n_max"] is None else f"{row['n_max']:.1f}"
+        return cell("unbounded" if row["unbounded"] else value, row["row_id"])
 
     return text
 
 
 def labelled_settings(boundaries: pl.DataFrame) -> list[Row]:
-    """Return rows by module and variable, each with a label of what differs in its module."""
+    """Return rows ordered by module and its variable, each with a label of its setting."""
     rows = []
     for group in boundaries.sort("module").partition_by("module", maintain_order=True):
-        own = VARIABLE.get(group["module"][0], "batch")
-        named = group.with_columns(_labels(group, own))
-        rows += named.sort("backend", "routing", own, "batch", "setting_key").to_dicts()
+        variable = VARIABLE.get(group["module"][0], "batch")
+        labelled = group.with_columns(_labels(group, variable))
+        rows += labelled.sort("backend", "routing", variable, "batch", "setting_key").to_dicts()
     return rows
 
 
-def _labels(group: pl.DataFrame, own: str) -> pl.Series:
-    """Return settings in words: the module's own variable, then what differs among them.
+def _labels(group: pl.DataFrame, variable: str) -> pl.Series:
+    """Return labels of settings: the module's own variable, then the fields in which they differ.
 
-    The study is named where several hold one setting.
+    A label has the study where several studies hold the same setting.
     """
-    fields = [name for name in _telling(group, own) if name != "backend"]
-    several = pl.col("stream").n_unique().over("setting_key") > 1
-    study = pl.when(several).then("stream").alias("study")
+    fields = [name for name in _differing(group, variable) if name != "backend"]
+    several_studies = pl.col("stream").n_unique().over("setting_key") > 1
+    study = pl.when(several_studies).then("stream").alias("study")
     rows = group.select(*fields, study).to_dicts()
     texts = [label(row, (*fields, "study"), "short") for row in rows]
     return pl.Series("label", texts, dtype=pl.String)
 
 
-def _telling(group: pl.DataFrame, own: str) -> list[str]:
-    """Return the fields in which settings of one module differ; a model's name is its shape."""
-    fields = distinguishing_fields(group, own)
+def _differing(group: pl.DataFrame, variable: str) -> list[str]:
+    """Return the fields in which settings of one module differ; a model's name covers its shape."""
+    fields = distinguishing_fields(group, variable)
     if group["module"][0] != MODEL.name:
         return fields
     return [name for name in fields if FIELDS[name].role != "shape"]
 
 
 VARIABLE = {module.name: module.own for module in MAIN}
-"""The variable that each module's studies are about."""
+"""The variable that each module's studies sweep."""
 
 
 def own_origin(boundaries: pl.DataFrame) -> str:
@@ -202,13 +208,15 @@ def own_origin(boundaries: pl.DataFrame) -> str:
 
 
 def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Grid:
-    """Return how the takes of each setting differ: boundary, interval and T(baseline) of each."""
-    at = boundaries.filter(pl.col("epsilon") == epsilon, pl.col("origin") != "published")
-    base = latency.filter(pl.col("n") == pl.col("baseline")).select(
+    """Return boundary, interval and T(baseline) of each take of settings with several takes."""
+    own_boundaries = boundaries.filter(
+        pl.col("epsilon") == epsilon, pl.col("origin") != "published"
+    )
+    baselines = latency.filter(pl.col("n") == pl.col("baseline")).select(
         "stream", "take", "plan8", "setting_key",
         pl.col("latency_us").alias("base_us"), pl.col("row_id").alias("base_id"),
     )  # fmt: skip
-    joined = at.join(base, on=["stream", "take", "plan8", "setting_key"])
+    joined = own_boundaries.join(baselines, on=["stream", "take", "plan8", "setting_key"])
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in labelled_settings(joined):
         groups[row["stream"], row["setting_key"]].append(row)
@@ -230,18 +238,18 @@ def takes(boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float) -> Gr
 
 
 def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
-    """Return N_max at every tolerance, a row a setting, with the verdict on its sensitivity."""
+    """Return N_max at every tolerance, one row per setting, with the verdict on its sensitivity."""
     newest = boundaries.filter("newest")
     epsilons = sorted(newest["epsilon"].unique())
     keys = ("platform", "stream", "setting_key")
     verdicts = {tuple(r[k] for k in keys): r for r in sensitivity.filter("newest").to_dicts()}
     rows = []
     for study in newest.sort("stream", "platform").partition_by("stream", "platform", "module"):
-        varied = _telling(study, VARIABLE.get(study["module"][0], "batch"))
+        varied = _differing(study, VARIABLE.get(study["module"][0], "batch"))
         ordered = study.sort(*SIZES, "setting_key", "epsilon").to_dicts()
         for key, group in groupby(ordered, key=lambda r: tuple(r[k] for k in keys)):
-            at = {row["epsilon"]: row for row in group}
-            first = next(iter(at.values()))
+            by_epsilon = {row["epsilon"]: row for row in group}
+            first = next(iter(by_epsilon.values()))
             verdict = verdicts[key]
             noisy = ", noisy" if first["noisy"] else ""
             rows.append(
@@ -250,16 +258,18 @@ def by_tolerance(boundaries: pl.DataFrame, sensitivity: pl.DataFrame) -> Grid:
                     Cell(f"{first['platform']} ({first['origin']})"),
                     Cell(", ".join(f"{name} {first[name]}" for name in varied)),
                     *(
-                        cell(n_max(at[e]), at[e]["row_id"]) if e in at else Cell("-")
-                        for e in epsilons
+                        cell(n_max(by_epsilon[epsilon]), by_epsilon[epsilon]["row_id"])
+                        if epsilon in by_epsilon
+                        else Cell("-")
+                        for epsilon in epsilons
                     ),
                     cell("robust" if verdict["robust"] else "fragile", verdict["row_id"]),
                     cell(verdict["verdict"] + noisy, verdict["row_id"]),
                     Cell(verdict["why"]),
                 )
             )
-    head = ("study or table", "platform", "setting", *(f"{e:.0%}" for e in epsilons))
-    return Grid((*head, "verdict", "over tolerances", "why"), tuple(rows))
+    head = ("study or table", "platform", "setting", *(f"{epsilon:.0%}" for epsilon in epsilons))
+    return Grid((*head, "verdict", "over tolerances", "reason"), tuple(rows))
 
 
 def facts(platforms: pl.DataFrame) -> Grid:
@@ -283,7 +293,7 @@ def words(name: str) -> str:
 
 
 def rules(granularity: pl.DataFrame) -> Grid:
-    """Return the block and tile rules that were published."""
+    """Return the block and tile rules that the paper prints."""
     published = granularity.filter(pl.col("origin") == "published").sort("place", "branch")
     columns: dict[str, Column] = {
         "origin": "origin",
@@ -300,12 +310,12 @@ def _release(row: Row) -> str:
 
 
 _SHOWN_RULES = ("block_size_m", "tile")
-"""The rules that the page shows; the table holds all others too."""
+"""The rules that the page shows; the table `granularity` has all of them."""
 
 
 def extracted(granularity: pl.DataFrame) -> Grid:
-    """Return the block and tile rules that were read from backends' sources."""
-    read = (pl.col("origin") == "extracted") & pl.col("path").is_in(_SHOWN_RULES)
+    """Return the block and tile rules that were read from backends' source code."""
+    shown_rules = (pl.col("origin") == "extracted") & pl.col("path").is_in(_SHOWN_RULES)
     columns: dict[str, Column] = {
         "release": _release,
         "rule": "path",
@@ -313,12 +323,12 @@ def extracted(granularity: pl.DataFrame) -> Grid:
         "value": backed("value"),
         "file and lines": lambda row: f"{row['place']}:{row['lines']}",
     }
-    shown = granularity.filter(read).sort("package", "versions", "path", "branch")
-    return grid(shown.to_dicts(), columns)
+    rows_ = granularity.filter(shown_rules).sort("package", "versions", "path", "branch")
+    return grid(rows_.to_dicts(), columns)
 
 
 def cost(takes: Iterable[Take]) -> Grid:
-    """Return the seconds of each measuring take, and how many of them were outside of forwards."""
+    """Return the seconds of each measuring take, and the share spent outside of forwards."""
     ends = [(str(take.name), take.events_of(RunFinished)[-1]) for take in takes]
     rows = [
         {"take": take, "row_id": end.event_id, **structs.asdict(end.data)}
@@ -340,7 +350,7 @@ def _outside(row: Row) -> str:
 
 
 def adapters(runs: AdapterRuns) -> Grid:
-    """Return every adapter and whether the log holds a sealed run of it, by kind of device."""
+    """Return every adapter, and by kind of device whether the log holds a sealed run of it."""
     missing = {
         (adapter.module, adapter.backend, device) for adapter, device in untested_adapters(runs)
     }
@@ -357,15 +367,15 @@ def adapters(runs: AdapterRuns) -> Grid:
 
 
 def cliffs(work: pl.DataFrame) -> Grid:
-    """Return each N at which a setting's forward runs other kernels than at the N before it."""
+    """Return each N at which a setting's forward runs other kernels than at the previous N."""
     rows = []
     for group in work.filter("newest").partition_by("stream", "setting_key", "source"):
-        for before, after in pairwise(group.sort("n").to_dicts()):
-            old, new = (row["kernels"].split("; ") for row in (before, after))
-            if set(old) != set(new):
-                gone = ", ".join(name for name in old if name not in new)
-                come = ", ".join(name for name in new if name not in old)
-                rows.append(after | {"gone": gone or "-", "come": come or "-"})
+        for previous, current in pairwise(group.sort("n").to_dicts()):
+            old_kernels, new_kernels = (row["kernels"].split("; ") for row in (previous, current))
+            if set(old_kernels) != set(new_kernels):
+                stopped = ", ".join(name for name in old_kernels if name not in new_kernels)
+                started = ", ".join(name for name in new_kernels if name not in old_kernels)
+                rows.append(current | {"gone": stopped or "-", "come": started or "-"})
     columns: dict[str, Column] = {
         "study": lambda row: f"{row['stream']}, {row['backend']}",
         "setting": subject,

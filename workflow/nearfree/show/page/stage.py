@@ -1,4 +1,4 @@
-"""The stage `report`: a page with all its tables inside, and interactive figures beside it."""
+"""The stage `report`: a page with all its tables embedded, and interactive figures beside it."""
 
 import re
 from collections import Counter
@@ -47,16 +47,16 @@ from nearfree.show.page.pictures import Picture, copy_figures, pictures
 Frames = Mapping[str, pl.DataFrame]
 _REPORT = STAGES["report"]
 PAGE_TABLES = [TABLES[name] for name in (*_REPORT.reads, *_REPORT.sources, *_REPORT.imported)]
-"""Every table that the page is made of."""
+"""Every table that the page is made from."""
 _SCOPE_TABLES = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].has(PLATFORM)]
 _PUBLIC_TABLES = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].single]
-_ELSEWHERE = (IMPORTED_CURVES, ENGINES, TUNED_ENGINES)
-"""Figures that stand in sections of their own, not in the gallery."""
+OTHER_SECTIONS = (IMPORTED_CURVES, ENGINES, TUNED_ENGINES)
+"""Subjects of the figures that other sections show, not the gallery."""
 _RULE = re.compile(r"\(([0-9a-f]{12})\)")
 
 
 def scope_frames(layout: Layout, scope: str) -> dict[str, pl.DataFrame]:
-    """Return a scope's tables by name; those that its scope does not have are empty."""
+    """Return a scope's tables by name; tables that the scope lacks are empty."""
     return {
         table.name: read_table(layout, scope, table)
         if STAGE_OF[table.name].has(scope)
@@ -66,7 +66,7 @@ def scope_frames(layout: Layout, scope: str) -> dict[str, pl.DataFrame]:
 
 
 def outlook_frames(layout: Layout, scopes: list[str]) -> dict[str, pl.DataFrame]:
-    """Return the tables of the public scope that no other has, empty without that scope."""
+    """Return the tables that only the public scope has, empty without that scope."""
     has_public = PUBLIC in scopes
     return {
         table.name: read_table(layout, PUBLIC, table) if has_public else empty(table)
@@ -74,10 +74,10 @@ def outlook_frames(layout: Layout, scopes: list[str]) -> dict[str, pl.DataFrame]
     }
 
 
-def together(layout: Layout, loaded: Mapping[str, Frames], scopes: list[str]) -> Frames:
-    """Return all rows of all scopes by table, those that several scopes share but once.
+def all_rows(layout: Layout, loaded: Mapping[str, Frames], scopes: list[str]) -> Frames:
+    """Return the rows of all scopes by table, without duplicates.
 
-    Of tuned files those rows are there that some evidence names.
+    Of tuned files only those are included that a row cites as evidence.
     """
     frames = {
         table.name: pl.concat(frames_of[table.name] for frames_of in loaded.values()).unique(
@@ -87,14 +87,14 @@ def together(layout: Layout, loaded: Mapping[str, Frames], scopes: list[str]) ->
     }
     frames |= outlook_frames(layout, scopes)
     if SOURCES in scopes:
-        named = _named_files(frames)
+        cited_digests = _cited_digests(frames)
         tuned = read_table(layout, SOURCES, TUNED)
-        frames[TUNED.name] = tuned.filter(pl.col("sha256").str.slice(0, 12).is_in(named))
+        frames[TUNED.name] = tuned.filter(pl.col("sha256").str.slice(0, 12).is_in(cited_digests))
     return frames
 
 
-def _named_files(frames: Frames) -> list[str]:
-    """Return the digests, twelve digits of each, of files that rows name as their rule."""
+def _cited_digests(frames: Frames) -> list[str]:
+    """Return the first twelve digits of the digests of files that rows cite as rules."""
     texts = {
         text
         for frame in frames.values()
@@ -106,7 +106,7 @@ def _named_files(frames: Frames) -> list[str]:
 
 
 def imported_accuracy(layout: Layout, *, imported: bool) -> pl.DataFrame:
-    """Return the scores on imported curves, none where there are no curves."""
+    """Return the scores on imported curves, empty where no curves were imported."""
     return read_table(layout, IMPORTED, ACCURACY) if imported else empty(ACCURACY)
 
 
@@ -136,20 +136,20 @@ def write_report(
     *,
     imported: bool = False,
 ) -> Path:
-    """Write the page over the tables and figures of all scopes, and return its path.
+    """Write the page for the tables and figures of all scopes, and return its path.
 
-    The folder holds all that the page needs, and a manifest of it.
+    The folder holds all files of the page, and their manifest.
 
     Parameters
     ----------
     paper
-        What there is of each of the paper's figures and tables.
+        The paper's figures and tables, with their counterparts here.
     imported
-        Whether the scores on imported curves are shown, too.
+        Whether to show the scores on imported curves.
     """
     loaded = {scope: scope_frames(layout, scope) for scope in scopes}
     rows = {
-        **together(layout, loaded, scopes),
+        **all_rows(layout, loaded, scopes),
         ACCURACY.name: accuracy.by_module(imported_accuracy(layout, imported=imported)),
     }
     platforms = [scope for scope in scopes if scope not in (PUBLIC, SOURCES)]
@@ -160,15 +160,15 @@ def write_report(
     galleries = {
         s: list(pictures(layout, s)) for s in [*platforms, *([PUBLIC] if PUBLIC in scopes else [])]
     }
-    known = Counter(entry.status for entry in paper)
+    status_counts = Counter(entry.status for entry in paper)
     content = {
         "epsilon": f"{epsilon:.0%}",
         "origin": sections.own_origin(rows["boundaries"]),
         "printed": printed(rows["boundaries"]),
         "platforms": [
             _platform(scope, loaded[scope], takes[scope], epsilon)
-            | {"pictures": _about(galleries[scope], ENGINES)}
-            | {"tuned_pictures": _about(galleries[scope], TUNED_ENGINES)}
+            | {"pictures": _pictures_about(galleries[scope], ENGINES)}
+            | {"tuned_pictures": _pictures_about(galleries[scope], TUNED_ENGINES)}
             for scope in platforms
         ],
         "predictors": [
@@ -176,12 +176,19 @@ def write_report(
             *headline.unseen(rows["accuracy"]),
         ],
         "galleries": [
-            (scope, [each for each in drawn if each.figure.about not in _ELSEWHERE])
-            for scope, drawn in galleries.items()
+            (
+                scope,
+                [
+                    picture
+                    for picture in scope_pictures
+                    if picture.figure.about not in OTHER_SECTIONS
+                ],
+            )
+            for scope, scope_pictures in galleries.items()
         ],
-        "curves": _about(chain(*galleries.values()), IMPORTED_CURVES),
+        "curves": _pictures_about(chain(*galleries.values()), IMPORTED_CURVES),
         "paper": paper,
-        "statuses": [(s, known[s]) for s in STATUSES if s in known],
+        "statuses": [(s, status_counts[s]) for s in STATUSES if s in status_counts],
         "claims": claims_section.by_claim(rows["claims"]),
         "judged": CLAIMS.body["verdict"].meaning,
         "words": WORDS,
@@ -213,14 +220,14 @@ def write_report(
     return path
 
 
-def _about(drawn: Iterable[Picture], part: str) -> list[Picture]:
-    return [each for each in drawn if each.figure.about == part]
+def _pictures_about(candidates: Iterable[Picture], subject: str) -> list[Picture]:
+    return [picture for picture in candidates if picture.figure.about == subject]
 
 
 def _kinds(scope: str, platforms: list[str]) -> tuple[type, ...]:
-    """Return the events that the page reads: samples and engines of measured platforms alone."""
-    of_platforms = (LatencyMeasured, EngineLoaded) if scope in platforms else ()
-    return (RunFinished, *of_platforms)
+    """Return the event types that the page reads from a scope; samples only from platforms."""
+    platform_events = (LatencyMeasured, EngineLoaded) if scope in platforms else ()
+    return (RunFinished, *platform_events)
 
 
 def _accuracy(layout: Layout, rows: Frames, epsilon: float) -> dict[str, Any]:
@@ -254,7 +261,7 @@ def _platform(scope: str, frames: Frames, takes: list[Take], epsilon: float) -> 
 
 
 def _share(part: pl.Series, whole: pl.Series) -> float | None:
-    """Return a part of a whole, None of nothing."""
+    """Return the share of a part in a whole, None if the whole is zero."""
     total = sum(whole.to_list())
     return float(sum(part.to_list()) / total) if total else None
 

@@ -1,4 +1,4 @@
-"""The report's section on tuning: what was proven of an engine's drafts, and what to run."""
+"""The report's section on tuning: measured gains of an engine's drafts, and what to run."""
 
 import polars as pl
 from msgspec import Struct
@@ -6,17 +6,19 @@ from msgspec import Struct
 from nearfree.config.prompts import ALL
 from nearfree.show.figures.tuning import PROOF, decoded
 from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid
-from nearfree.show.text.tune import NOT
+from nearfree.show.text.tune import NOT_SPECULATING
 
-_VERDICTS = {"speculate": "speculate: it beat none by more than the noise", **NOT}
+_VERDICTS = {"speculate": "speculate: it beat none by more than the noise", **NOT_SPECULATING}
 
 
 class TuningSection(Struct, frozen=True, kw_only=True):
-    """The section's sentences, what ran on all prompts, and on each kind of them."""
+    """The section's sentences and tables."""
 
     verdicts: tuple[Cell, ...]
-    ran: Grid
+    settings: Grid
+    """The settings that ran, on all prompts."""
     kinds: Grid
+    """The same, by kind of prompts."""
 
 
 def tuning_section(tuning: pl.DataFrame) -> TuningSection | None:
@@ -35,15 +37,15 @@ def tuning_section(tuning: pl.DataFrame) -> TuningSection | None:
         "repacked": lambda row: "yes" if row["repack"] else "no",
         "predicted, tokens/s": backed(lambda row: f"{row['predicted_tokens_s']:.1f}"),
         "tokens/s": backed(lambda row: f"{row['tokens_s']:.1f}"),
-        "its interval": lambda row: _ends(row, "tokens_s", 1),
+        "95 %, tokens/s": lambda row: _ends(row, "tokens_s", 1),
         "times none": backed(lambda row: f"{row['gain']:.2f}"),
-        "its 95 %": lambda row: _ends(row, "gain", 2),
+        "95 %, times none": lambda row: _ends(row, "gain", 2),
         "identical": lambda row: f"{row['identical_share']:.0%}",
         "steps as replayed": lambda row: {True: "yes", False: "no"}.get(row["steps_equal"]),
     }
     return TuningSection(
         verdicts=tuple(_verdict(row) for row in _runs(newest)),
-        ran=grid(ran.filter(kind=ALL).to_dicts(), columns),
+        settings=grid(ran.filter(kind=ALL).to_dicts(), columns),
         kinds=grid(ran.filter(pl.col("kind") != ALL).to_dicts(), columns),
     )
 
@@ -57,10 +59,10 @@ def _model(row: Row) -> str:
 
 
 def _verdict(row: Row) -> Cell:
-    run = "none" if row["k"] == 0 else f"{row['drafter']} with K = {row['k']}"
+    setting = "none" if row["k"] == 0 else f"{row['drafter']} with K = {row['k']}"
     return cell(
         f"{_model(row)}: "
-        f"{_VERDICTS[row['verdict']]}. Run {run}, on {row['threads']} "
+        f"{_VERDICTS[row['verdict']]}. Run {setting}, on {row['threads']} "
         f"thread{'s' if row['threads'] != 1 else ''}. Drafts ran by: {row['loop']}.",
         row["row_id"],
     )

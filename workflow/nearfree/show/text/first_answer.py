@@ -216,7 +216,7 @@ def _evidence(query: Deployment, answer: FirstAnswer) -> str:
         parts.append(
             f"{answer.besides:.0%} published steps of {engine} (kernels between modules, host)"
         )
-    return f"stands on these shares of T(1): {'; '.join(parts)}"
+    return f"evidence, by share of T(1): {'; '.join(parts)}"
 
 
 def _basis(basis: Basis, *, full: bool) -> str:

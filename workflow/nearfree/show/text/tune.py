@@ -18,7 +18,7 @@ from nearfree.show.text.tune_line import paste
 from nearfree.units import US_PER_MS
 
 SCHEMA = 1
-NOT = {
+NOT_SPECULATING = {
     "none": "do not speculate: nothing beat none by more than the noise",
     "undecided": "undecided: a setting was faster than none, but not by more than the noise",
 }
@@ -347,7 +347,7 @@ def _by_kind(record: RecordedProof) -> Iterator[str]:
 
 def _verdict(answer: Answer) -> Iterator[str]:
     if answer.verdict != "speculate":
-        yield f"verdict: {NOT[answer.verdict]}"
+        yield f"verdict: {NOT_SPECULATING[answer.verdict]}"
     else:
         run = answer.run
         yield f"verdict: speculate, with {run.label} and K = {run.k}"

@@ -1,4 +1,4 @@
-// What every answer of the explorer has: where it comes from, its number, its drawing.
+// Parts of every answer of the explorer: origin, headline and drawing.
 
 function tag(origin) {
   const words = {
@@ -16,13 +16,13 @@ function headline(id, text, about, origin) {
     'p',
     { class: 'headline' },
     make('span', { class: 'name' }, 'N_max'),
-    opens(id, text, 'big'),
+    provenanceLink(id, text, 'big'),
     make('span', null, about),
     tag(origin),
   );
 }
 
-function limits(row) {
+function limitText(row) {
   return row.limiting_module
     ? `${row.limiting_module}: ${row.limiting_term}`
     : row.censored
@@ -30,14 +30,14 @@ function limits(row) {
       : '';
 }
 
-function way(row) {
+function predictorName(row) {
   return [row.predictor, row.basis].filter(Boolean).join(', ').replaceAll('_', ' ');
 }
 
-function plotted(options) {
-  const holder = make('div', { class: 'plot' });
+function plotElement(options) {
+  const container = make('div', { class: 'plot' });
   const draw = () =>
-    holder.replaceChildren(
+    container.replaceChildren(
       chart({
         ...options,
         width: Math.max(290, Math.min(780, answer.clientWidth)),
@@ -45,6 +45,6 @@ function plotted(options) {
       }),
     );
   draw();
-  holder.redraw = draw;
-  return holder;
+  container.redraw = draw;
+  return container;
 }

@@ -4,24 +4,25 @@ const SVG = 'http://www.w3.org/2000/svg';
 const HIGHEST = 3;
 const MARGIN = { left: 46, right: 14, top: 14, bottom: 40 };
 
-function drawn(tag, attributes, ...children) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
+function svgElement(tag, attributes, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
 }
 
 // A drawing of T(N) / T(baseline).
-//   points: {n, ratio, low, high, id}, rising in N; boundary: {n, said, low, high}, as N, in words, and as N or null
+//   points: {n, ratio, low, high, id}, rising in N
+//   boundary: {n, text, low, high}: N_max as a number and as text, its interval or null
 function chart({ points, epsilon, baseline, boundary, width, label }) {
   const height = Math.round(Math.min(340, Math.max(240, width * 0.45)));
   const first = points[0].n;
   const last = Math.max(points.at(-1).n, 2 * first, boundary.n || 0);
   const highest = Math.min(
     HIGHEST,
-    Math.max(1.5, ...points.map((each) => 1.08 * (each.high ?? each.ratio))),
+    Math.max(1.5, ...points.map((point) => 1.08 * (point.high ?? point.ratio))),
   );
-  const lowest = Math.min(0.9, ...points.map((each) => 0.95 * (each.low ?? each.ratio)));
+  const lowest = Math.min(0.9, ...points.map((point) => 0.95 * (point.low ?? point.ratio)));
   const x = (n) =>
     MARGIN.left +
     ((width - MARGIN.left - MARGIN.right) * Math.log2(n / first)) / Math.log2(last / first);
@@ -30,9 +31,9 @@ function chart({ points, epsilon, baseline, boundary, width, label }) {
     MARGIN.bottom -
     ((height - MARGIN.top - MARGIN.bottom) * (ratio - lowest)) / (highest - lowest);
   const [left, right, top, bottom] = [x(first), x(last), y(highest), y(lowest)];
-  const inside = (ratio) => Math.max(top - 6, y(ratio));
+  const clampedY = (ratio) => Math.max(top - 6, y(ratio));
 
-  const plot = drawn('svg', {
+  const plot = svgElement('svg', {
     viewBox: `0 0 ${width} ${height}`,
     width,
     height,
@@ -41,7 +42,7 @@ function chart({ points, epsilon, baseline, boundary, width, label }) {
     class: 'chart',
   });
   plot.append(
-    drawn('rect', {
+    svgElement('rect', {
       class: 'band',
       x: left,
       y: y(1 + epsilon),
@@ -51,20 +52,20 @@ function chart({ points, epsilon, baseline, boundary, width, label }) {
   );
   for (const tick of ratioTicks(lowest, highest)) {
     plot.append(
-      drawn('line', { class: 'grid', x1: left, x2: right, y1: y(tick), y2: y(tick) }),
-      drawn('text', { x: left - 8, y: y(tick) + 4, 'text-anchor': 'end' }, String(tick)),
+      svgElement('line', { class: 'grid', x1: left, x2: right, y1: y(tick), y2: y(tick) }),
+      svgElement('text', { x: left - 8, y: y(tick) + 4, 'text-anchor': 'end' }, String(tick)),
     );
   }
   for (let n = 1; n <= last; n *= 2) {
     if (n < first) continue;
     plot.append(
-      drawn('line', { class: 'grid', x1: x(n), x2: x(n), y1: top, y2: bottom }),
-      drawn('text', { x: x(n), y: bottom + 16, 'text-anchor': 'middle' }, String(n)),
+      svgElement('line', { class: 'grid', x1: x(n), x2: x(n), y1: top, y2: bottom }),
+      svgElement('text', { x: x(n), y: bottom + 16, 'text-anchor': 'middle' }, String(n)),
     );
   }
   if (boundary.low && boundary.high) {
     plot.append(
-      drawn('rect', {
+      svgElement('rect', {
         class: 'interval',
         x: x(Math.max(boundary.low, first)),
         y: top,
@@ -74,61 +75,61 @@ function chart({ points, epsilon, baseline, boundary, width, label }) {
     );
   }
   if (boundary.n >= first) {
-    const at = x(Math.min(boundary.n, last));
-    const end = at > (left + right) / 2;
+    const xBoundary = x(Math.min(boundary.n, last));
+    const onLeft = xBoundary > (left + right) / 2;
     plot.append(
-      drawn('line', { class: 'boundary', x1: at, x2: at, y1: top, y2: bottom }),
-      drawn(
+      svgElement('line', { class: 'boundary', x1: xBoundary, x2: xBoundary, y1: top, y2: bottom }),
+      svgElement(
         'text',
         {
           class: 'boundary',
-          x: at + (end ? -6 : 6),
+          x: xBoundary + (onLeft ? -6 : 6),
           y: top + 12,
-          'text-anchor': end ? 'end' : 'start',
+          'text-anchor': onLeft ? 'end' : 'start',
         },
-        `N_max ${boundary.said}`,
+        `N_max ${boundary.text}`,
       ),
     );
   }
   plot.append(
-    drawn('text', { class: 'told', x: left + 6, y: y(1 + epsilon) - 5 }, `1 + ${percent(epsilon)}`),
+    svgElement('text', { class: 'told', x: left + 6, y: y(1 + epsilon) - 5 }, `1 + ${percent(epsilon)}`),
   );
   plot.append(
-    drawn('polyline', {
+    svgElement('polyline', {
       class: 'curve',
       points: visible(points, highest)
-        .map((each) => `${x(each.n)},${inside(each.ratio)}`)
+        .map((point) => `${x(point.n)},${clampedY(point.ratio)}`)
         .join(' '),
     }),
   );
-  for (const each of points.filter(({ ratio }) => ratio <= highest)) {
-    if (each.low)
+  for (const point of points.filter(({ ratio }) => ratio <= highest)) {
+    if (point.low)
       plot.append(
-        drawn('line', {
+        svgElement('line', {
           class: 'error',
-          x1: x(each.n),
-          x2: x(each.n),
-          y1: y(each.low),
-          y2: inside(each.high),
+          x1: x(point.n),
+          x2: x(point.n),
+          y1: y(point.low),
+          y2: clampedY(point.high),
         }),
       );
-    const point = drawn('circle', {
+    const circle = svgElement('circle', {
       class: 'point',
-      cx: x(each.n),
-      cy: y(each.ratio),
+      cx: x(point.n),
+      cy: y(point.ratio),
       r: 4,
-      'data-row': each.id,
+      'data-row': point.id,
     });
-    point.append(drawn('title', {}, `N ${each.n}: ${shown(each.ratio)}`));
-    plot.append(point);
+    circle.append(svgElement('title', {}, `N ${point.n}: ${valueText(point.ratio)}`));
+    plot.append(circle);
   }
   plot.append(
-    drawn(
+    svgElement(
       'text',
       { class: 'axis', x: (left + right) / 2, y: height - 6, 'text-anchor': 'middle' },
       'N, positions in one forward',
     ),
-    drawn(
+    svgElement(
       'text',
       {
         class: 'axis',
@@ -143,7 +144,7 @@ function chart({ points, epsilon, baseline, boundary, width, label }) {
   return plot;
 }
 
-// The points up to the first one above the drawing, to which the curve leaves it.
+// The points up to the first one above the drawing, where the curve leaves it.
 function visible(points, highest) {
   const beyond = points.findIndex(({ ratio }) => ratio > highest);
   return beyond < 0 ? points : points.slice(0, beyond + 1);

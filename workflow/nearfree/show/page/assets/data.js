@@ -1,9 +1,9 @@
-// The page's data: tables in compressed blocks, each read when it is first asked for.
+// The page's data: tables in compressed blocks, each inflated when it is first read.
 
 const SCRIPTS = new Map(
-  [...document.querySelectorAll('script[data-name]')].map((each) => [each.dataset.name, each]),
+  [...document.querySelectorAll('script[data-name]')].map((script) => [script.dataset.name, script]),
 );
-const opened = new Map();
+const blockData = new Map();
 
 // Whether the page holds a block of this name.
 function has(name) {
@@ -12,22 +12,22 @@ function has(name) {
 
 // The text of a block, inflated.
 async function inflate(name) {
-  const packed = atob(SCRIPTS.get(name).textContent.trim());
-  const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+  const encoded = atob(SCRIPTS.get(name).textContent.trim());
+  const bytes = Uint8Array.from(encoded, (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
   return new Response(stream).text();
 }
 
-// What is in a block of JSON; read once.
+// The data of a block of JSON, inflated once.
 function read(name) {
-  if (!opened.has(name)) opened.set(name, inflate(name).then(JSON.parse));
-  return opened.get(name);
+  if (!blockData.has(name)) blockData.set(name, inflate(name).then(JSON.parse));
+  return blockData.get(name);
 }
 
-// A table by columns, of which rows are taken by their place.
+// A table by columns; `place` is the index of a row.
 class Table {
-  constructor(packed) {
-    Object.assign(this, packed);
+  constructor(encoded) {
+    Object.assign(this, encoded);
     this.length = this.ids.length;
     this.names = Object.keys(this.columns);
     this.places = new Map(this.ids.map((id, place) => [id, place]));
@@ -49,7 +49,7 @@ class Table {
     return `${this.table}:${this.ids[place]}`;
   }
 
-  // The ids of what a row was made from.
+  // The ids of a row's inputs.
   from(place) {
     return this.from_.codes[place].map((code) => this.from_.values[code]);
   }
@@ -59,14 +59,14 @@ class Table {
     return { text, paper, code };
   }
 
-  // The places of rows that have these values.
+  // The indices of the rows that have these values.
   where(wanted) {
     const names = Object.keys(wanted);
-    const found = [];
+    const matches = [];
     for (let place = 0; place < this.length; place += 1) {
-      if (names.every((name) => this.at(name, place) === wanted[name])) found.push(place);
+      if (names.every((name) => this.at(name, place) === wanted[name])) matches.push(place);
     }
-    return found;
+    return matches;
   }
 }
 
@@ -99,16 +99,16 @@ function takeOf(segment) {
   return segment.slice(0, segment.lastIndexOf('.'));
 }
 
-// The raw samples of some lines of a segment, one object a line; null where the page has none.
+// The raw samples of some lines of a segment, one object per line; null where the page has none.
 async function visits(segment, lines) {
-  const name = `samples:${takeOf(segment)}`;
-  if (!has(name)) return null;
-  const kept = (await read(name))[segment];
-  if (!kept) return null;
-  const places = new Map(kept.line.map((line, place) => [line, place]));
+  const block = `samples:${takeOf(segment)}`;
+  if (!has(block)) return null;
+  const columns = (await read(block))[segment];
+  if (!columns) return null;
+  const places = new Map(columns.line.map((line, place) => [line, place]));
   if (!lines.every((line) => places.has(line))) return null;
   return lines.map((line) => {
     const place = places.get(line);
-    return Object.fromEntries(Object.keys(kept).map((each) => [each, kept[each][place]]));
+    return Object.fromEntries(Object.keys(columns).map((name) => [name, columns[name][place]]));
   });
 }

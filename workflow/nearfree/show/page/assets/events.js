@@ -1,18 +1,18 @@
-// What the log holds of a number: events with their raw samples, the run, the config.
+// Evidence from the log: events with their raw samples, the run, and entries of the config.
 
 async function eventParts(ids) {
   const parts = [];
-  for (const [segment, some] of Map.groupBy(ids, (id) => parse(id).segment)) {
-    const lines = some.map((id) => parse(id).line);
+  for (const [segment, segmentIds] of Map.groupBy(ids, (id) => parse(id).segment)) {
+    const lines = segmentIds.map((id) => parse(id).line);
     const raw = await visits(segment, lines);
     const list = raw
       ? samples(segment, raw)
-      : listed(some.map((id) => make('li', null, opens(id, `line ${parse(id).line}`))));
+      : itemList(segmentIds.map((id) => make('li', null, provenanceLink(id, `line ${parse(id).line}`))));
     parts.push(
       part(
         raw
-          ? `From ${some.length} visits`
-          : `From ${some.length} event${some.length > 1 ? 's' : ''}`,
+          ? `From ${segmentIds.length} visits`
+          : `From ${segmentIds.length} event${segmentIds.length > 1 ? 's' : ''}`,
         make('p', { class: 'note' }, 'segment ', make('bdi', null, segment)),
         list,
       ),
@@ -21,21 +21,21 @@ async function eventParts(ids) {
   return parts;
 }
 
-// Raw samples: a line a visit, in the order of the rounds.
+// A table of raw samples: one line per visit, in the order of the rounds.
 function samples(segment, raw) {
-  const rows = raw.map((each) => [
-    opens(`${segment}#${each.line}`, shown(each.line)),
-    shown(each.round),
-    shown(each.n),
-    each.wall_us
-      .map((value, at) => `${shown(value)}${each.dirty[at] ? ' (disturbed)' : ''}`)
+  const rows = raw.map((visit) => [
+    provenanceLink(`${segment}#${visit.line}`, valueText(visit.line)),
+    valueText(visit.round),
+    valueText(visit.n),
+    visit.wall_us
+      .map((value, index) => `${valueText(value)}${visit.dirty[index] ? ' (disturbed)' : ''}`)
       .join(', '),
-    each.process_us.map(shown).join(', '),
+    visit.process_us.map(valueText).join(', '),
   ]);
   return grid(['line', 'round', 'N', 'wall, µs', 'process, µs'], rows, 'samples');
 }
 
-// Whether a take of this page has such a line.
+// Whether a take of this page has this line.
 async function holds(segment, line) {
   const runs = await read('runs');
   const take = takeOf(segment);
@@ -65,22 +65,22 @@ async function eventBody(id) {
     ),
     raw
       ? part(
-          'What was timed',
+          'Timed visit',
           fields(
             Object.entries(raw[0])
               .filter(([, value]) => value !== null)
               .map(([name, value]) => [
-                inWords(name) || named(name).words,
-                `${shown(value)}${named(name).unit ? ` ${named(name).unit}` : ''}`,
+                knownName(name) || nameAndUnit(name).words,
+                `${valueText(value)}${nameAndUnit(name).unit ? ` ${nameAndUnit(name).unit}` : ''}`,
               ]),
           ),
         )
       : make(
           'p',
           { class: 'note' },
-          'This page holds the raw samples of timed visits; the log has this event.',
+          'This page holds only raw samples of timed visits; this event is in the log.',
         ),
-    part('Print it', make('code', { class: 'command' }, `nearfree log show ${quoted(id)}`)),
+    part('Print it', make('code', { class: 'command' }, `nearfree log show ${shellQuoted(id)}`)),
     await runPart(takeOf(segment)),
   ].filter(Boolean);
 }
@@ -93,19 +93,19 @@ async function runPart(take) {
   const clocks =
     run.clocks_mhz &&
     Object.entries(run.clocks_mhz)
-      .map(([name, value]) => `${name} ${shown(value)} MHz`)
+      .map(([name, value]) => `${name} ${valueText(value)} MHz`)
       .join(', ');
   const pairs = [
     ['command', make('code', null, run.command)],
     ['at', run.time],
-    ['outcome', `${run.outcome}, ${shown(run.wall_s)} s`],
+    ['outcome', `${run.outcome}, ${valueText(run.wall_s)} s`],
     ['commit', run.commit ? `${run.commit}${run.dirty ? ' with local changes' : ''}` : 'none'],
     ['code', run.code_digest],
     ['host', run.host_label],
     ['device', run.device],
     ['driver', run.driver],
     ['clocks', clocks],
-    ['power cap', run.power_cap_w && `${shown(run.power_cap_w)} W`],
+    ['power cap', run.power_cap_w && `${valueText(run.power_cap_w)} W`],
     ['batch job', run.jobs.join('; ')],
     ['Python', run.python],
     ['versions', versions],
@@ -116,8 +116,8 @@ async function runPart(take) {
       'segments',
       run.segments
         .map(
-          (each) =>
-            `attempt ${each.attempt}: ${each.events} events, SHA-256 ${each.sha256.slice(0, 12)}`,
+          (segment) =>
+            `attempt ${segment.attempt}: ${segment.events} events, SHA-256 ${segment.sha256.slice(0, 12)}`,
         )
         .join('; '),
     ],
@@ -147,6 +147,6 @@ async function configBody(id) {
   ]);
   return [
     ...heading('An entry of the config', id),
-    pairs.length ? part('Where its values come from', fields(pairs)) : null,
+    pairs.length ? part('Sources of its values', fields(pairs)) : null,
   ].filter(Boolean);
 }

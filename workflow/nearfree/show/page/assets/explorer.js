@@ -1,4 +1,4 @@
-// The explorer: choose what there is, and see T(N), the boundary, what limits it, and the option.
+// The explorer: choose a setting, and see T(N), the boundary, its limiter, and the option.
 
 const KINDS = {
   observed: { fields: CHOICES, table: 'boundaries' },
@@ -7,86 +7,86 @@ const KINDS = {
 const choices = document.getElementById('choices');
 const answer = document.getElementById('answered');
 let site = null;
-let asked = { kind: 'observed' };
-let linked = new Map();
-let turn = 0;
+let query = { kind: 'observed' };
+let linkParams = new Map();
+let refreshes = 0;
 
-// Take over what a link says, and show it.
+// Apply the parameters of a link, and show the result.
 async function explore(params) {
   site ??= await read('site');
-  linked = new Map(params);
+  linkParams = new Map(params);
   const kind = params.get('kind');
   if (Object.hasOwn(KINDS, kind ?? '')) {
-    asked = { kind };
-    linked.delete('kind');
+    query = { kind };
+    linkParams.delete('kind');
   }
-  for (const name of KINDS[asked.kind].fields) if (params.has(name)) asked[name] = params.get(name);
+  for (const name of KINDS[query.kind].fields) if (params.has(name)) query[name] = params.get(name);
   await refresh();
 }
 
-// What a link to this view says.
+// The parameters of a link to this view.
 function view() {
-  return Object.fromEntries(Object.entries(asked).filter(([, value]) => value !== null));
+  return Object.fromEntries(Object.entries(query).filter(([, value]) => value !== null));
 }
 
 async function refresh() {
-  turn += 1;
-  const mine = turn;
-  const { kind } = asked;
+  refreshes += 1;
+  const thisTurn = refreshes;
+  const { kind } = query;
   const source = await table(KINDS[kind].table);
   const places = narrow(source, kind);
   const parts = places.length
     ? await (kind === 'predicted'
         ? predictedParts(source, places)
         : observedParts(source, places[0]))
-    : [make('p', null, 'There is nothing of this kind here.')];
-  if (mine !== turn) return;
-  answer.replaceChildren(...[missed(), ...parts].filter(Boolean));
+    : [make('p', null, 'This page has no such rows.')];
+  if (thisTurn !== refreshes) return;
+  answer.replaceChildren(...[missingBanner(), ...parts].filter(Boolean));
   answer.dataset.shown = kind;
-  document.documentElement.dataset.explored = String(turn);
+  document.documentElement.dataset.explored = String(refreshes);
 }
 
-// What the link asked for and is not here.
-function missed() {
-  const said = [...linked].filter(([name, value]) => (asked[name] ?? '') !== value);
-  return said.length
+// A banner with the parameters of the link that match no row.
+function missingBanner() {
+  const missing = [...linkParams].filter(([name, value]) => (query[name] ?? '') !== value);
+  return missing.length
     ? make(
         'p',
         { class: 'banner' },
-        `not here: ${said.map(([name, value]) => `${name} = ${value}`).join(', ')}`,
+        `not here: ${missing.map(([name, value]) => `${name} = ${value}`).join(', ')}`,
       )
     : null;
 }
 
-// Narrow the rows field by field, and offer what is left of each; the rows that all choices leave.
+// Filter the rows field by field, offer the remaining values of each, and return the rows left.
 function narrow(source, kind) {
   const boxes = [];
   let places = [...Array(source.length).keys()];
   if (kind === 'observed') places = places.filter((place) => source.at('newest', place));
   for (const name of KINDS[kind].fields) {
-    const there = [...new Set(places.map((place) => source.at(name, place)))].sort(inOrder);
-    if (!there.length) break;
+    const options = [...new Set(places.map((place) => source.at(name, place)))].sort(inOrder);
+    if (!options.length) break;
     const text = (value) => (value === null ? '' : String(value));
-    const fallback = [site.epsilon, 'dense_ffn'].find((value) => there.includes(value)) ?? there[0];
-    const wanted = there.find((value) => text(value) === asked[name]);
-    const chosen = wanted === undefined ? fallback : wanted;
-    asked[name] = chosen === null ? null : text(chosen);
+    const fallback = [site.epsilon, 'dense_ffn'].find((value) => options.includes(value)) ?? options[0];
+    const linkedValue = options.find((value) => text(value) === query[name]);
+    const chosen = linkedValue === undefined ? fallback : linkedValue;
+    query[name] = chosen === null ? null : text(chosen);
     places = places.filter((place) => source.at(name, place) === chosen);
-    if (there.length > 1) boxes.push(box(source, name, there, chosen));
+    if (options.length > 1) boxes.push(box(source, name, options, chosen));
   }
   const focused = document.activeElement && document.activeElement.name;
   choices.replaceChildren(...boxes);
   const again = focused && choices.querySelector(`select[name="${CSS.escape(focused)}"]`);
   if (again) again.focus();
-  document.querySelectorAll('input[name="kind"]').forEach((each) => {
-    each.checked = each.value === kind;
+  document.querySelectorAll('input[name="kind"]').forEach((input) => {
+    input.checked = input.value === kind;
   });
   return places;
 }
 
-function inOrder(one, other) {
-  if (typeof one === 'number' && typeof other === 'number') return one - other;
-  return String(one ?? '').localeCompare(String(other ?? ''), 'en');
+function inOrder(left, right) {
+  if (typeof left === 'number' && typeof right === 'number') return left - right;
+  return String(left ?? '').localeCompare(String(right ?? ''), 'en');
 }
 
 const LABELS = {
@@ -98,18 +98,18 @@ const LABELS = {
   setting_key: 'setting',
 };
 
-function box(source, name, there, chosen) {
-  const said = (value) =>
-    value === null ? 'none' : name === 'epsilon' ? percent(value) : shown(value);
+function box(source, name, options, chosen) {
+  const text = (value) =>
+    value === null ? 'none' : name === 'epsilon' ? percent(value) : valueText(value);
   const select = make(
     'select',
     { name },
-    there.map((value) => {
-      const option = make('option', { value: value === null ? '' : String(value) }, said(value));
+    options.map((value) => {
+      const option = make('option', { value: value === null ? '' : String(value) }, text(value));
       option.selected = value === chosen;
       return option;
     }),
   );
-  const label = FIELDS[name]?.label || LABELS[name] || named(name).words;
+  const label = FIELDS[name]?.label || LABELS[name] || nameAndUnit(name).words;
   return make('label', null, make('span', null, label), select);
 }

@@ -1,6 +1,6 @@
-// An answer about a boundary that was measured here or published: its curve, and each predictor.
+// The answer for a boundary that was measured here or published.
 
-// A boundary that was measured here or published: its curve, and every predictor beside it.
+// The boundary, its curve, and the predictions of every predictor.
 async function observedParts(source, place) {
   const row = { ...source.row(place), id: source.id(place) };
   const [latency, predictions, composition, sensitivity] = await Promise.all(
@@ -8,33 +8,33 @@ async function observedParts(source, place) {
   );
   const setting = { platform: row.platform, setting_key: row.setting_key };
   const take = { ...setting, stream: row.stream, take: row.take, plan8: row.plan8 };
-  const composed = composition.where({ ...setting, stream: row.stream, epsilon: row.epsilon });
-  const judged = sensitivity.where(take);
+  const compositionRows = composition.where({ ...setting, stream: row.stream, epsilon: row.epsilon });
+  const sensitivityRows = sensitivity.where(take);
   return [
     headline(
       row.id,
-      reached(row),
-      `interval ${interval(row.n_low, row.n_high) || 'not known'}; ${row.verdict}; from N = ${row.baseline}`,
+      boundaryText(row),
+      `interval ${interval(row.n_low, row.n_high) || 'unknown'}; ${row.verdict}; from N = ${row.baseline}`,
       row.origin,
     ),
-    composed.length && composition.at('measured_limiter', composed[0])
+    compositionRows.length && composition.at('measured_limiter', compositionRows[0])
       ? make(
           'p',
           null,
           'Limited by ',
-          opens(composition.id(composed[0]), composition.at('measured_limiter', composed[0])),
-          ': it grew most up to there.',
+          provenanceLink(composition.id(compositionRows[0]), composition.at('measured_limiter', compositionRows[0])),
+          ': its time grew most up to there.',
         )
       : null,
-    judged.length
+    sensitivityRows.length
       ? make(
           'p',
           null,
-          opens(
-            sensitivity.id(judged[0]),
-            sensitivity.at('robust', judged[0]) ? 'Robust' : 'Fragile',
+          provenanceLink(
+            sensitivity.id(sensitivityRows[0]),
+            sensitivity.at('robust', sensitivityRows[0]) ? 'Robust' : 'Fragile',
           ),
-          `, ${sensitivity.at('verdict', judged[0])} over tolerances: ${sensitivity.at('why', judged[0])}`,
+          `, ${sensitivity.at('verdict', sensitivityRows[0])} over tolerances: ${sensitivity.at('why', sensitivityRows[0])}`,
         )
       : null,
     latencyParts(latency, latency.where(take), row),
@@ -48,7 +48,7 @@ async function observedParts(source, place) {
         baseline: row.baseline,
         epsilon: row.epsilon,
       }),
-      composed,
+      compositionRows,
     ),
   ];
 }
@@ -58,7 +58,7 @@ function latencyParts(latency, places, row) {
     return make(
       'p',
       { class: 'note' },
-      'No curve is known: what was published is the boundary alone.',
+      'No curve is known: only the boundary was published.',
     );
   const points = places
     .map((place) => ({
@@ -69,55 +69,55 @@ function latencyParts(latency, places, row) {
       place,
       id: latency.id(place),
     }))
-    .sort((one, other) => one.n - other.n);
-  const rows = points.map((each) => [
-    String(each.n),
-    opens(each.id, shown(latency.at('latency_us', each.place))),
-    opens(each.id, each.ratio.toFixed(3)),
-    `${each.low.toFixed(3)} to ${each.high.toFixed(3)}`,
-    opens(each.id, shown(latency.at('rounds', each.place))),
+    .sort((left, right) => left.n - right.n);
+  const rows = points.map((point) => [
+    String(point.n),
+    provenanceLink(point.id, valueText(latency.at('latency_us', point.place))),
+    provenanceLink(point.id, point.ratio.toFixed(3)),
+    `${point.low.toFixed(3)} to ${point.high.toFixed(3)}`,
+    provenanceLink(point.id, valueText(latency.at('rounds', point.place))),
   ]);
   return make(
     'div',
     null,
-    plotted({
+    plotElement({
       points: points.filter(({ n }) => n >= row.baseline),
       epsilon: row.epsilon,
       baseline: row.baseline,
-      boundary: { n: row.n_max, said: reached(row), low: row.n_low, high: row.n_high },
+      boundary: { n: row.n_max, text: boundaryText(row), low: row.n_low, high: row.n_high },
     }),
-    folded(
+    foldedPart(
       'T(N) as a table',
       grid(['N', 'T(N), µs', `T(N)/T(${row.baseline})`, '95 % interval', 'rounds'], rows),
     ),
   );
 }
 
-// Predictions of a setting; how modules compose is told where it was judged.
-function predictorGrid(predictions, composition, places, composed) {
+// The predictions of a setting, and those that compose its modules where these were scored.
+function predictorGrid(predictions, composition, places, compositionRows) {
   const rows = places.map((place) => {
     const row = predictions.row(place);
     return [
-      way(row),
-      opens(predictions.id(place), amount(row)),
+      predictorName(row),
+      provenanceLink(predictions.id(place), amount(row)),
       interval(row.low, row.high) || '-',
-      limits(row) || '-',
+      limitText(row) || '-',
       row.evidence || row.refusal || '-',
     ];
   });
-  const known = new Set(places.map((place) => way(predictions.row(place))));
-  for (const place of composed) {
+  const shownPredictors = new Set(places.map((place) => predictorName(predictions.row(place))));
+  for (const place of compositionRows) {
     const row = composition.row(place);
-    if (known.has(way(row))) continue;
+    if (shownPredictors.has(predictorName(row))) continue;
     rows.push([
-      way(row),
-      opens(composition.id(place), amount({ ...row, n_max: row.predicted })),
+      predictorName(row),
+      provenanceLink(composition.id(place), amount({ ...row, n_max: row.predicted })),
       interval(row.low, row.high) || '-',
       row.limiter || '-',
       row.refusal || '-',
     ]);
   }
   return rows.length
-    ? grid(['predictor', 'N_max', 'interval', 'limited by', 'rule, or why it refuses'], rows)
-    : make('p', { class: 'note' }, 'No predictor was asked.');
+    ? grid(['predictor', 'N_max', 'interval', 'limited by', 'rule, or reason of refusal'], rows)
+    : make('p', { class: 'note' }, 'No predictor was run for this setting.');
 }

@@ -1,6 +1,6 @@
-// The provenance panel: from a number to what it was made from, down to raw samples and the run.
+// The provenance panel: from a number to its inputs, down to raw samples and the run.
 
-const MANY = 24;
+const MOST_ITEMS = 24;
 const panel = document.getElementById('panel');
 const panelBody = document.getElementById('panel-body');
 const panelTrail = document.getElementById('panel-trail');
@@ -13,8 +13,8 @@ async function showPanel(id) {
     closePanel();
     return;
   }
-  const known = trail.indexOf(id);
-  trail = known < 0 ? [...trail, id] : trail.slice(0, known + 1);
+  const position = trail.indexOf(id);
+  trail = position < 0 ? [...trail, id] : trail.slice(0, position + 1);
   if (panel.hidden) opener = document.activeElement;
   panel.hidden = false;
   document.documentElement.dataset.panel = 'open';
@@ -39,9 +39,9 @@ function closePanel() {
 
 function crumbs() {
   const short = (id) => (id.includes('#') ? `line ${parse(id).line}` : id.split(/[:@]/)[0]);
-  const links = trail.slice(0, -1).map((id) => make('li', null, opens(id, short(id))));
+  const links = trail.slice(0, -1).map((id) => make('li', null, provenanceLink(id, short(id))));
   return links.length
-    ? [make('ol', { class: 'crumbs', 'aria-label': 'How you came here' }, links)]
+    ? [make('ol', { class: 'crumbs', 'aria-label': 'Opened rows' }, links)]
     : [];
 }
 
@@ -75,9 +75,9 @@ function fields(pairs) {
 
 function recompute(id) {
   return part(
-    'Compute it again',
-    make('code', { class: 'command' }, `nearfree audit ${quoted(id)}`),
-    make('p', { class: 'note' }, 'from the log alone; it also prints this whole tree'),
+    'Recompute it',
+    make('code', { class: 'command' }, `nearfree audit ${shellQuoted(id)}`),
+    make('p', { class: 'note' }, 'from the log alone; it also prints this provenance'),
   );
 }
 
@@ -106,33 +106,33 @@ async function rowBody(id) {
         ),
       ]),
     ),
-    await ruleOf(source, place),
-    ...(await madeFrom(source, place)),
+    await ruleSection(source, place),
+    ...(await sourceSections(source, place)),
     recompute(id),
   ].filter(Boolean);
 }
 
-// Columns that tell a row from others, besides its key and a setting's fields.
+// Columns that identify a row, besides its key and a setting's fields.
 const IDENTITY = ['setting_key', 'plan8', 'deployment', 'newest'];
 
-// The columns of a row: what it says first, what tells it apart after.
+// The columns of a row: first its values, then those that identify it.
 function values(source, place) {
   const pairs = source.names
     .map((name) => [name, source.at(name, place)])
     .filter(([, value]) => value !== null && value !== '');
-  const told = new Set([...source.key, ...Object.keys(FIELDS), ...IDENTITY]);
+  const identity = new Set([...source.key, ...Object.keys(FIELDS), ...IDENTITY]);
   const line = ([name, value]) => {
-    const { words, unit } = named(name);
-    const text = /^epsilon|_epsilon$/.test(name) ? percent(value) : `${shown(value)}${unit ? ` ${unit}` : ''}`;
-    return [inWords(name) || words, text, source.meanings[name]];
+    const { words, unit } = nameAndUnit(name);
+    const text = /^epsilon|_epsilon$/.test(name) ? percent(value) : `${valueText(value)}${unit ? ` ${unit}` : ''}`;
+    return [knownName(name) || words, text, source.meanings[name]];
   };
   return [
-    part('What it says', fields(pairs.filter(([name]) => !told.has(name)).map(line))),
+    part('Values', fields(pairs.filter(([name]) => !identity.has(name)).map(line))),
     make(
       'details',
       null,
-      make('summary', null, 'What it speaks of'),
-      fields(pairs.filter(([name]) => told.has(name)).map(line)),
+      make('summary', null, 'Setting'),
+      fields(pairs.filter(([name]) => identity.has(name)).map(line)),
     ),
-  ].reduce((all, each) => (all.append(each), all), make('div'));
+  ].reduce((container, section) => (container.append(section), container), make('div'));
 }

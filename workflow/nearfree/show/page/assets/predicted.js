@@ -1,6 +1,6 @@
-// An answer about a deployment: each predictor, T(N) by module, and what engines are told.
+// The answer for a deployment: every predictor, T(N) by module, and the options of engines.
 
-// Every predictor's boundary for one deployment, its curve, and what engines are told.
+// The boundary of one deployment by every predictor, its curve, and the options of engines.
 async function predictedParts(source, places) {
   const rows = places.map((place) => ({ ...source.row(place), id: source.id(place) }));
   const main = rows.find((row) => row.composition === 'sum') || rows[0];
@@ -14,9 +14,9 @@ async function predictedParts(source, places) {
       (unfit
         ? [`${gigabytes(main, 'peak')} of ${gigabytes(main, 'capacity')}`]
         : [
-            foretold(main) && `interval ${foretold(main)}`,
-            main.baseline > 1 && `from N = ${main.baseline}, where every expert is awake`,
-            limits(main),
+            predictionInterval(main) && `interval ${predictionInterval(main)}`,
+            main.baseline > 1 && `from N = ${main.baseline}, where every expert is active`,
+            limitText(main),
           ]
       )
         .filter(Boolean)
@@ -29,23 +29,23 @@ async function predictedParts(source, places) {
     make(
       'h3',
       null,
-      `The boundary by each predictor${unfit ? ', were there memory' : ''}`,
+      `The boundary by each predictor${unfit ? ', if memory is ignored' : ''}`,
     ),
     grid(
       ['predictor', 'N_max', 'with all terms', 'interval', 'limited by', 'rule'],
       rows.map((row) => [
         `${row.predictor.replaceAll('_', ' ')}${row.predictor === main.predictor ? `, ${row.composition} of modules` : ''}`,
-        opens(row.id, amount(row)),
+        provenanceLink(row.id, amount(row)),
         row.n_max_extended === null
           ? '-'
-          : opens(row.id, amount({ ...row, unbounded: false }, 'n_max_extended')),
-        foretold(row) || '-',
-        limits(row) || row.refusal || '-',
+          : provenanceLink(row.id, amount({ ...row, unbounded: false }, 'n_max_extended')),
+        predictionInterval(row) || '-',
+        limitText(row) || row.refusal || '-',
         row.evidence || '-',
       ]),
     ),
     main.constants &&
-      folded(
+      foldedPart(
         `Constants of the work model, ${main.in_sample ? 'in sample' : 'out of sample'}`,
         make('p', { class: 'note' }, main.constants),
       ),
@@ -53,30 +53,30 @@ async function predictedParts(source, places) {
   ];
 }
 
-// The formats of weights, of what enters their products, and of the cache; graphs, if there are any.
+// The formats of weights, activations and cache, and the CUDA graphs if there are any.
 function formats(row) {
   const parts = Object.entries(FORMATS).map(([name, words]) => `${words} ${row[name]}`);
   if (row.graphs !== null) parts.push(`steps padded to the CUDA graphs of ${row.graphs}`);
   return parts.join(', ');
 }
 
-// What a deployment takes in memory, and what fits there.
+// The memory of a deployment, and the largest batch and context that fit.
 function memory(row) {
   if (row.peak_bytes === null)
-    return 'memory: not known, since it is not known what the model stores';
+    return 'memory: unknown, since the formats that the model stores are unknown';
   const gb = (name) => gigabytes(row, name);
   const parts =
     `weights ${gb('weights')}, cache ${gb('kv')}, activations ${gb('activations')}, ` +
     `allowance for the engine ${gb('engine')}`;
   if (row.capacity_bytes === null)
-    return `memory: ${gb('peak')} (${parts}); that of ${row.platform} is not known`;
-  const most = (value) => (value === null ? 'not limited by memory' : value || 'none');
+    return `memory: ${gb('peak')} (${parts}); the capacity of ${row.platform} is unknown`;
+  const limit = (value) => (value === null ? 'not limited by memory' : value || 'none');
   return [
     `memory: ${gb('peak')} of ${gb('capacity')} (${parts})`,
-    row.rank_bytes < row.peak_bytes && `${gb('rank')} on the GPU with most`,
+    row.rank_bytes < row.peak_bytes && `${gb('rank')} on the fullest GPU`,
     !row.fits && `${row.gpus_needed ?? 'no number of'} ${row.platform} hold it`,
-    `the largest b at this L is ${most(row.largest_batch)}`,
-    `the largest L at this b, by memory alone, is ${most(row.largest_context)}`,
+    `the largest b at this L is ${limit(row.largest_batch)}`,
+    `the largest L at this b, by memory alone, is ${limit(row.largest_context)}`,
     row.left_out,
   ]
     .filter(Boolean)
@@ -90,49 +90,49 @@ function gigabytes(row, name) {
 function curveParts(forecast, about, main) {
   const places = forecast.where(about);
   if (!places.length)
-    return make('p', { class: 'note' }, 'T(N) is not known: the work model refuses.');
+    return make('p', { class: 'note' }, 'T(N) is unknown: the work model refuses this deployment.');
   const byN = Map.groupBy(places, (place) => forecast.at('n', place));
   const modules = [...new Set(places.map((place) => forecast.at('module', place)))];
   const lines = [...byN]
-    .sort(([one], [other]) => one - other)
-    .map(([n, some]) => ({
+    .sort(([left], [right]) => left - right)
+    .map(([n, group]) => ({
       n,
-      ratio: forecast.at('ratio', some[0]),
-      latency: some.reduce((sum, place) => sum + forecast.at('latency_us', place), 0),
+      ratio: forecast.at('ratio', group[0]),
+      latency: group.reduce((sum, place) => sum + forecast.at('latency_us', place), 0),
       id: forecast.id(
-        some.reduce((most, place) =>
-          forecast.at('share', place) > forecast.at('share', most) ? place : most,
+        group.reduce((largest, place) =>
+          forecast.at('share', place) > forecast.at('share', largest) ? place : largest,
         ),
       ),
-      of: new Map(some.map((place) => [forecast.at('module', place), place])),
+      of: new Map(group.map((place) => [forecast.at('module', place), place])),
     }));
   const base = lines.find(({ n }) => n === main.baseline);
   const points = base
     ? lines
         .filter(({ n }) => n >= main.baseline)
-        .map((each) => ({ ...each, ratio: each.ratio / base.ratio }))
+        .map((line) => ({ ...line, ratio: line.ratio / base.ratio }))
     : lines;
-  const rows = lines.map((each) => [
-    String(each.n),
-    opens(each.id, shown(each.latency)),
-    opens(each.id, each.ratio.toFixed(3)),
+  const rows = lines.map((line) => [
+    String(line.n),
+    provenanceLink(line.id, valueText(line.latency)),
+    provenanceLink(line.id, line.ratio.toFixed(3)),
     ...modules.map((module) => {
-      const place = each.of.get(module);
+      const place = line.of.get(module);
       return place === undefined
         ? '-'
-        : opens(forecast.id(place), percent(forecast.at('share', place)));
+        : provenanceLink(forecast.id(place), percent(forecast.at('share', place)));
     }),
   ]);
   return make(
     'div',
     null,
-    plotted({
+    plotElement({
       points,
       epsilon: main.epsilon,
       baseline: base ? main.baseline : 1,
-      boundary: main.unbounded || main.fits === false ? {} : { n: main.n_max, said: amount(main), low: main.low, high: main.high },
+      boundary: main.unbounded || main.fits === false ? {} : { n: main.n_max, text: amount(main), low: main.low, high: main.high },
     }),
-    folded(
+    foldedPart(
       'T(N) as a table, with each module’s share',
       grid(['N', 'T(N), µs', 'T(N)/T(1)', ...modules], rows),
     ),
@@ -140,21 +140,21 @@ function curveParts(forecast, about, main) {
 }
 
 function scheduleParts(schedules, about, epsilon) {
-  const known = Object.entries({ ...about, epsilon });
+  const key = Object.entries({ ...about, epsilon });
   const places = schedules.where(
-    Object.fromEntries(known.filter(([name]) => schedules.key.includes(name))),
+    Object.fromEntries(key.filter(([name]) => schedules.key.includes(name))),
   );
   return places.length
     ? make(
         'div',
         null,
-        make('h3', null, 'What engines are told'),
+        make('h3', null, 'Options of engines'),
         places.map((place) => [
           make(
             'p',
             null,
-            opens(schedules.id(place), schedules.at('engine', place)),
-            ', all batch sizes that fit at this context, counted from N = 1',
+            provenanceLink(schedules.id(place), schedules.at('engine', place)),
+            ', for all batch sizes that fit at this context, relative to T(1)',
           ),
           make(
             'pre',
@@ -164,7 +164,7 @@ function scheduleParts(schedules, about, epsilon) {
           make(
             'p',
             { class: 'note' },
-            'The command that prints it: ',
+            'Command: ',
             make('code', { class: 'command' }, scheduleCommand(schedules, place)),
           ),
         ]),
@@ -172,8 +172,8 @@ function scheduleParts(schedules, about, epsilon) {
     : null;
 }
 
-// The command that prints an engine's option; a release is written with `==`. Without graphs it
-// says so: the command would take the engine's own.
+// The command that prints an engine's option. A release is written with `==`. `--graphs none` is
+// explicit, since the default is the engine's own graphs.
 function scheduleCommand(schedules, place) {
   const text = (name) => {
     const value = String(schedules.at(name, place));
@@ -182,10 +182,10 @@ function scheduleCommand(schedules, place) {
   const options = schedules.key
     .filter((name) => !['deployment', 'engine', ...Object.keys(FORMATS)].includes(name))
     .filter((name) => ![null, FIELDS[name]?.quiet].includes(schedules.at(name, place)))
-    .map((name) => `--${name.replaceAll('_', '-')} ${quoted(text(name))}`);
-  const graphs = `--graphs ${schedules.at('graphs', place) === null ? 'none' : quoted(text('graphs'))}`;
-  const asked = schedules.at('asked', place);
-  return ['nearfree schedule', schedules.at('engine', place), ...options, graphs, '--worth 0', asked]
+    .map((name) => `--${name.replaceAll('_', '-')} ${shellQuoted(text(name))}`);
+  const graphs = `--graphs ${schedules.at('graphs', place) === null ? 'none' : shellQuoted(text('graphs'))}`;
+  const extra = schedules.at('asked', place);
+  return ['nearfree schedule', schedules.at('engine', place), ...options, graphs, '--worth 0', extra]
     .filter(Boolean)
     .join(' ');
 }

@@ -1,7 +1,7 @@
-// From the address to what is shown: the view and the open row are both in the hash.
+// The state of the page is its address: the hash has the view and the open row.
 
-// What the hash asks for; a plain anchor asks for nothing.
-function inHash() {
+// The parameters of the hash; none for a plain anchor.
+function hashParams() {
   const text = location.hash.slice(1);
   return new URLSearchParams(text.includes('=') ? text : '');
 }
@@ -12,21 +12,21 @@ function go(params, { replace = false } = {}) {
   sync();
 }
 
-let seen = '';
+let shownKey = '';
 
-// Show what the address says, after a click, a step back, or a change by hand.
+// Show the state of the address, after a click, a step back, or a change by hand.
 async function sync() {
-  const params = inHash();
+  const params = hashParams();
   const row = params.get('row');
   params.delete('row');
   const key = params.toString();
-  const changed = key !== seen && key !== '';
-  seen = key || seen;
+  const changed = key !== shownKey && key !== '';
+  shownKey = key || shownKey;
   await Promise.all([changed ? explore(params) : null, showPanel(row)]);
 }
 
 function openRow(id) {
-  const params = inHash();
+  const params = hashParams();
   if (id === null) params.delete('row');
   else params.set('row', id);
   go(params);
@@ -46,11 +46,11 @@ window.addEventListener('popstate', sync);
 
 document.getElementById('explorer').addEventListener('change', async (event) => {
   const { name, value } = event.target;
-  asked = name === 'kind' ? { kind: value } : { ...asked, [name]: value };
-  linked.clear();
+  query = name === 'kind' ? { kind: value } : { ...query, [name]: value };
+  linkParams.clear();
   await refresh();
   const params = new URLSearchParams(view());
-  seen = params.toString();
+  shownKey = params.toString();
   go(params, { replace: true });
 });
 
@@ -58,11 +58,11 @@ let resized = 0;
 window.addEventListener('resize', () => {
   cancelAnimationFrame(resized);
   resized = requestAnimationFrame(() =>
-    answer.querySelectorAll('.plot').forEach((each) => each.redraw()),
+    answer.querySelectorAll('.plot').forEach((element) => element.redraw()),
   );
 });
 
-// Drawings are put in when somebody scrolls near; all of them are inflated when nothing else is to do.
+// A drawing is inserted when the reader scrolls near; all are inflated when the browser is idle.
 const drawings = new Map();
 
 function drawing(name) {
@@ -76,7 +76,7 @@ function drawing(name) {
   return drawings.get(name);
 }
 
-function putIn(holder) {
+function insertDrawing(holder) {
   const { text } = drawing(holder.dataset.svg);
   if (text === null || holder.dataset.put) return;
   holder.dataset.put = 'yes';
@@ -86,18 +86,18 @@ function putIn(holder) {
   holder.replaceChildren(document.adoptNode(picture));
 }
 
-const near = new IntersectionObserver(
+const nearby = new IntersectionObserver(
   (entries) => {
     for (const { isIntersecting, target } of entries) {
       if (!isIntersecting) continue;
-      near.unobserve(target);
-      drawing(target.dataset.svg).ready.then(() => putIn(target));
+      nearby.unobserve(target);
+      drawing(target.dataset.svg).ready.then(() => insertDrawing(target));
     }
   },
   { rootMargin: '600px' },
 );
 const holders = [...document.querySelectorAll('[data-svg]')];
-holders.forEach((each) => near.observe(each));
+holders.forEach((element) => nearby.observe(element));
 
 const whenIdle = window.requestIdleCallback || ((call) => setTimeout(call, 200));
 whenIdle(async () => {
@@ -107,28 +107,28 @@ whenIdle(async () => {
 
 let folds = [];
 window.addEventListener('beforeprint', () => {
-  holders.forEach(putIn);
+  holders.forEach(insertDrawing);
   folds = [...document.querySelectorAll('main details:not([open])')];
-  folds.forEach((each) => {
-    each.open = true;
+  folds.forEach((element) => {
+    element.open = true;
   });
 });
 window.addEventListener('afterprint', () =>
-  folds.forEach((each) => {
-    each.open = false;
+  folds.forEach((element) => {
+    element.open = false;
   }),
 );
 
 document.documentElement.dataset.script = 'on';
-const begun = inHash();
-const begunRow = begun.get('row');
-begun.delete('row');
-seen = begun.toString();
-explore(begun)
+const initialParams = hashParams();
+const initialRow = initialParams.get('row');
+initialParams.delete('row');
+shownKey = initialParams.toString();
+explore(initialParams)
   .then(() => {
     document.querySelector(':target')?.scrollIntoView({ behavior: 'instant' });
     document.documentElement.dataset.readyMs = performance.now().toFixed(0);
-    return showPanel(begunRow);
+    return showPanel(initialRow);
   })
   .catch((error) =>
     answer.replaceChildren(

@@ -1,19 +1,19 @@
-// Elements and words: whatever comes from data is put in as text, never as markup.
+// Elements and texts. Data are always inserted as text, never as markup.
 
 const LONG = 30;
 
-// An element with attributes and children; a child that is no element is text.
+// An element with attributes and children; a child that is not an element becomes text.
 function make(tag, attributes, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
-    if (value !== null && value !== undefined) made.setAttribute(name, value);
+    if (value !== null && value !== undefined) element.setAttribute(name, value);
   }
-  made.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined));
-  return made;
+  element.append(...children.flat(Infinity).filter((item) => item !== null && item !== undefined));
+  return element;
 }
 
 // A link that opens the provenance of a row, an event or an entry of the config.
-function opens(id, text, className) {
+function provenanceLink(id, text, className) {
   return make(
     'a',
     { href: `#${new URLSearchParams({ row: id })}`, 'data-row': id, class: className },
@@ -21,7 +21,7 @@ function opens(id, text, className) {
   );
 }
 
-// A table of cells that are texts or elements; long texts may break anywhere.
+// A table of texts or elements; long texts may break anywhere.
 function grid(head, rows, className) {
   const long = (cell) => (typeof cell === 'string' && cell.length > LONG ? 'long' : null);
   const line = (cells, tag) =>
@@ -46,16 +46,16 @@ function grid(head, rows, className) {
   );
 }
 
-function folded(summary, ...children) {
+function foldedPart(summary, ...children) {
   return make('details', null, make('summary', null, summary), ...children);
 }
 
 // A text as one word of a command line.
-function quoted(text) {
+function shellQuoted(text) {
   return /^[\w./:@][\w./:@=#-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-// A unit that ends as another does comes before it.
+// Units by the suffix of a column; a suffix comes before a shorter one that it ends with.
 const UNITS = {
   tokens_s: 'tokens/s',
   us: 'µs',
@@ -70,60 +70,60 @@ const UNITS = {
 };
 
 // A column's name in words, and its unit.
-function named(column) {
-  const unit = Object.keys(UNITS).find((each) => `_${column}`.endsWith(`_${each}`));
+function nameAndUnit(column) {
+  const unit = Object.keys(UNITS).find((item) => `_${column}`.endsWith(`_${item}`));
   const words = unit && unit !== column ? column.slice(0, -unit.length - 1) : column;
   return { words: words.replaceAll('_', ' ').replace(/\bn\b/, 'N'), unit: unit ? UNITS[unit] : '' };
 }
 
-// A value as it is read: numbers to six digits, the rest as it is.
-function shown(value) {
+// A value as text; numbers have six digits.
+function valueText(value) {
   if (typeof value === 'number')
     return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(6)));
   if (typeof value === 'boolean') return value ? 'yes' : 'no';
-  return Array.isArray(value) ? value.map(shown).join(', ') : String(value);
+  return Array.isArray(value) ? value.map(valueText).join(', ') : String(value);
 }
 
 function percent(share, digits = 0) {
   return `${(100 * share).toFixed(digits)} %`;
 }
 
-// A boundary as it was measured or published: at least that N where the grid ends there.
-function reached(row) {
+// A measured or published boundary, with ≥ where the grid ends there.
+function boundaryText(row) {
   return `${row.next_n === null ? '≥ ' : ''}${row.n_max}`;
 }
 
 // A boundary as `nearfree predict` prints it, below its baseline, too.
 function amount(row, name = 'n_max') {
-  const said = bare(row, name);
+  const text = roundedAmount(row, name);
   return name === 'n_max' && row.n_max !== null && row.n_max < row.baseline
-    ? `${said} < ${row.baseline}`
-    : said;
+    ? `${text} < ${row.baseline}`
+    : text;
 }
 
-// From 10 on whole positions, rounded down: T of one more is beyond the tolerance.
-function bare(row, name) {
+// A boundary, from 10 on rounded down to whole positions: T of one more is beyond the tolerance.
+function roundedAmount(row, name) {
   if (row.unbounded && name === 'n_max') return 'unbounded';
   const value = row[name];
   if (value === null || value === undefined) return row.refusal ? 'refused' : '-';
-  if (row.censored) return `≥ ${shown(value)}`;
+  if (row.censored) return `≥ ${valueText(value)}`;
   const whole = Math.floor(value * (1 + ROUNDING));
   return String(whole >= 10 ? whole : Number(Math.min(value, BELOW_10).toPrecision(3)));
 }
 
 function interval(low, high) {
   if (low === null || low === undefined) return '';
-  return low === high ? shown(low) : `${shown(low)} to ${shown(high)}`;
+  return low === high ? valueText(low) : `${valueText(low)} to ${valueText(high)}`;
 }
 
-// An interval of a prediction: at least that N where the N that are looked at end there.
-function foretold({ low, high }) {
+// The interval of a prediction, with ≥ for an end at the largest N.
+function predictionInterval({ low, high }) {
   if (low === null || low === undefined) return '';
-  const [from, to] = [low, high].map((n) => `${n === LARGEST ? '≥ ' : ''}${shown(n)}`);
+  const [from, to] = [low, high].map((n) => `${n === LARGEST ? '≥ ' : ''}${valueText(n)}`);
   return from === to ? from : `${from} to ${to}`;
 }
 
-const IN_WORDS = {
+const COLUMN_NAMES = {
   n: 'N',
   epsilon: 'tolerance',
   n_max: 'N_max',
@@ -157,16 +157,16 @@ const IN_WORDS = {
   plan8: 'plan',
   kv_bytes: 'cache',
   engine_bytes: 'allowance for the engine',
-  rank_bytes: 'on the GPU with most',
+  rank_bytes: 'on the fullest GPU',
   gpus_needed: 'GPUs needed',
 };
 
-// What a column is called where its name does not say so: the paper's letter of a field, or words.
-function inWords(name) {
-  return FIELDS[name]?.letter || IN_WORDS[name];
+// The name of a column where it differs from its identifier: the letter of a field, or words.
+function knownName(name) {
+  return FIELDS[name]?.letter || COLUMN_NAMES[name];
 }
 
-// What a row speaks of: the fields of its key that tell something.
+// A short description of a row: the fields of its key that have a value.
 function subject(source, place) {
   const parts = [];
   for (const name of ['model', 'module', ...source.key]) {
@@ -177,8 +177,8 @@ function subject(source, place) {
     if (!parts.includes(text)) parts.push(text);
   }
   const axes = Object.keys(FIELDS).filter((name) => FIELDS[name].axis);
-  const told = axes.some((name) => source.key.includes(name));
-  if (!told && axes.some((name) => source.at(name, place) !== null)) {
+  const hasAxis = axes.some((name) => source.key.includes(name));
+  if (!hasAxis && axes.some((name) => source.at(name, place) !== null)) {
     for (const name of ['backend', ...axes]) {
       const value = source.at(name, place);
       if (value !== null && value !== FIELDS[name].quiet) parts.push(withName(name, value));
@@ -187,10 +187,10 @@ function subject(source, place) {
   return parts.join(', ');
 }
 
-// A field's value behind its name; a text whose name has no words says enough alone.
+// A field's name and value; a text value without a known name stands alone.
 function withName(name, value) {
-  const said = name === 'epsilon' ? percent(value) : shown(value);
-  return typeof value === 'string' && !inWords(name)
-    ? said
-    : `${inWords(name) || named(name).words} ${said}`;
+  const text = name === 'epsilon' ? percent(value) : valueText(value);
+  return typeof value === 'string' && !knownName(name)
+    ? text
+    : `${knownName(name) || nameAndUnit(name).words} ${text}`;
 }

@@ -58,7 +58,7 @@ def test_orders_of_a_platform_that_no_study_names(planned: Path, call: Call) -> 
     """Its probe is ordered, and beside it stands why nothing else is."""
     code, out, err = call("plan", "h20")
     assert (code, len(out.splitlines())) == (0, 1)
-    assert "names h20, so that only its hardware is probed" in err
+    assert "names h20, so only its hardware is probed" in err
     assert call("plan", "cpu")[2] == ""
 
 

@@ -120,7 +120,7 @@ def test_a_pipeline_has_the_time_of_all_its_stages(call: Call) -> None:
             ("ep 3 does not divide the 4 ranks", "gpus 5 is not", "pp 99 is more than the 48"),
         ),
         (("--dp", "256", "--ep", "256"), ("ep 256 is more than the 128 experts",)),
-        (("--tp", "8", "--ep", "2", "--moe", "vllm"), ("ep 2 leaves each expert cut over 4",)),
+        (("--tp", "8", "--ep", "2", "--moe", "vllm"), ("ep 2 leaves each expert sharded over 4",)),
     ],
 )
 def test_what_no_engine_spreads_so_is_refused(
@@ -180,7 +180,7 @@ def test_a_model_without_experts_has_no_ep(call: Call) -> None:
     for ep in ("2", "4"):
         code, _, err = call("predict", *DENSE, "--tp", "2", "--ep", ep, *FEW)
         assert code == 2
-        assert f"ep {ep} is asked of a model without experts. Leave it out" in err
+        assert f"ep {ep} needs experts, and the model has none. Leave it out" in err
         assert "does not divide" not in err
 
 

@@ -48,7 +48,7 @@ def test_float32_is_served_in_16_bits(call: Call, tmp_path: Path) -> None:
     assert (code, found["deployment"]["dtype"]) == (0, "bfloat16")
     assert found["memory"]["weights_gb"] == pytest.approx(141.1, abs=0.05)
     (note,) = found["memory"]["notes"]
-    assert note.startswith("dtype is float32: bfloat16, as engines take on GPUs")
+    assert note.startswith("dtype is float32: bfloat16, as engines load it on GPUs")
     for others in (("--dtype", "float32"), ("--platform", "cpu")):
         _, (found,) = predict(call, *asked[:1], *H100, *others)
         assert found["memory"]["weights_gb"] == pytest.approx(282.2, abs=0.05)

@@ -159,7 +159,7 @@ def test_many_reasons_are_counted(tmp_path: Path) -> None:
         (((0.5, 0.5),), (), ["it has 2 experts, and tiny 4"]),
         (((0.25,) * 4,) * 2, (1, 3), ["names the layer 3, and tiny ends at 2"]),
         (((0.25,) * 4,) * 3, (0, 1, 2), ["it has 3 layers, and tiny experts in 2"]),
-        (((0.7, 0.1, 0.1, 0.1),), (), ["an expert has 0.7 of all pairs, and 1 / k = 0.5"]),
+        (((0.7, 0.1, 0.1, 0.1),), (), ["an expert has 0.7 of all pairs, more than 1 / k = 0.5"]),
         (((0.9, 0.1),) * 3, (7, 8, 9), ["2 experts", "layer 7", "3 layers", "0.9 of all pairs"]),
     ],
 )

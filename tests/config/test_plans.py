@@ -184,7 +184,7 @@ def test_what_is_not_foretold_is_refused(config: Config, stream: str) -> None:
 def test_no_study_is_called_as_a_stream_beside_one(tmp_path: Path, end: str) -> None:
     """A name that ends as the streams beside a study do is refused."""
     config = write_config(tmp_path, LING, **{f"my_{end}": study_document(LING, model=LING)})
-    with pytest.raises(ConfigError, match=f"my_{end} ends as a stream beside a study's does"):
+    with pytest.raises(ConfigError, match=f"my_{end} ends like the name of a derived stream"):
         Plans(config, "cpu").all()
 
 

@@ -10,7 +10,14 @@ import pytest
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import ONE_GPU, Parallel
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent, runs
+from nearfree.decoders.attention_kinds import (
+    Compressed,
+    DeltaNet,
+    Grouped,
+    Kind,
+    Latent,
+    runnable_kinds,
+)
 from nearfree.decoders.attention_uses import DELTA_GATES, DELTA_IN, DELTA_OUT, LATENTS, state_role
 from nearfree.decoders.caveats import caveats
 from nearfree.decoders.config_file import read_decoder
@@ -557,7 +564,7 @@ def test_what_stands_for_something_near_is_said(tmp_path: Path) -> None:
     """Positions as requests and layers without entries each are a caveat, once."""
     rows, alone = caveats(read(tmp_path, "deepseek_v4"))
     assert "as one position of as many requests" in rows
-    assert alone.startswith("2 of 6 layers (window 32 alone) are taken for ones")
+    assert alone.startswith("2 of 6 layers (window 32 alone) are timed as layers")
     with_entries = read(tmp_path, "deepseek_v4", compress_ratios=[4, 4, 128, 4, 128, 4])
     assert caveats(with_entries) == (rows,)
     assert caveats(read(tmp_path, "deepseek_v3")) == ()
@@ -608,7 +615,7 @@ def test_a_state_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None:
     (caveat,) = caveats(decoder)
     assert caveat.startswith("4 of 6 layers (gated delta net) are timed by the bytes of their")
     with pytest.raises(EvidenceError, match="a gated delta net is predicted, not run"):
-        runs(decoder.attention)
+        runnable_kinds(decoder.attention)
 
 
 FULL, NEAR = "full_attention", "sliding_attention"
@@ -681,6 +688,6 @@ def test_command_a_plus_has_dense_layers_of_their_own_width(tmp_path: Path) -> N
 
 def test_what_runs_beside_each_other_is_told(tmp_path: Path) -> None:
     """Command A+ has attention and FFN on two streams, which no time of either says."""
-    said = [each for each in caveats(read(tmp_path, "cohere2_moe")) if "beside each other" in each]
+    said = [each for each in caveats(read(tmp_path, "cohere2_moe")) if "in parallel" in each]
     assert len(said) == 1
-    assert not any("beside each other" in each for each in caveats(read(tmp_path, "cohere2")))
+    assert not any("in parallel" in each for each in caveats(read(tmp_path, "cohere2")))

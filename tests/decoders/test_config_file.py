@@ -184,7 +184,11 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
         ("llama", {"mamba_d_state": 256}, "mamba_d_state 256 says that some layers keep a state"),
         ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder True"),
         ("llama", {"model_type": "lama"}, "model_type 'lama'"),
-        ("llama", {"model_type": "jamba"}, "first version, which engines take one position of a"),
+        (
+            "llama",
+            {"model_type": "jamba"},
+            "first version, which engines advance by one position of a",
+        ),
         ("llama", {"torch_dtype": "float8_e4m3fn"}, "torch_dtype 'float8_e4m3fn'"),
         ("llama", {"torch_dtype": "auto"}, "torch_dtype 'auto'"),
         ("llama", {"dtype": "float16"}, "dtype 'float16' differs from torch_dtype"),
@@ -570,7 +574,7 @@ def test_a_dtype_that_is_left_out_is_told(tmp_path: Path) -> None:
     quantised = {"quantization_config": {"quant_method": "fp8"}}
     part = text_part(write(tmp_path, change("minimax_m2", torch_dtype=..., **quantised)))
     assert part.keys.text("dtype") == "bfloat16"
-    assert part.notes == ("dtype is not said: bfloat16, as engines take beside quantised weights",)
+    assert part.notes == ("dtype is missing: bfloat16, as engines assume beside quantised weights",)
     assert not text_part(write(tmp_path, change("minimax_m2", **quantised))).notes
 
 
@@ -579,7 +583,7 @@ def test_an_element_type_that_published_files_leave_out_is_asked_for(tmp_path: P
     file = read_model_file(write(tmp_path, change("hy_v3", torch_dtype=...)))
     (only,) = file.refusals
     assert (only.key, only.reason) == ("dtype or torch_dtype", "is missing")
-    assert "what the checkpoint's weights are in, such as bfloat16" in only.remedy
+    assert "the dtype of the checkpoint's weights, such as bfloat16" in only.remedy
     error = refusal(lambda: read(tmp_path, change("hy_v3", hidden_size=...)))
     assert error
     assert "Add it from the model's published config.json" in str(error)
@@ -612,7 +616,7 @@ def test_a_file_that_was_saved_again_is_refused_by_name(
         read(tmp_path, change(kind, **new, **{old: ...}))
     (only,) = error.value.refusals
     assert [only.key] == list(new)
-    assert f"stands in the place of {old}: transformers has saved the file again" in only.reason
+    assert f"replaces {old}: transformers has saved the file again" in only.reason
     assert "published" in only.remedy
 
 

@@ -222,8 +222,8 @@ def test_what_is_not_run_is_refused(tmp_path: Path, changes: dict[str, Any], sai
     [
         ({"score_function": "softmax"}, "score_function 'softmax' is not run"),
         ({"norm_topk_prob": False}, "norm_topk_prob False"),
-        ({"n_group": 3}, "n_group 3 does not part 16 experts"),
-        ({"n_group": 16}, "n_group 16 does not part 16 experts"),
+        ({"n_group": 3}, "n_group 3 does not divide 16 experts"),
+        ({"n_group": 16}, "n_group 16 does not divide 16 experts"),
         ({"topk_group": 5}, "topk_group 5 of 4 groups"),
         ({"n_group": 8, "topk_group": 1}, "topk_group 1 of 8 groups does not hold 4"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor 1.5 is no number"),

@@ -8,7 +8,7 @@ from nearfree.backends.names import backend
 from nearfree.decoders.attention_uses import QKV
 from nearfree.decoders.config_file import read_decoder, read_drafter
 from nearfree.decoders.decoder import States
-from nearfree.decoders.draft_heads import own_layer
+from nearfree.decoders.draft_heads import mtp_layer
 from nearfree.decoders.model_file import find_drafter_file
 from nearfree.decoders.modules import HEAD, STATES, modules
 from nearfree.errors import ConfigError
@@ -71,7 +71,7 @@ def test_the_own_layer_has_one_ffn(tmp_path: Path) -> None:
     """Where a model's FFNs differ in width it is the widest, once."""
     decoder = read_decoder(write(tmp_path, change("nemotron-nas")))
     assert len(decoder.dense_ffns) == 2
-    assert own_layer(decoder).dense_ffns == ((512, 1),)
+    assert mtp_layer(decoder).dense_ffns == ((512, 1),)
 
 
 _LAST_SEES_ALL = [*["sliding_attention"] * 2, "full_attention"] * 2
@@ -91,7 +91,7 @@ def test_an_own_layer_with_a_dense_ffn(
 ) -> None:
     """The last layer has experts and sees all positions, and the one behind it has not."""
     decoder = read_decoder(write(tmp_path, change(kind, **changes)))
-    own = own_layer(decoder)
+    own = mtp_layer(decoder)
     assert (own.experts, own.moe_layers, own.dense_ffns) == (None, 0, ((decoder.d_ff, 1),))
     assert [each.words for each in own.attention] == [words]
 
@@ -99,7 +99,7 @@ def test_an_own_layer_with_a_dense_ffn(
 @pytest.mark.parametrize("ratios", [[0, 4, 128, 4, 128, 4, 0], [4, 128, 4, 128, 4, 128, 0]])
 def test_the_own_layer_of_deepseek_v4_sees_its_window(tmp_path: Path, ratios: list[int]) -> None:
     """It has no entries, whether or not another layer is so."""
-    own = own_layer(read_decoder(write(tmp_path, change("deepseek_v4", compress_ratios=ratios))))
+    own = mtp_layer(read_decoder(write(tmp_path, change("deepseek_v4", compress_ratios=ratios))))
     assert [each.words for each in own.attention] == ["window 32 alone"]
     assert (own.moe_layers, own.layers) == (1, 1)
 

@@ -83,7 +83,7 @@ def test_an_indexer_turns_halves_or_neighbours(tmp_path: Path) -> None:
         ),
         (
             "glm_moe_dsa", {"index_topk_pattern": "SFF"},
-            "index_topk_pattern 'SFF' gives the first layer a choice that no layer before it makes",
+            "index_topk_pattern 'SFF' gives the first layer a selection that no earlier layer",
         ),
         (
             "gemma4_text", {"layer_types": [*["full_attention"] * 2, "sliding_attention"]},
@@ -93,7 +93,7 @@ def test_an_indexer_turns_halves_or_neighbours(tmp_path: Path) -> None:
         ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method 'noaux_tc' is not run"),
         ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func 'softmax' is not run"),
         ("deepseek_v3", {"topk_method": "greedy"}, "topk_method 'greedy' is not run"),
-        ("deepseek_v3", {"n_group": 3}, "n_group 3 does not part 16 experts"),
+        ("deepseek_v3", {"n_group": 3}, "n_group 3 does not divide 16 experts"),
         ("mistral4", {"topk_group": 5}, "topk_group 5 of 4 groups does not hold 4"),
     ],
 )  # fmt: skip

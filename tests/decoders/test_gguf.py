@@ -105,7 +105,7 @@ def test_what_corrects_scores_of_a_router_is_no_weight(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("heads", "said"),
-    [([0, 0, 2, 0, 0, 4], "does not say one number"), ([0, 0, 2], "has 3 entries for 6 layers"),
+    [([0, 0, 2, 0, 0, 4], "does not give one number"), ([0, 0, 2], "has 3 entries for 6 layers"),
      ([0] * 6, "head_count_kv 0 is no whole number from 1")],
 )  # fmt: skip
 def test_layers_that_attend_have_one_number_of_heads(
@@ -157,7 +157,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "vocabulary": (
         {"said": {"tokenizer.ggml.tokens": array("text", ["a"] * 499)}},
-        ["llama.vocab_size None and 499 tokens are not the 500 rows of token_embd.weight"],
+        ["llama.vocab_size None differs: 499 tokens are not the 500 rows of token_embd.weight"],
     ),
     "missing": (
         {"said": {"llama.block_count": None, "llama.attention.layer_norm_rms_epsilon": None}},

@@ -9,7 +9,7 @@ import torch
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import uniform
-from nearfree.decoders.attention_kinds import Grouped, ShortConv, runs
+from nearfree.decoders.attention_kinds import Grouped, ShortConv, runnable_kinds
 from nearfree.decoders.attention_uses import (
     CONVOLUTION,
     DELTA_IN,
@@ -210,7 +210,7 @@ def test_a_convolution_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None
     (caveat,) = caveats(decoder)
     assert caveat.startswith("4 of 6 layers (short convolution) are timed by two products and")
     with pytest.raises(EvidenceError, match="a short convolution is predicted, not run"):
-        runs(decoder.attention)
+        runnable_kinds(decoder.attention)
 
 
 def test_lfm2_vl_has_the_text_of_lfm2(tmp_path: Path) -> None:

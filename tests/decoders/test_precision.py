@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.precision import PLAIN
-from nearfree.decoders.precision import CACHE, StoredPrecision, read_precision
+from nearfree.decoders.precision import CACHE, read_precision
+from nearfree.decoders.stored_precision import StoredPrecision
 from nearfree.errors import ConfigError, RefusedError
 
 from decoders.files import SHIPPED, refusal, write
@@ -134,9 +135,9 @@ def test_a_group_by_name_goes_before_the_class(tmp_path: Path) -> None:
         (compressed(group(CHANNEL, TOKEN)), "lm_head", "does not say whether lm_head"),
         (compressed(group(INT4, targets=["re:.*q_proj"]), group(FOUR, targets=[Q])), Q,
          "2 schemes"),
-        (compressed(group(INT4), ignore=["model.layers.0.mlp"]), UP, "to some engines alone"),
-        ({**AWQ, LIST: ["mlp.up"]}, UP, "to some engines alone"),
-        ({**MODELOPT, "ignore": ["backbone.layers.1.mixer"]}, Q, "names backbone.layers, and"),
+        (compressed(group(INT4), ignore=["model.layers.0.mlp"]), UP, "only for some engines"),
+        ({**AWQ, LIST: ["mlp.up"]}, UP, "only for some engines"),
+        ({**MODELOPT, "ignore": ["backbone.layers.1.mixer"]}, Q, "lists backbone.layers, but"),
     ],
 )  # fmt: skip
 def test_a_matrix_that_files_leave_open_is_refused(
@@ -285,7 +286,7 @@ def test_deepseek_v4_stores_its_experts_apart(tmp_path: Path) -> None:
     assert weights(fp4, *plain) == ["bfloat16"] * 4
     fp8 = read(tmp_path, BLOCK, **{**V4, "expert_dtype": "fp8"})
     assert weights(fp8, W1, WQ_B) == ["float8_block"] * 2
-    for expert_dtype, reason in ((None, "engines take fp4"), ("fp6", "is none of fp4, fp8")):
+    for expert_dtype, reason in ((None, "engines default to fp4"), ("fp6", "is none of fp4, fp8")):
         with pytest.raises(RefusedError, match=reason):
             read(tmp_path, BLOCK, **{**V4, "expert_dtype": expert_dtype})
 

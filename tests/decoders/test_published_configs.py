@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from nearfree.decoders.model_file import ModelFile, read_model_file
-from nearfree.decoders.text_part import WHOLES
+from nearfree.decoders.text_part import COMPOSITES
 from nearfree.decoders.weights import stored
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
@@ -43,7 +43,7 @@ def theirs(document: dict[str, Any]) -> int:
             each.pop(key, None)
     if text.get("model_type") in SAME:
         text["model_type"] = SAME[text["model_type"]]
-    if kind in WHOLES and text is document:
+    if kind in COMPOSITES and text is document:
         document = {"text_config": text}
     config = CONFIG_MAPPING[SAME.get(kind, kind)].from_dict(document)
     with torch.device("meta"):

@@ -7,7 +7,7 @@ import pytest
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import uniform
-from nearfree.decoders.attention_kinds import Grouped, runs
+from nearfree.decoders.attention_kinds import Grouped, runnable_kinds
 from nearfree.decoders.attention_uses import LAYER
 from nearfree.decoders.caveats import caveats
 from nearfree.decoders.config_file import read_decoder
@@ -116,4 +116,4 @@ def test_mxfp8_is_timed_as_blocks_of_float8() -> None:
 def test_no_forward_of_it_runs_here(tmp_path: Path) -> None:
     """A measurement of the model's forward is refused, and what can be asked is said."""
     with pytest.raises(EvidenceError, match="selected blocks is predicted, not run"):
-        runs(read(tmp_path).attention)
+        runnable_kinds(read(tmp_path).attention)

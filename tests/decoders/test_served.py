@@ -22,7 +22,7 @@ def test_float32_is_taken_as_bfloat16(tmp_path: Path) -> None:
     found = as_served(wide)
     assert structs.replace(found, notes=()) == narrow
     (note,) = found.notes
-    assert note.startswith("dtype is float32: bfloat16, as engines take on GPUs")
+    assert note.startswith("dtype is float32: bfloat16, as engines load it on GPUs")
 
 
 def test_other_files_stay_as_they_are(tmp_path: Path) -> None:

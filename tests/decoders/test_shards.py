@@ -151,7 +151,7 @@ def test_parts_of_all_ranks_are_the_whole(
     ranks, tp = parallel.ranks, parallel.tp
     alike = ranks if of.over_all else tp
     wider = {
-        ROUTER: (1 if of.parts_rows(parallel, kind) else alike, 1),
+        ROUTER: (1 if of.uses_sequence_parallel(parallel, kind) else alike, 1),
         **dict.fromkeys((LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, MIXING), (tp, 1)),
         HEAD: (of.padded(decoder.vocabulary, of.ranks(parallel)), decoder.vocabulary),
     }
@@ -273,7 +273,7 @@ def test_a_group_of_tensorrt_llm_is_one_rank() -> None:
         ({"tp": 3}, VLLM, {}, [("tp", "32 heads over 4"), ("tp", "151936 rows")]),
         ({"tp": 64}, VLLM, {}, [("tp", "32 heads")]),
         ({"tp": 8}, VLLM, BLOCKS, [("tp x dp / ep", "768, the width of an expert, in groups")]),
-        ({"tp": 8, "ep": 2}, VLLM, {}, [("ep", "which vllm does not do")]),
+        ({"tp": 8, "ep": 2}, VLLM, {}, [("ep", "which vllm does not support")]),
         ({"tp": 8, "ep": 2}, SGLANG, {}, []),
         ({"dp": 256, "ep": 256}, VLLM, {}, [("ep", "more than the 128 experts")]),
         ({"dp": 3, "ep": 3}, SGLANG, {}, [("ep", "128 experts")]),

@@ -9,7 +9,7 @@ import torch
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import uniform
-from nearfree.decoders.attention_kinds import Grouped, Kind, Mamba2, runs
+from nearfree.decoders.attention_kinds import Grouped, Kind, Mamba2, runnable_kinds
 from nearfree.decoders.attention_uses import (
     DELTA_IN,
     DELTA_NET,
@@ -25,7 +25,7 @@ from nearfree.decoders.caveats import caveats
 from nearfree.decoders.collectives import ATTENTION_SUM, FFN_SUM, MOE_SUM, collectives
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
-from nearfree.decoders.draft_heads import own_layer
+from nearfree.decoders.draft_heads import mtp_layer
 from nearfree.decoders.engines import SGLANG, VLLM
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.modules import (
@@ -350,7 +350,7 @@ def test_a_mixer_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None:
         (caveat,) = caveats(decoder)
         assert caveat.startswith(f"{layers} of 6 layers (Mamba-2 mixer) are timed by the bytes of")
         with pytest.raises(EvidenceError, match="a Mamba-2 mixer is predicted, not run"):
-            runs(decoder.attention)
+            runnable_kinds(decoder.attention)
         path = write(tmp_path, change(kind))
         error = refusal(lambda path=path: read_details(path))
         assert error is not None
@@ -359,6 +359,6 @@ def test_a_mixer_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None:
 
 def test_what_a_model_drafts_with_itself_attends(tmp_path: Path) -> None:
     """A further layer of Nemotron-H is its attention and its experts, whatever its last is."""
-    layer = own_layer(read(tmp_path, "nemotron_h"))
+    layer = mtp_layer(read(tmp_path, "nemotron_h"))
     assert [each.words for each in layer.attention] == ["all positions"]
     assert (layer.layers, layer.moe_layers, layer.dense_layers, layer.pairs) == (1, 1, 0, 1)

@@ -127,7 +127,7 @@ def test_sizes_are_the_published_ones(
 @pytest.mark.parametrize(
     ("kind", "changes", "said"),
     [
-        ("iquestcoder", {"clip_qkv": 8.0}, "clip_qkv 8.0 bounds queries"),
+        ("iquestcoder", {"clip_qkv": 8.0}, "clip_qkv 8.0 clips queries"),
         ("iquestcoder", {"use_sliding_window": True}, "use_sliding_window True is not"),
         ("internlm3", {"qkv_bias": True}, "qkv_bias True is not bias"),
     ],

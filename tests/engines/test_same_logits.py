@@ -69,14 +69,14 @@ def test_logits_agree_and_greedy_tokens_are_equal(model: tuple[Path, Model]) -> 
             GgufWeights(path, torch.float32),
             batch=1,
             context=0,
-            most=len(prompt) + STEPS,
+            max_positions=len(prompt) + STEPS,
             dtype=torch.float32,
             device="cpu",
             mask="causal",
             routing=None,
             attention="torch_sdpa",
             moe="torch_padded",
-            kept=None,
+            shared=None,
         )
         ours = forward.forward(torch.tensor([prompt]))[0]
         whole = forward.forward(torch.tensor([prompt + written[:-1]]))[0]

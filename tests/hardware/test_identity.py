@@ -123,5 +123,5 @@ def test_a_platform_without_a_known_name_takes_any_device() -> None:
 
 def test_nothing_is_measured_on_an_amd_gpu() -> None:
     """A platform of kind rocm is a datasheet: no machine is taken for it."""
-    with pytest.raises(HardwareError, match="nothing is measured on AMD's GPUs"):
+    with pytest.raises(HardwareError, match="AMD's GPUs are not measured"):
         machine_fingerprint("rocm")

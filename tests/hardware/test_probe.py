@@ -119,7 +119,7 @@ def test_a_fast_dtype_reaches_its_full_size(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_simulated_plan_is_refused(layout: Layout) -> None:
     """A real machine is not probed under the name of a simulated one."""
-    with pytest.raises(ConfigError, match="of a simulated machine"):
+    with pytest.raises(ConfigError, match="for a simulated machine"):
         probe.probe(layout, "cpu", "cpu", 1, replace(PLAN, curves="0" * 64))
     assert not layout.events.exists()
 

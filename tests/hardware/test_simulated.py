@@ -40,7 +40,7 @@ def test_the_machine_is_named_as_simulated() -> None:
 
 def test_the_file_of_another_platform_is_refused(tmp_path: Path) -> None:
     """A curve file is of one platform alone."""
-    with pytest.raises(ConfigError, match="is of h20, not of a800"):
+    with pytest.raises(ConfigError, match="is for h20, not for a800"):
         read_machine(write_file(tmp_path / "a800.json"), "a800")
 
 

@@ -25,10 +25,10 @@ FIND = """
 import sys
 from pathlib import Path
 from nearfree.errors import ConfigError
-from nearfree.hub.asked import asked_model
+from nearfree.hub.model_name import resolve_model
 for model in sys.argv[1:]:
     try:
-        print(asked_model(Path("config"), model))
+        print(resolve_model(Path("config"), model))
     except ConfigError as error:
         print(error)
 """
@@ -150,7 +150,7 @@ MISTAKES = {
     f"{ID}@v9": f"{ID} has no revision v9",
     "a/gated": "a/gated is gated",
     "a/bare": "a/bare has no config.json at main",
-    "a/large": "config.json has 50000009 bytes or more, and 4000000 are the most",
+    "a/large": "config.json has 50000009 bytes or more, and the limit is 4000000",
 }
 
 
@@ -174,7 +174,7 @@ FAULTS = {
     "climbs": "is no Hugging Face Hub",
     "broken": "answered 503",
     "hangs": "cannot be fetched: ",
-    "unsized": "4000000 are the most",
+    "unsized": "the limit is 4000000",
 }
 
 

@@ -26,7 +26,7 @@ from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details, read_details
 from nearfree.decoders.engines import Engine
-from nearfree.decoders.modules import UNTOLD
+from nearfree.decoders.modules import NO_LAPS
 from nearfree.decoders.shards import held_heads, shard
 from nearfree.models.forward import DecoderForward
 from nearfree.models.layers import NAMES, Names
@@ -295,7 +295,7 @@ def run(case: Case, number: int) -> Run:
 
 def _forward(decoder: Decoder, details: Details, weights: Any, batch: int) -> DecoderForward:
     return DecoderForward(
-        decoder, details, weights, batch=batch, context=CONTEXT, most=POSITIONS,
+        decoder, details, weights, batch=batch, context=CONTEXT, max_positions=POSITIONS,
         dtype=torch.float32,
     )  # fmt: skip
 
@@ -346,12 +346,12 @@ class _Sharded:
     def _layer(self, index: int, hidden: Tensor, decoder: Decoder) -> tuple[Tensor, Tensor]:
         """Return the sum before the FFN, and what the FFN adds."""
         forward, layer, n = self.forward, self.forward.layers[index], hidden.shape[1]
-        places = forward.places(index, n)
+        places = forward.attention_inputs(index, n)
         states = layer.attention_norm.forward(hidden)
-        out = layer.attention.forward(states, places, forward.caches[index], UNTOLD)
+        out = layer.attention.forward(states, places, forward.caches[index], NO_LAPS)
         hidden = hidden + self.wire.all_reduce(ATTENTION_SUM, out, self.rank.beside)
         name = MOE_SUM if isinstance(layer.ffn, MoeFfn) else FFN_SUM
         if isinstance(layer.ffn, MoeFfn) and decoder.experts:
             layer.ffn._expert_runner = RankExperts(self.wire, self.rank, decoder.experts.experts)
-        out = layer.ffn.forward(layer.ffn_norm.forward(hidden), UNTOLD)
+        out = layer.ffn.forward(layer.ffn_norm.forward(hidden), NO_LAPS)
         return hidden, self.wire.all_reduce(name, out, self.rank.beside)

@@ -118,7 +118,7 @@ def make_forward(
         weights or RandomWeights(dtype),
         batch=BATCH,
         context=context,
-        most=MOST,
+        max_positions=MOST,
         dtype=dtype,
         **options,
     )

@@ -164,7 +164,7 @@ def test_a_public_model_runs(tmp_path: Path, name: str) -> None:
             RandomWeights(torch.bfloat16),
             batch=1,
             context=4200,
-            most=3,
+            max_positions=3,
             dtype=torch.bfloat16,
         )
         for n in (1, 3):

@@ -192,7 +192,7 @@ def test_forwards_share_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         config = document("qwen3_moe", num_experts_per_tok=top_k)
         base = make_forward(tmp_path, config, routing=routing)
         forward = make_forward(
-            tmp_path, config, attention="flashinfer_fa2", routing=routing, kept=kept
+            tmp_path, config, attention="flashinfer_fa2", routing=routing, shared=kept
         )
         for mine, theirs in zip(
             (*forward.keys, *forward.values), (*base.keys, *base.values), strict=True

@@ -78,7 +78,7 @@ def run(batch, context, most):
     decoder = read_decoder(path)
     forward = DecoderForward(
         decoder, read_details(path), RandomWeights(torch.bfloat16),
-        batch=batch, context=context, most=most, dtype=torch.bfloat16,
+        batch=batch, context=context, max_positions=most, dtype=torch.bfloat16,
     )
     forward.forward(torch.randint(decoder.vocabulary, (batch, most)))
 
@@ -173,7 +173,7 @@ def test_weights_are_those_that_a_forward_asks_for(
         RandomWeights(dtype, kept=kept),
         batch=BATCH,
         context=CONTEXT,
-        most=MOST,
+        max_positions=MOST,
         dtype=dtype,
     )
     found = needed(path, dtype=dtype)
@@ -215,13 +215,13 @@ def test_masks_and_rotations_are_known(tmp_path: Path, mask: Mask, config: dict[
         RandomWeights(torch.bfloat16),
         batch=BATCH,
         context=CONTEXT,
-        most=MOST,
+        max_positions=MOST,
         dtype=torch.bfloat16,
         mask=mask,
     )
     for n in POSITIONS:
         forward.forward(tokens(n))
-    found, places = needed(path, mask=mask), forward._places
+    found, places = needed(path, mask=mask), forward._kind_inputs
     assert found.masks == kept_bytes(tensors_in([each.runner for each in places]))
     assert found.tables == kept_bytes(tensors_in([each[2:] for each in places]))
     assert needed(path, mask=mask, device="cuda").masks == 0
@@ -252,7 +252,7 @@ def test_pages_and_plans_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     wrappers = libraries.flashinfer(monkeypatch)
     kept: dict[tuple[object, ...], Tensor] = {}
     config, backend = document("qwen3"), "flashinfer_fa2"
-    forward = make_forward(tmp_path, config, attention=backend, kept=kept)
+    forward = make_forward(tmp_path, config, attention=backend, shared=kept)
     for n in POSITIONS:
         forward.forward(tokens(n))
     found = needed(tmp_path / "config.json", attention=backend, dtype=torch.float32)
@@ -301,7 +301,12 @@ def test_a_tenth_of_the_memory_stays_free(monkeypatch: pytest.MonkeyPatch, tmp_p
     """A forward is accepted up to nine tenths of what is free, and refused above."""
     path = write(tmp_path, document("qwen3"))
     found = needed(path)
-    asked: dict[str, Any] = {"batch": BATCH, "context": CONTEXT, "most": MOST, "device": "cpu"}
+    asked: dict[str, Any] = {
+        "batch": BATCH,
+        "context": CONTEXT,
+        "max_positions": MOST,
+        "device": "cpu",
+    }
     for free in (found.total * 10 // 9 + 1, None):
         monkeypatch.setattr(module, "free_bytes", lambda _, free=free: free)
         refuse_too_large(found, read_decoder(path), **asked)
@@ -316,7 +321,9 @@ def test_the_refusal_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     found = needed(path, (1, 64), batch=1, context=4096)
     monkeypatch.setattr(module, "free_bytes", lambda _: 3 * 10**9)
     with pytest.raises(EvidenceError) as error:
-        refuse_too_large(found, read_decoder(path), batch=1, context=4096, most=64, device="cpu")
+        refuse_too_large(
+            found, read_decoder(path), batch=1, context=4096, max_positions=64, device="cpu"
+        )
     assert error.value.what == (
         "qwen3_8b with L=4096, batch 1, N=64 needs 17.0 GB (weights 16.4, KV cache 0.6, "
         "masks 0.0, tables 0.0, workspaces 0.0, activations 0.0), and 3.0 GB are free"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from nearfree.core.routing_names import ModelRouting
-from nearfree.decoders.modules import UNTOLD
+from nearfree.decoders.modules import NO_LAPS
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.measure.prepare import kernel_names
 from nearfree.models.attention import AttentionMask, Mask
@@ -140,10 +140,10 @@ def test_controlled_routing_overrides_the_router(
             hidden_row = inner.gate(ffn._weights[0][at] @ row + biases[0][at])
             parts.append(ffn._weights[1][at] @ hidden_row + biases[1][at])
         expected.append(torch.stack(parts).mean(0))
-    out = ffn.forward(hidden, UNTOLD).flatten(0, 1)
+    out = ffn.forward(hidden, NO_LAPS).flatten(0, 1)
     if ffn._shared is not None:
         out = out - ffn._gated(
-            hidden.flatten(0, 1), ffn._shared.forward(hidden.flatten(0, 1), UNTOLD)
+            hidden.flatten(0, 1), ffn._shared.forward(hidden.flatten(0, 1), NO_LAPS)
         )
     assert error(out, torch.stack(expected)) < 1e-5
 

@@ -24,9 +24,9 @@ from nearfree.gguf.header import stored_bytes
 from nearfree.gguf.reader import read_header
 from nearfree.models import gguf_values
 from nearfree.models.forward import DecoderForward
-from nearfree.models.gguf_names import WRITTEN, model_weights
+from nearfree.models.gguf_names import ARCHITECTURES, model_weights
 from nearfree.models.gguf_state import GgufWeights
-from nearfree.models.gguf_values import FROM, TO, random_weight, to_halves, to_neighbours
+from nearfree.models.gguf_values import LOAD, STORE, random_weight, to_halves, to_neighbours
 from nearfree.models.gguf_weights import write_random_gguf
 from nearfree.models.rotation import frequencies
 
@@ -53,8 +53,8 @@ def config(folder: Path, kind: str, **changes: Any) -> Path:
     return write(folder, change(kind, **said))
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
-@pytest.mark.parametrize("type_", TO)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("type_", STORE)
 def test_what_is_written_is_the_model(tmp_path: Path, kind: str, type_: str) -> None:
     """The file is read as the model that it was made from, in its type, with all its weights."""
     path = config(tmp_path, kind, tie_word_embeddings=kind != "qwen3")
@@ -71,8 +71,8 @@ def test_what_is_written_is_the_model(tmp_path: Path, kind: str, type_: str) -> 
     assert {path.name for path in tmp_path.iterdir()} == {"small.json", "small.gguf"}
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
-@pytest.mark.parametrize("type_", TO)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("type_", STORE)
 def test_a_forward_has_the_weights_that_were_made(tmp_path: Path, kind: str, type_: str) -> None:
     """Out of the file come the weights that follow from names and seed, in checkpoints' order."""
     path, to = config(tmp_path, kind), tmp_path / "small.gguf"
@@ -84,8 +84,8 @@ def test_a_forward_has_the_weights_that_were_made(tmp_path: Path, kind: str, typ
         name = each.names[0]
         expected = torch.from_numpy(
             np.ones(each.shape, np.float32)
-            if each.one
-            else FROM[type_](random_weight(name, each.shape, seed=7, type_=type_))
+            if each.ones
+            else LOAD[type_](random_weight(name, each.shape, seed=7, type_=type_))
         )
         found = weights(name.replace("block_sparse_moe", "mlp"), each.shape)
         assert torch.equal(found, expected), name
@@ -101,7 +101,7 @@ def test_a_forward_has_the_weights_that_were_made(tmp_path: Path, kind: str, typ
             (len(gate.names), 2 * gate.shape[0], gate.shape[1]),
         )
         parts = [
-            FROM[type_](random_weight(part.names[3], part.shape, seed=7, type_=type_))
+            LOAD[type_](random_weight(part.names[3], part.shape, seed=7, type_=type_))
             for part in (gate, up)
         ]
         assert torch.equal(both[3], torch.from_numpy(np.concatenate(parts)))
@@ -110,7 +110,7 @@ def test_a_forward_has_the_weights_that_were_made(tmp_path: Path, kind: str, typ
 def logits(path: Path, details: Details, weights: Any) -> torch.Tensor:
     """Return the logits of some tokens, [1, N, vocabulary]."""
     forward = DecoderForward(
-        read_decoder(path), details, weights, batch=1, context=0, most=len(TOKENS),
+        read_decoder(path), details, weights, batch=1, context=0, max_positions=len(TOKENS),
         dtype=torch.float32,
     )  # fmt: skip
     return forward.forward(torch.tensor([TOKENS]))
@@ -168,7 +168,7 @@ def test_bf16_is_rounded_as_torch_does() -> None:
     values = bits.view(np.float32)[np.isfinite(bits.view(np.float32))]
     values = np.concatenate((values, np.float32([1.00390625, 1.01171875, 0.0, -0.0])))
     theirs = torch.from_numpy(values).bfloat16().float().numpy()
-    assert np.array_equal(FROM["bf16"](TO["bf16"][1](values)), theirs)
+    assert np.array_equal(LOAD["bf16"](STORE["bf16"][1](values)), theirs)
 
 
 def test_files_are_the_same_for_a_seed(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_tokenizer_has_a_token_for_each_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "why"),
     [
-        ("gemma2", {}, "is of gemma2, of which no GGUF file is written here"),
+        ("gemma2", {}, "is of model type gemma2, whose GGUF files are not written here"),
         ("mistral", {"sliding_window": 32}, "has a window"),
         ("qwen2", {"rope_scaling": SCALED}, "Llama 3's scaling"),
         ("llama", {"rope_scaling": {**SCALED, "rope_type": "yarn"}}, "has rotations that are not"),
@@ -251,8 +251,8 @@ def test_a_forward_is_the_same_from_a_mapping(tmp_path: Path) -> None:
     tensors = {
         name: torch.from_numpy(
             np.ones(each.shape, np.float32)
-            if each.one
-            else FROM["bf16"](random_weight(name, each.shape, seed=0, type_="bf16"))
+            if each.ones
+            else LOAD["bf16"](random_weight(name, each.shape, seed=0, type_="bf16"))
         )
         for each in model_weights(path)[1]
         for name in each.names

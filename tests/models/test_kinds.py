@@ -11,11 +11,11 @@ from nearfree.decoders.details import read_details
 from nearfree.decoders.forms import AttentionForm, Warmth
 from nearfree.models.kinds import (
     LayerKind,
-    kind_of_layers,
+    kind_by_layer,
     layer_kinds,
+    query_scales,
     roles_of,
-    warm,
-    weights_of_queries,
+    temperature_scales,
 )
 
 from models.small import document
@@ -25,14 +25,14 @@ GROUPED = Grouped(layers=(0, 2), heads=4, kv_heads=2, head_dim=16)
 
 def weights(form: AttentionForm) -> torch.Tensor | float | None:
     """Return the weights of the queries of three positions from 6 on."""
-    return weights_of_queries(LayerKind(GROUPED, form), 6, 3, torch.float32, "cpu")
+    return query_scales(LayerKind(GROUPED, form), 6, 3, torch.float32, "cpu")
 
 
 def test_each_layer_is_of_one_kind(tmp_path: Path) -> None:
     """Windows in every other layer are two kinds; layers that are all alike are one."""
     for kind, expected in (("gpt_oss", [0, 1, 0]), ("qwen3", [0, 0, 0])):
         path = write(tmp_path, document(kind), f"{kind}.json")
-        of = kind_of_layers(layer_kinds(read_decoder(path), read_details(path)))
+        of = kind_by_layer(layer_kinds(read_decoder(path), read_details(path)))
         assert [of[layer] for layer in range(3)] == expected
 
 
@@ -58,7 +58,7 @@ def test_later_queries_weigh_more() -> None:
     """1 + slope log(1 + floor((p + shift) / period)), step by step."""
     warmth = Warmth(slope=0.5, period=4, shift=1)
     expected = [1 + 0.5 * torch.log(torch.tensor(1.0 + (p + 1) // 4)).item() for p in (6, 7, 8)]
-    assert warm(warmth, 6, 3).tolist() == pytest.approx(expected)
+    assert temperature_scales(warmth, 6, 3).tolist() == pytest.approx(expected)
     found = weights(AttentionForm(scale=1.0, warmth=warmth))
     assert isinstance(found, torch.Tensor)
     assert found.flatten().tolist() == pytest.approx([4 * each for each in expected])

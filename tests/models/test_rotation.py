@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from nearfree.decoders.rope import Rope, Yarn
-from nearfree.models.rotation import Turns, frequencies, rotate, rotation
+from nearfree.models.rotation import RotationTables, frequencies, rotate, rotation
 
 PLAIN = Rope(theta=100.0, width=8)
 FIRST, COUNT = 5, 3
@@ -59,11 +59,11 @@ def test_yarn_keeps_the_fast_and_divides_the_slow() -> None:
 
 def test_layers_that_turn_alike_have_one_table() -> None:
     """A rotation's table is made once; another base has another."""
-    turns = Turns(FIRST, COUNT, torch.float32, "cpu")
-    assert turns.of(PLAIN) is turns.of(Rope(theta=100.0, width=8))
-    other = turns.of(Rope(theta=10.0, width=8))
+    turns = RotationTables(FIRST, COUNT, torch.float32, "cpu")
+    assert turns.table(PLAIN) is turns.table(Rope(theta=100.0, width=8))
+    other = turns.table(Rope(theta=10.0, width=8))
     assert other is not None
-    assert other is not turns.of(PLAIN)
-    assert turns.of(None) is None
-    assert float(other.upto(1).cosines[0, 0]) == pytest.approx(math.cos(FIRST))
-    assert len(other.upto(1).sines) == 1
+    assert other is not turns.table(PLAIN)
+    assert turns.table(None) is None
+    assert float(other.truncated(1).cosines[0, 0]) == pytest.approx(math.cos(FIRST))
+    assert len(other.truncated(1).sines) == 1

@@ -55,7 +55,7 @@ def build(path: Path) -> tuple[DecoderForward, Asked]:
     """Return the forward of a config file on the meta device, and its weights."""
     weights = Asked()
     forward = DecoderForward(
-        read_decoder(path), read_details(path), weights, batch=1, context=CONTEXT, most=N,
+        read_decoder(path), read_details(path), weights, batch=1, context=CONTEXT, max_positions=N,
         dtype=torch.bfloat16, device="meta", routing="balanced", moe="torch_grouped",
     )  # fmt: skip
     return forward, weights

@@ -100,7 +100,7 @@ def test_without_an_engine_there_is_no_section(
 
 def test_a_sentence_says_what_ran(section: EngineSection, takes: list[Take]) -> None:
     """Engine, release, file, bytes, threads, library and features, each build from its event."""
-    events = {e.event_id: e.data for take in takes for e in take.of(EngineLoaded)}
+    events = {e.event_id: e.data for take in takes for e in take.events_of(EngineLoaded)}
     assert {told.row for told in section.builds} == set(events)
     for told in section.builds:
         assert f"llama_cpp {RELEASE} (an-engine) ran tiny, 98.4 MB of q8_0 weights" in told.text

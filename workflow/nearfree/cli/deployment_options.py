@@ -288,10 +288,10 @@ def make_spec(
         A model is unknown, or the config files of its Hugging Face id cannot be fetched.
     """
     from nearfree.config.files import DeploymentSpec
-    from nearfree.hub.asked import asked_model
+    from nearfree.hub.model_name import resolve_model
 
     return DeploymentSpec(
-        models=tuple(asked_model(args.config, model) for model in args.model),
+        models=tuple(resolve_model(args.config, model) for model in args.model),
         platforms=tuple(args.platform),
         attention=(args.attention,) if args.attention else (),
         moe=tuple(filter(None, (args.moe or moe,))),

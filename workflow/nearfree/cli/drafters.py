@@ -90,9 +90,9 @@ def names_head(args: argparse.Namespace, config: "Config") -> bool:
     from msgspec import UNSET
 
     from nearfree.decoders.config_file import find_file, read_drafter
-    from nearfree.hub.asked import asked_model
+    from nearfree.hub.model_name import resolve_model
 
-    file = find_file(config.folder, asked_model(args.config, args.drafter))
+    file = find_file(config.folder, resolve_model(args.config, args.drafter))
     return read_drafter(file).states is not UNSET
 
 
@@ -100,13 +100,13 @@ def doubts(args: argparse.Namespace, config: "Config") -> list[str]:
     """Return the reasons against the drafter of --drafter, and against any drafter of the model."""
     from nearfree.decoders.model_file import find_drafter_file, find_model_file
     from nearfree.derive.schedule.doubts import drafter_warnings, state_warnings
-    from nearfree.hub.asked import asked_model
+    from nearfree.hub.model_name import resolve_model
 
-    model = find_model_file(config.folder, asked_model(args.config, args.model[0]))
+    model = find_model_file(config.folder, resolve_model(args.config, args.model[0]))
     reasons = list(state_warnings(args.engine, model))
     if args.drafter is None:
         return reasons
     drafter = None
     if args.drafter != OWN:
-        drafter = find_drafter_file(config.folder, asked_model(args.config, args.drafter))
+        drafter = find_drafter_file(config.folder, resolve_model(args.config, args.drafter))
     return [*reasons, *drafter_warnings(args.engine, model, drafter)]

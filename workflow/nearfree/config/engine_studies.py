@@ -1,4 +1,4 @@
-"""Studies of real engines: the weights that they run, and their sweeps."""
+"""Studies of real engines: the weights that engines run, and the sweeps."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -31,16 +31,16 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Random(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Random weights of a model of models/, and the release whose own function stores them."""
+    """Random weights of a model of models/, and the release that creates and stores them."""
 
     config: Name
     release: Release
 
 
 class WeightsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """weights.yaml: a GGUF file out of a package, or random weights; one of both.
+    """weights.yaml: either a GGUF file from a package, or random weights.
 
-    `file_type` is GGUF's name of the formats that are stored.
+    `file_type` is GGUF's name of the stored format.
     """
 
     file_type: FileType
@@ -52,22 +52,22 @@ class WeightsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise ValueError("it needs either a member of a package or a random config")
 
     def resolved(self, folder: Path) -> AnyWeights:
-        """Return them as a plan carries them; ConfigError if models/ has no such config to read."""
+        """Return the weights as a plan carries them; ConfigError if the config cannot be read."""
         if self.member is not None:
             return WeightsFile(file_type=self.file_type, sha256=self.member.sha256)
-        drawn = cast("Random", self.random)  # one of both is given
-        file = find_file(folder, drawn.config)
+        random = cast("Random", self.random)  # one of the two is set
+        file = find_file(folder, random.config)
         try:
             config = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
         except (OSError, *UNREADABLE) as error:
             raise ConfigError(
                 f"{file} is no model's config: {error}", remedy="Give a config.json of models/"
             ) from error
-        return RandomWeights(file_type=self.file_type, config=config, release=drawn.release)
+        return RandomWeights(file_type=self.file_type, config=config, release=random.release)
 
 
 def engine_sweeps(study: EngineStudy, weights: AnyWeights) -> tuple[Sweep, ...]:
-    """Return one sweep a setting; ConfigError for a release, axis or grid that cannot be."""
+    """Return one sweep per setting; ConfigError for an impossible release, axis or grid."""
     study.check_axes()
     engine_environment(study.backend, study.release)
     sweeps = tuple(
@@ -84,17 +84,17 @@ def engine_sweeps(study: EngineStudy, weights: AnyWeights) -> tuple[Sweep, ...]:
 
 
 def _check_served(study: EngineStudy, weights: AnyWeights, settings: int) -> None:
-    """Raise ConfigError for what no serving engine runs here: it draws its weights itself."""
+    """Raise ConfigError for weights or settings that a serving engine cannot run here."""
     if not isinstance(weights, RandomWeights) or weights.release != study.release:
         raise ConfigError(
-            f"{study.backend} {study.release} draws its weights itself, and {study.model} is a "
-            "file, or drawn by another release",
+            f"{study.backend} {study.release} makes its own random weights, and {study.model} is a "
+            "file, or made by another release",
             remedy=f"Name an entry of weights.yaml that is random, of release {study.release}",
         )
     if settings > 1:
         raise ConfigError(
             f"{settings} settings of {study.backend} in one study: a process holds one engine",
-            remedy="Give each batch, context and number of threads a study of its own",
+            remedy="Make a separate study for each batch, context and number of threads",
         )
 
 

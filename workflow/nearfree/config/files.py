@@ -1,4 +1,4 @@
-"""The files under config/: read, and checked against their types and each other."""
+"""Reads the files under config/, and checks them against their types and each other."""
 
 import inspect
 from collections.abc import Iterable
@@ -32,32 +32,32 @@ from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Count, Platform, check_platforms, resolve
 
 BOUNDS = LAW_ROUTINGS
-"""The two controlled routings, between which any real one lies (paper, app. C.3)."""
+"""The two controlled routings, which bound any real routing (paper, app. C.3)."""
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 Texts = Annotated[tuple[Text, ...], Meta(min_length=1)]
 Tables = Annotated[str, Meta(pattern=r"^aiconfigurator==[0-9]+(\.[0-9]+)+$(?!\n)")]
 Package = Annotated[str, Meta(pattern=r"^[a-z0-9-]+==[0-9][0-9a-z.]*$(?!\n)")]
 Listed = Annotated[tuple[Count, ...], Meta(min_length=1)]
 Contexts = Annotated[tuple[Annotated[int, Meta(ge=1, lt=100_000_000)], ...], Meta(min_length=1)]
-"""Cached positions: models are made for ten million."""
+"""Cached positions; models exist for ten million."""
 
 
 class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Deployments, one for each combination of what is listed.
+    """Deployments, one for each combination of the listed values.
 
-    `models` are names under config/models or paths of files, `attention` and `moe` releases as
-    package==version, or packages alone for the newest recorded release. Without `attention` it
-    is what the engine takes on the platform. `dense` is the release that runs the dense
-    products of quantised weights, torch for a library; without it the engine of `moe`. `batch` is
-    b, `context` L; `moe` and `routing` count where a model has experts. `dtype` sets the format of
-    all, `weights`, `activations` and `kv_dtype` each its own; the model's files say the rest. `tp`,
-    `dp`, `ep` and `pp` are the degrees of parallelism; `gpus` stands for tp where tp, dp and pp are
-    1, else it is what they make. Without `moe` it is vllm, and sglang where ep is neither 1 nor
-    tp x dp, or where its kernel for the format is read and that of vllm is not. `moe_backend` is
-    what its option for kernels of experts names, in its own words (backends/named_kernels.py).
-    `graphs` is the release of vllm or sglang whose CUDA graphs steps are padded to, `engine` that
-    of the deployment's engine where its graphs are on record, `none` (the default) for no padding.
-    `drawn` says whether figures show them.
+    `models` are names under config/models or paths of files. `attention` and `moe` are releases as
+    package==version, or packages for the newest recorded release. Without `attention` it is the
+    engine's default on the platform. `dense` is the release that runs dense products of quantised
+    weights, torch for a library; its default is the engine of `moe`. `batch` is b, `context` L.
+    `moe` and `routing` apply to models with experts. `dtype` sets all formats; `weights`,
+    `activations` and `kv_dtype` set one each; the model's files give the rest. `tp`, `dp`, `ep` and
+    `pp` are the degrees of parallelism. `gpus` stands for tp if tp, dp and pp are 1, else it must
+    be their product. The default of `moe` is vllm, or sglang if ep is neither 1 nor tp x dp, or if
+    only sglang's kernel for the format is read. `moe_backend` is the value of the engine's option
+    for MoE kernels, in the engine's words (backends/named_kernels.py). `graphs` is the release of
+    vllm or sglang to whose CUDA graphs steps are padded; `engine` means the deployment's engine, if
+    its graphs are on record, and `none` (the default) no padding. `drawn` says whether figures show
+    the deployments.
     """
 
     models: Texts
@@ -86,14 +86,14 @@ Epsilon = Annotated[float, Meta(gt=0, lt=1)]
 
 
 SHIPPED_SETS = ("default", "paper")
-"""The sets that the shipped config.yaml names: a project may have no study of them."""
+"""The sets that the shipped config.yaml names; a project need not have studies of them."""
 _OTHER_STREAMS = frozenset({"hardware", "retracted"})
 _OTHER_SCOPES = frozenset({PUBLIC, SOURCES, IMPORTED, "all", *COMMANDS})
-"""Scopes that are no platform, and the workflow's rules, beside which a platform is a target."""
+"""Scopes that are no platforms, and the workflow's commands: no platform may have these names."""
 
 
 class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """config.yaml: what this site measures, and at which tolerances it reports."""
+    """config.yaml: what this site measures, and the tolerances of its report."""
 
     here: Annotated[tuple[Name, ...], Meta(min_length=1)]
     epsilon: Epsilon
@@ -107,7 +107,7 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class BackendEnvironment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """backends.yaml: one backend and the environment that it runs in at this site."""
+    """backends.yaml: the environment in which a backend runs at this site."""
 
     environment: Name
 
@@ -119,13 +119,13 @@ class Sources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Config:
-    """All config files of one folder, each read when it is first asked for.
+    """All config files of one folder, each read on first access.
 
     Raises
     ------
     ConfigError
-        A file is missing, is not YAML, or has a key, type or name that does not fit; the message
-        says which file and field.
+        A file is missing, is not YAML, or has a wrong key, type or name; the message names file and
+        field.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -137,15 +137,15 @@ class Config:
         site = read_file(self.folder / "config.yaml", Site)
         more = f", or add it to {self.folder}/platforms.yaml"
         for name in site.here:
-            self._known("config.yaml", "here", "platform", name, self.platforms, more=more)
+            self._check_known("config.yaml", "here", "platform", name, self.platforms, more=more)
         for name in site.without:
-            self._known("config.yaml", "without", "study", name, self.studies)
+            self._check_known("config.yaml", "without", "study", name, self.studies)
         sets = dict.fromkeys((*SHIPPED_SETS, *(study.set for study in self.studies.values())))
         for name in site.sets:
-            self._known("config.yaml", "sets", "set", name, sets)
+            self._check_known("config.yaml", "sets", "set", name, sets)
         for name in site.python:
             environments = sorted(set(self.environments.values()))
-            self._known("config.yaml", "python", "environment", name, environments)
+            self._check_known("config.yaml", "python", "environment", name, environments)
         if list(site.tolerances) != sorted(set(site.tolerances)):
             raise ConfigError(
                 f"{self.folder}/config.yaml: tolerances {list(site.tolerances)} do not rise",
@@ -170,40 +170,44 @@ class Config:
         file = self.folder / "platforms.yaml"
         platforms = read_entries(file, Platform)
         check_platforms(platforms, file)
-        self._reserved("platforms.yaml", platforms, _OTHER_SCOPES)
+        self._refuse_reserved("platforms.yaml", platforms, _OTHER_SCOPES)
         return platforms
 
     @cached_property
     def environments(self) -> dict[str, Name]:
-        """The environment of every backend: its record's, or what backends.yaml says instead."""
+        """The environment of every backend: its record's, unless backends.yaml overrides it."""
         known = {record.name: record.environment for record in BACKENDS if record.environment}
         path = self.folder / "backends.yaml"
-        own = read_entries(path, BackendEnvironment) if path.exists() else {}
-        for name in own:
-            self._known("backends.yaml", "it", "backend", name, known)
-        return known | {name: entry.environment for name, entry in own.items()}
+        overrides = read_entries(path, BackendEnvironment) if path.exists() else {}
+        for name in overrides:
+            self._check_known("backends.yaml", "it", "backend", name, known)
+        return known | {name: entry.environment for name, entry in overrides.items()}
 
     @cached_property
     def studies(self) -> dict[str, StudyBase]:
         """Every study by name."""
         studies: dict[str, StudyBase] = read_entries(self.folder / "studies.yaml", STUDIES)
-        self._reserved("studies.yaml", studies, _OTHER_STREAMS)
+        self._refuse_reserved("studies.yaml", studies, _OTHER_STREAMS)
         for name, study in studies.items():
             backend = f"{name}.backend"
-            self._known("studies.yaml", backend, "backend", study.backend, self.environments)
+            self._check_known("studies.yaml", backend, "backend", study.backend, self.environments)
             if name.endswith((PROFILE_SUFFIX, MODULES_SUFFIX, PREDICTIONS_SUFFIX)):
                 raise ConfigError(
-                    f"{self.folder}/studies.yaml: {name} ends as a stream beside a study's does",
+                    f"{self.folder}/studies.yaml: {name} ends like the name of a derived stream",
                     remedy="Choose another name",
                 )
             for platform in study.platforms:
-                self._known(
+                self._check_known(
                     "studies.yaml", f"{name}.platforms", "platform", platform, self.platforms
                 )
             if isinstance(study, EngineStudy):
-                self._known("studies.yaml", f"{name}.model", "weights", study.model, self.weights)
+                self._check_known(
+                    "studies.yaml", f"{name}.model", "weights", study.model, self.weights
+                )
             if isinstance(study, ModelStudy) and study.moe:
-                self._known("studies.yaml", f"{name}.moe", "backend", study.moe, self.environments)
+                self._check_known(
+                    "studies.yaml", f"{name}.moe", "backend", study.moe, self.environments
+                )
             try:
                 self._sweeps(study)
             except ConfigError as error:
@@ -226,23 +230,23 @@ class Config:
 
     @cache  # noqa: B019 (a config lives as long as the program)
     def model(self, name: str) -> Model:
-        """Return a model of models/; ConfigError if it cannot be run, and why."""
+        """Return a model of models/; ConfigError gives the reason if it cannot be run."""
         return read_model(self.folder, name)
 
     @cached_property
     def weights(self) -> dict[str, WeightsSpec]:
-        """The weights that engines run, by name; none if there is no weights.yaml."""
+        """The weights that engines run, by name; empty if there is no weights.yaml."""
         path = self.folder / "weights.yaml"
         return read_entries(path, WeightsSpec) if path.exists() else {}
 
     @cache  # noqa: B019 (a config lives as long as the program)
     def weights_of(self, study: EngineStudy) -> AnyWeights:
-        """Return what an engine's study runs."""
+        """Return the weights that an engine's study runs."""
         return self.weights[study.model].resolved(self.folder)
 
     @cached_property
     def releases(self) -> tuple[str, ...]:
-        """Releases whose rules are read, as package==version; none if there is no sources.yaml."""
+        """Releases whose rules are read, as package==version; empty if there is no sources.yaml."""
         path = self.folder / "sources.yaml"
         releases = read_file(path, Sources).releases if path.exists() else ()
         for release in releases:
@@ -252,34 +256,34 @@ class Config:
 
     @cached_property
     def deployments(self) -> dict[str, DeploymentSpec]:
-        """What the tables of deployments answer about; nothing if there is no deployments.yaml."""
+        """The deployments of the tables, by name; empty if there is no deployments.yaml."""
         path = self.folder / "deployments.yaml"
         specs = read_entries(path, DeploymentSpec) if path.exists() else {}
         for name, deployment in specs.items():
             for platform in deployment.platforms:
-                self._known(
+                self._check_known(
                     "deployments.yaml", f"{name}.platforms", "platform", platform, self.platforms
                 )
         return specs
 
     @cached_property
     def cluster(self) -> Cluster:
-        """What SLURM jobs ask for; the defaults if there is no cluster.yaml."""
+        """The resources of SLURM jobs; the defaults if there is no cluster.yaml."""
         path = self.folder / "cluster.yaml"
         cluster = read_file(path, Cluster) if path.exists() else Cluster()
         for name in cluster.platforms:
-            self._known("cluster.yaml", "platforms", "platform", name, self.platforms)
+            self._check_known("cluster.yaml", "platforms", "platform", name, self.platforms)
         for name in cluster.studies:
-            self._known("cluster.yaml", "studies", "study", name, self.studies)
+            self._check_known("cluster.yaml", "studies", "study", name, self.studies)
         return cluster
 
     def job_resources(self, scope: str, study: str) -> JobResources:
-        """Return what a job of a platform's study asks for."""
+        """Return the resources of a job of a platform's study."""
         return self.cluster.job_resources(self.platform(scope).kind, scope, study)
 
     @cached_property
     def takes(self) -> dict[str, dict[str, int]]:
-        """Which take is asked for, by platform and stream; the first where nothing is said."""
+        """The requested take by platform and stream; streams that are missing have take 1."""
         path = self.folder / "takes.yaml"
         if not path.exists():
             return {}
@@ -287,7 +291,7 @@ class Config:
         return {name: entries(path, streams, Positive, name) for name, streams in platforms.items()}
 
     def take(self, scope: str, stream: str) -> int:
-        """Return the take that is asked for."""
+        """Return the requested take of a stream."""
         return self.takes.get(scope, {}).get(stream, 1)
 
     def platform(self, name: str) -> Platform:
@@ -295,9 +299,9 @@ class Config:
         return self.platforms[resolve(self.platforms, name)]
 
     def datasheets(self, scope: str) -> dict[str, Platform]:
-        """Return the datasheets that a scope's tables rest on: its own, or all of them.
+        """Return the datasheets that a scope's tables use: its own, or all of them.
 
-        What is published and imported is of any platform.
+        The scopes of published and imported data cover all platforms.
         """
         return {
             name: sheet
@@ -317,11 +321,11 @@ class Config:
         ]
 
     def curves(self, scope: str) -> Path | None:
-        """Return the curve file of a simulated platform, None where platforms are real."""
+        """Return the curve file of a simulated platform, None if platforms are real."""
         return Path(self.site.curves) / f"{scope}.json" if self.site.curves else None
 
     def backends_of(self, name: str) -> set[str]:
-        """Return the backends that a study runs: its own and, of a model, that of its experts."""
+        """Return the backends of a study: its own, and for a model that of its experts."""
         study = self.studies[name]
         experts = {study.moe} if isinstance(study, ModelStudy) and study.moe else set()
         return {study.backend, *experts}
@@ -337,14 +341,14 @@ class Config:
             )
         return self.studies[name]
 
-    def _reserved(self, file: str, names: Iterable[str], taken: frozenset[str]) -> None:
-        for name in taken.intersection(names):
+    def _refuse_reserved(self, file: str, names: Iterable[str], reserved: frozenset[str]) -> None:
+        for name in reserved.intersection(names):
             raise ConfigError(
                 f"{self.folder}/{file}: the name {name!r} is taken by the program itself",
                 remedy="Choose another name",
             )
 
-    def _known(
+    def _check_known(
         self, file: str, entry: str, kind: str, name: str, known: Iterable[str], *, more: str = ""
     ) -> None:
         if name not in known:
@@ -374,7 +378,7 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 
 def _dedented(schema: Any) -> Any:
-    """Return a schema whose descriptions are the same on every version of Python."""
+    """Return a schema with dedented descriptions, which equal those of every Python version."""
     if isinstance(schema, dict):
         return {
             key: inspect.cleandoc(value)
@@ -386,15 +390,16 @@ def _dedented(schema: Any) -> Any:
 
 
 def _either(schema: dict[str, Any], *names: str) -> None:
-    """Let one of some fields be given and no other, as the program does."""
-    given = [{"properties": {name: {"not": {"type": "null"}}}} for name in names]
-    schema["oneOf"] = [each | {"required": [name]} for each, name in zip(given, names, strict=True)]
+    """Require exactly one of some fields in a schema, as the struct does."""
+    schema["oneOf"] = [
+        {"properties": {name: {"not": {"type": "null"}}}, "required": [name]} for name in names
+    ]
 
 
 def _free_of_tag(defs: dict[str, Any]) -> None:
-    """Let `apart` go without its protocol's name, as the program does where only one is allowed."""
-    only = defs["Interleaved"]
-    free = {**only, "required": [name for name in only["required"] if name != "name"]}
+    """Make the protocol's name optional in `apart`, where only one protocol is allowed."""
+    protocol = defs["Interleaved"]
+    free = {**protocol, "required": [name for name in protocol["required"] if name != "name"]}
     free["title"] = "Apart"
     defs["Apart"] = free
     defs["ModelStudy"]["properties"]["apart"]["$ref"] = "#/$defs/Apart"

@@ -1,4 +1,4 @@
-"""Measured loads of experts: a file of shares or counts, read as a whole, every reason at once."""
+"""Measured loads of experts from a file of shares or counts; an error names all mistakes."""
 
 import csv
 import hashlib
@@ -16,11 +16,11 @@ from nearfree.decoders.decoder import Decoder
 from nearfree.errors import ConfigError, printable
 
 SIZE_LIMIT = 16 * 2**20
-"""Bytes of a file of loads."""
+"""Size limit of a file of loads, in bytes."""
 TOLERANCE = 0.01
-"""How far off a sum of shares may be, and k times a share above one: shares are rounded."""
+"""Tolerance for rounded shares: of their sum, and of k times a share above 1."""
 MOST = 20
-"""Reasons that are told of one file."""
+"""The largest number of mistakes that an error names."""
 _WHOLE = re.compile(r"\d{1,6}", re.ASCII)
 _VALUES = {
     "share": re.compile(r"\d{1,15}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?", re.ASCII),
@@ -31,9 +31,10 @@ _FORM = "Give rows of expert (from 0), share (of all pairs) or count, and layer 
 
 
 class MeasuredLoads(Struct, frozen=True):
-    """The share of all token-expert pairs of each expert, [layers, E], each layer's adding up to 1.
+    """Each expert's share of all token-expert pairs, [layers, E]; each layer's shares sum to 1.
 
-    `layers` has their numbers, none where the file names none and one row holds for all.
+    `layers` are the numbers of the layers; it is empty if the file has none and one row applies to
+    all layers.
     """
 
     file: str
@@ -47,7 +48,7 @@ class MeasuredLoads(Struct, frozen=True):
         return f"{MEASURED}{hashlib.sha256(raw).hexdigest()[:12]}"
 
     def check(self, decoder: Decoder) -> None:
-        """Raise ConfigError with every reason unless these are loads of a model's experts."""
+        """Raise ConfigError with every reason unless the loads fit a model's experts."""
         reasons = list(self._misfits(decoder))
         if reasons:
             raise _refused(self.file, reasons)
@@ -68,45 +69,45 @@ class MeasuredLoads(Struct, frozen=True):
                 f"it has {len(self.layers)} layers, and {decoder.name} experts in "
                 f"{decoder.moe_layers}"
             )
-        most = max(map(max, self.shares))
-        if most * experts.top_k > 1.0 + TOLERANCE:
+        largest = max(map(max, self.shares))
+        if largest * experts.top_k > 1.0 + TOLERANCE:
             yield (
-                f"an expert has {most:.4g} of all pairs, and 1 / k = {1.0 / experts.top_k:.4g} of "
-                f"{decoder.name} is the most, as no token goes to it twice"
+                f"an expert has {largest:.4g} of all pairs, more than 1 / k = "
+                f"{1.0 / experts.top_k:.4g} of {decoder.name}: no token goes to it twice"
             )
 
 
 def read_loads(path: Path) -> MeasuredLoads:
-    """Return the loads of a file, .csv or .json (a list of objects), of counts or shares.
+    """Return the loads of a .csv or .json file (a list of objects) with counts or shares.
 
     Raises
     ------
     ConfigError
-        Every reason why it cannot be believed, MOST of them at most.
+        The file is no consistent table of loads. The error names up to MOST mistakes.
     """
     rows = _rows(path)
     if not rows:
         raise _refused(str(path), ["holds no row"])
     reasons: list[str] = []
-    value = _value_column(rows[0], reasons)
-    found: dict[int | None, dict[int, float]] = defaultdict(dict)
+    column = _value_column(rows[0], reasons)
+    loads: dict[int | None, dict[int, float]] = defaultdict(dict)
     for number, row in enumerate(rows, start=1):
-        reason = _read(row, value, found)
+        reason = _add_row(row, column, loads)
         if reason:
             reasons.append(f"row {number}: {reason}")
-    if len(found) > 1 and None in found:
+    if len(loads) > 1 and None in loads:
         reasons.append("some rows name a layer and some do not")
-    experts = 1 + max((expert for layer in found.values() for expert in layer), default=0)
-    layers = sorted(found, key=lambda layer: -1 if layer is None else layer)
+    experts = 1 + max((expert for layer in loads.values() for expert in layer), default=0)
+    layers = sorted(loads, key=lambda layer: -1 if layer is None else layer)
     for layer in layers:
-        reasons += _of_layer(layer, found[layer], experts, value)
+        reasons += _layer_mistakes(layer, loads[layer], experts, column)
     if reasons:
         raise _refused(str(path), reasons)
-    totals = {layer: sum(found[layer].values()) for layer in layers}
+    totals = {layer: sum(loads[layer].values()) for layer in layers}
     return MeasuredLoads(
         file=str(path),
         shares=tuple(
-            tuple(found[layer][expert] / totals[layer] for expert in range(experts))
+            tuple(loads[layer][expert] / totals[layer] for expert in range(experts))
             for layer in layers
         ),
         layers=tuple(layer for layer in layers if layer is not None),
@@ -114,7 +115,7 @@ def read_loads(path: Path) -> MeasuredLoads:
 
 
 def _rows(path: Path) -> Sequence[Mapping[str, str]]:
-    """Return a file's rows as texts by column, each value that is empty left out."""
+    """Return a file's rows as strings by column, without empty values."""
     if path.suffix not in (".csv", ".json"):
         raise _refused(str(path), ["is neither .csv nor .json by its name"])
     if path.exists() and not path.is_file():
@@ -135,54 +136,54 @@ def _rows(path: Path) -> Sequence[Mapping[str, str]]:
             ]
         )
     except (csv.Error, msgspec.DecodeError) as error:
-        what = f"is no {path.suffix[1:].upper()} of rows: {error}"
-        raise _refused(str(path), [what]) from error
+        reason = f"is no {path.suffix[1:].upper()} of rows: {error}"
+        raise _refused(str(path), [reason]) from error
     return [{k: v.strip() for k, v in row.items() if v.strip() not in ("", "None")} for row in raw]
 
 
 def _value_column(first: Mapping[str, str], reasons: list[str]) -> str:
-    """Return which column holds the loads, by the first row, and note what is odd of columns."""
-    named = [name for name in _VALUES if name in first]
-    if len(named) != 1:
-        reasons.append("has a share and a count" if named else "has neither a share nor a count")
-    return named[0] if named else "share"
+    """Return the column of the loads by the first row; add a reason if there is not exactly one."""
+    present = [name for name in _VALUES if name in first]
+    if len(present) != 1:
+        reasons.append("has a share and a count" if present else "has neither a share nor a count")
+    return present[0] if present else "share"
 
 
-def _read(
-    row: Mapping[str, str], value: str, found: dict[int | None, dict[int, float]]
+def _add_row(
+    row: Mapping[str, str], column: str, loads: dict[int | None, dict[int, float]]
 ) -> str | None:
-    """Add a row to what is found; return why it cannot be."""
-    odd = [name for name in row if name not in _COLUMNS]
-    if odd:
-        return f"{odd[0]!r:.40} is no column of loads"
+    """Add a row to `loads`; return the reason if it is wrong."""
+    unknown = [name for name in row if name not in _COLUMNS]
+    if unknown:
+        return f"{unknown[0]!r:.40} is no column of loads"
     expert, layer = row.get("expert", ""), row.get("layer")
     if not _WHOLE.fullmatch(expert) or (layer is not None and not _WHOLE.fullmatch(layer)):
         name, text = ("layer", layer) if _WHOLE.fullmatch(expert) else ("expert", expert)
         return f"{name} {text!r:.40} is no whole number from 0"
-    text = row.get(value, "")
-    if not _VALUES[value].fullmatch(text):
-        return f"{value} {text!r:.40} is no number from 0"
-    mine = found[None if layer is None else int(layer)]
-    if int(expert) in mine:
+    text = row.get(column, "")
+    if not _VALUES[column].fullmatch(text):
+        return f"{column} {text!r:.40} is no number from 0"
+    layer_loads = loads[None if layer is None else int(layer)]
+    if int(expert) in layer_loads:
         return f"expert {int(expert)} is there twice"
-    mine[int(expert)] = float(text)
+    layer_loads[int(expert)] = float(text)
     return None
 
 
-def _of_layer(
-    layer: int | None, loads: Mapping[int, float], experts: int, value: str
+def _layer_mistakes(
+    layer: int | None, loads: Mapping[int, float], experts: int, column: str
 ) -> Iterator[str]:
-    """Yield what is odd of one layer's loads."""
-    where = "" if layer is None else f"layer {layer}: "
+    """Yield the mistakes in one layer's loads."""
+    prefix = "" if layer is None else f"layer {layer}: "
     if len(loads) < experts:
         missing = next(expert for expert in range(experts) if expert not in loads)
-        yield f"{where}expert {missing} of 0 to {experts - 1} is missing"
+        yield f"{prefix}expert {missing} of 0 to {experts - 1} is missing"
         return
     total = sum(loads.values())
-    if value == "share" and abs(total - 1.0) > TOLERANCE:
-        yield f"{where}shares add up to {total:.6g}, not to 1 within {TOLERANCE:g}"
+    if column == "share" and abs(total - 1.0) > TOLERANCE:
+        yield f"{prefix}shares add up to {total:.6g}, not to 1 within {TOLERANCE:g}"
     elif total == 0.0:
-        yield f"{where}all counts are 0"
+        yield f"{prefix}all counts are 0"
 
 
 def _refused(file: str, reasons: Sequence[str]) -> ConfigError:

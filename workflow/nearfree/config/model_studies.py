@@ -1,4 +1,4 @@
-"""A study of a model as sweeps: of its whole forward, and of its modules measured apart."""
+"""The sweeps of a model's study: of the whole forward, and of its modules measured separately."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -23,7 +23,7 @@ from nearfree.errors import ConfigError
 
 
 def model_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
-    """Return one sweep a setting: N = 1, and the grid from the setting's baseline on.
+    """Return one sweep per setting: N = 1, and the grid from the setting's baseline on.
 
     Raises
     ------
@@ -37,31 +37,30 @@ def model_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
         baseline = study.baseline or routing_baseline(
             setting.routing, setting.experts, setting.top_k, setting.batch
         )
-        later = [n for n in study.grid(setting.batch) if n > baseline]
-        if not later:
+        larger = [n for n in study.grid(setting.batch) if n > baseline]
+        if not larger:
             raise ConfigError(
                 f"no N of the grid lies beyond the baseline {baseline} of b = {setting.batch}, "
                 f"k = {setting.top_k}",
                 remedy="Add larger N to `positions`, or allow more with `tokens_max`",
             )
-        positions = tuple(sorted({1, baseline, *later}))
+        positions = tuple(sorted({1, baseline, *larger}))
         sweeps.append(Sweep(setting=setting, positions=positions, baseline=baseline))
     return tuple(sweeps)
 
 
 def module_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
-    """Return the sweeps of the modules that the study's forwards run, each distinct one once.
+    """Return the sweeps of the modules of the study's forwards, one per distinct module.
 
-    Where several forwards share a module it has the grids of all, from the smallest baseline on.
-    A forward whose own router spreads its tokens is left out: no setting says what it does.
+    A module that several forwards share has the union of their grids, from the smallest baseline
+    on. A forward with the model's own routing is left out: no setting describes that routing.
     """
     grids: dict[Setting, set[int]] = {}
     baselines: dict[Setting, int] = {}
     for sweep in model_sweeps(study, model):
         for use in uses(sweep.setting, model):
             grids.setdefault(use.setting, set()).update(sweep.positions)
-            least = min(baselines.get(use.setting, sweep.baseline), sweep.baseline)
-            baselines[use.setting] = least
+            baselines[use.setting] = min(baselines.get(use.setting, sweep.baseline), sweep.baseline)
     return tuple(
         Sweep(setting=setting, positions=tuple(sorted(grid)), baseline=baselines[setting])
         for setting, grid in grids.items()
@@ -69,11 +68,11 @@ def module_sweeps(study: ModelStudy, model: Model) -> tuple[Sweep, ...]:
 
 
 def uses(setting: Setting, model: Model, spread: Controlled | None = None) -> tuple[ModuleUse, ...]:
-    """Return the modules of a model's forward, each with how often it runs.
+    """Return the modules of a model's forward, each with its count per forward.
 
-    Attention has the model's mask, and a KV cache without pages, as the forward has. Where the
-    model's own router spreads tokens, no setting says how: then there are none, unless `spread`
-    stands in for it.
+    Attention has the mask of the model and an unpaged KV cache, as in the forward. No setting
+    describes the routing of the model's own router: for it the result is empty, unless `spread`
+    gives a routing in its place.
     """
     routing = spread if setting.routing == "router" else setting.routing
     if setting.experts and routing is None:
@@ -88,15 +87,15 @@ def uses(setting: Setting, model: Model, spread: Controlled | None = None) -> tu
         precision=uniform(setting.dtype),
     )
     return tuple(
-        structs.replace(use, setting=_as_in_a_model(use.setting, setting))
+        structs.replace(use, setting=_with_model_mask(use.setting, setting))
         if use.setting.module in (ATTENTION.name, MLA.name, INDEXER.name)
         else use
         for use in modules_used
     )
 
 
-def _as_in_a_model(attention: Setting, model: Setting) -> Setting:
-    """Return a call in a model's mask and, an indexer's too, in its element type."""
+def _with_model_mask(attention: Setting, model: Setting) -> Setting:
+    """Return an attention call with the model's mask and dtype; the latter for indexers, too."""
     mask = None if model.mask == "causal" else model.mask
     return structs.replace(attention, mask=mask, page_size=None, dtype=model.dtype)
 
@@ -132,6 +131,7 @@ def _settings(study: ModelStudy, model: Model) -> Iterator[Setting]:
 
 
 def _check(study: ModelStudy, model: Model) -> None:
+    """Raise ConfigError if the study does not fit the model."""
     experts = model.decoder.experts
     attention = in_models(ATTENTION.name)
     if study.backend not in attention:
@@ -145,11 +145,11 @@ def _check(study: ModelStudy, model: Model) -> None:
             f"{study.moe} runs no experts", remedy=f"Choose {', '.join(sorted(moe))} as `moe`"
         )
     kinds = (kind for kind in model.decoder.attention if isinstance(kind, Grouped) and kind.most)
-    near = next(kinds, None)
-    if study.mask == "block" and near:
+    windowed = next(kinds, None)
+    if study.mask == "block" and windowed:
         raise ConfigError(
-            f"{study.model} has layers with {near.words} positions, in which no block of positions "
-            "that see each other is run",
+            f"{study.model} has layers with {windowed.words} positions, with which the block mask "
+            "is not run",
             remedy="Choose the mask causal",
         )
     given = [name for name in ("moe", "routing", "top_k") if getattr(study, name) is not None]
@@ -163,7 +163,7 @@ def _check(study: ModelStudy, model: Model) -> None:
     if missing:
         raise ConfigError(
             f"{missing[0]} is missing, and {study.model} has {experts.experts} experts",
-            remedy="Say what runs them as `moe`, and how tokens fall on them as `routing`",
+            remedy="Give their backend as `moe`, and the distribution of tokens as `routing`",
         )
     for top_k in study.top_k or ():
         model.with_top_k(top_k)

@@ -1,6 +1,6 @@
-"""The streams of a platform, the plan of each, and asking for another take of them.
+"""The streams of a platform, their plans, and requests for further takes.
 
-This is the one place that writes a config file, config/takes.yaml.
+Only this module writes a config file, config/takes.yaml.
 """
 
 from functools import cached_property
@@ -32,14 +32,14 @@ from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 
 _TORCH = "cpu"
-"""The environment of torch alone, which every other one holds, too."""
+"""The environment of torch; every other environment includes torch, too."""
 
 
 class Plans:
-    """The plans of a platform's streams, in the order in which they are best made.
+    """The plans of a platform's streams, in the order in which they should be made.
 
-    A study is a stream of its name. One of a model has two more before it: its modules measured
-    apart, unless the model's own router alone decides what they do, and what is foretold of it.
+    A study is a stream with its name. A study of a model has two more streams before it: its
+    modules measured separately (unless it has only the model's own routing), and predictions.
     """
 
     def __init__(self, config: Config, scope: str) -> None:
@@ -47,11 +47,11 @@ class Plans:
 
     @cached_property
     def measured(self) -> dict[str, str]:
-        """The study of each stream that is measured."""
+        """The study of each measured stream."""
         streams = {}
         for name in self._config.studied(self._scope):
             study = self._config.studies[name]
-            if isinstance(study, ModelStudy) and self._apart(study):
+            if isinstance(study, ModelStudy) and self._module_sweeps(study):
                 streams[f"{name}{MODULES_SUFFIX}"] = name
             streams[name] = name
         return streams
@@ -72,12 +72,12 @@ class Plans:
         path = self._config.curves(self._scope)
         return UNSET if path is None else sha256(read_curves(path, self._scope))
 
-    def _apart(self, study: ModelStudy) -> tuple[Sweep, ...]:
+    def _module_sweeps(self, study: ModelStudy) -> tuple[Sweep, ...]:
         return module_sweeps(study, self._config.model(study.model))
 
     @cached_property
     def streams(self) -> list[str]:
-        """Every stream of the platform: the probe's, and each study's behind what it waits for."""
+        """All streams of the platform: the probe's, then each study's after its dependencies."""
         streams = [HARDWARE]
         for stream, study in self.measured.items():
             foretold = f"{study}{PREDICTIONS_SUFFIX}"
@@ -87,14 +87,14 @@ class Plans:
 
     @property
     def nothing(self) -> str:
-        """Why nothing but the hardware is measured, and how it would be; empty if a study is."""
+        """The reason why only the hardware is probed, and the remedy; empty with a study."""
         if self.measured:
             return ""
         site = self._config.site
-        kept = " that is not left out" if site.without else ""
+        restriction = " that is not left out" if site.without else ""
         return (
-            f"no study of the sets {', '.join(site.sets)}{kept} names {self._scope}, so that only "
-            "its hardware is probed. Name it under `platforms` of studies in "
+            f"no study of the sets {', '.join(site.sets)}{restriction} names {self._scope}, so "
+            "only its hardware is probed. Name it under `platforms` of studies in "
             f"{self._config.folder}/studies.yaml"
         )
 
@@ -107,12 +107,12 @@ class Plans:
         return plans
 
     def probe(self) -> ProbePlan:
-        """Return what a probe tries; ConfigError if there is no such platform."""
+        """Return the plan of a probe; ConfigError if there is no such platform."""
         self._config.platform(self._scope)
         return ProbePlan(dtypes=("bfloat16", "float16", "float32"), curves=self.curves)
 
     def measure(self, stream: str) -> MeasurePlan:
-        """Return the plan of a stream that is measured; ConfigError if there is none."""
+        """Return the plan of a measured stream; ConfigError if there is none."""
         if stream in self.foretold:
             raise ConfigError(
                 f"{stream} is foretold, not measured",
@@ -138,15 +138,15 @@ class Plans:
         )
 
     def sweeps(self, stream: str) -> tuple[Sweep, ...]:
-        """Return the sweeps of a stream that is measured."""
+        """Return the sweeps of a measured stream."""
         name = self.measured.get(stream, stream)
         study = self._config.study(self._scope, name)
         if isinstance(study, ModelStudy) and stream != name:
-            return self._apart(study)
+            return self._module_sweeps(study)
         return self._config.sweeps(name)
 
     def foretell(self, stream: str) -> ForetellPlan:
-        """Return the plan of a stream of predictions; ConfigError if it is none."""
+        """Return the plan of a stream of predictions; ConfigError if there is none."""
         name = self.foretold.get(stream, "")
         study = self._config.studies.get(name)
         if not isinstance(study, ModelStudy):
@@ -163,7 +163,7 @@ class Plans:
         )
 
     def environment(self, study: StudyBase) -> Name:
-        """Return the lock that a study runs in: an engine's, where one runs a model's experts."""
+        """Return the environment of a study: an engine's, if it runs the model's experts."""
         if isinstance(study, EngineStudy):
             return engine_environment(study.backend, study.release)
         own = self._config.environments[study.backend]
@@ -180,40 +180,47 @@ def raise_takes(
     study: str | None = None,
     backend: str | None = None,
 ) -> dict[str, int]:
-    """Ask for the take after the newest of a platform's studies, of one stream, or of a backend's.
+    """Request the take after the newest one of a platform's streams.
+
+    Parameters
+    ----------
+    study
+        The one stream to request; None for those of all studies.
+    backend
+        If given, only streams of studies on this backend.
 
     Returns
     -------
     dict
-        The take that is now asked for, by stream.
+        The take that is now requested, by stream.
 
     Raises
     ------
     ConfigError
         The platform has no such study, or none on that backend.
     BusyError
-        Another process asks for takes right now.
+        Another process is requesting takes.
     """
-    known = Plans(config, scope).streams
-    if study is not None and study not in known:
+    all_streams = Plans(config, scope).streams
+    if study is not None and study not in all_streams:
         config.study(scope, study)
-    streams = [study] if study else known[1:]  # without the probe
+    streams = [study] if study else all_streams[1:]  # without the probe
     if backend is not None:
         streams = [name for name in streams if backend in _backends(config, name)]
         if not streams:
             raise ConfigError(
-                f"no study of {scope} that was named runs on {backend!r}",
+                f"none of the named studies of {scope} runs on {backend!r}",
                 remedy=f"Backends there: {', '.join(_all_backends(config, scope)) or 'none'}",
             )
-    if study and study.endswith(MODULES_SUFFIX):  # what is foretold rests on them
+    if study and study.endswith(MODULES_SUFFIX):  # predictions depend on the modules' takes
         streams.append(f"{study.removesuffix(MODULES_SUFFIX)}{PREDICTIONS_SUFFIX}")
     with locked_file(config.folder / "takes.yaml"):
-        asked = Config(config.folder)  # another process may have raised some meanwhile
+        current = Config(config.folder)  # another process may have raised takes in the meantime
         raised = {}
         for stream in streams:
             sealed = [take.take for take in layout.takes(scope, stream)]
-            raised[stream] = max([asked.take(scope, stream), *sealed]) + 1
-        takes = {**asked.takes, scope: {**asked.takes.get(scope, {}), **raised}}
+            raised[stream] = max([current.take(scope, stream), *sealed]) + 1
+        takes = {**current.takes, scope: {**current.takes.get(scope, {}), **raised}}
         text = "# Which take is asked for; written by `nearfree retake`.\n" + yaml.safe_dump(takes)
         replace(config.folder / "takes.yaml", text.encode())
     return raised

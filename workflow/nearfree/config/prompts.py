@@ -1,4 +1,4 @@
-"""Prompts of a JSON-lines file: what an engine is tuned on, and what is held out."""
+"""Prompts of a JSON-lines file: those on which an engine is tuned, and those held out."""
 
 from collections import Counter
 from pathlib import Path
@@ -16,10 +16,10 @@ from nearfree.shipped import shipped
 FILE = "config/prompts.jsonl"
 """The prompts that the package ships."""
 LARGEST, MOST, LONGEST = 1 << 20, 256, 1 << 16
-"""Bytes of a file, prompts in it, and characters of one, at most."""
+"""Limits: bytes of a file, prompts in it, and characters of a prompt."""
 ALL = "all"
-"""What answers and tables call all prompts together, and so no kind of them."""
-_FORM = 'Give a JSON object a line: {"prompt": "...", "kind": "code"}'
+"""The name of all prompts together in answers and tables, which no kind may have."""
+_FORM = 'Give one JSON object per line: {"prompt": "...", "kind": "code"}'
 
 
 class _Line(Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,7 +28,7 @@ class _Line(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """A prompt, what kind of text it asks for, and whether nothing is chosen by it."""
+    """A prompt, the kind of text that it requests, and whether tuning must not use it."""
 
     text: str
     kind: Name
@@ -36,12 +36,12 @@ class Prompt(Struct, frozen=True, kw_only=True):
 
     @property
     def part(self) -> PromptPart:
-        """What a plan says of it, which is not its text."""
+        """The entry of the prompt in a plan, which has a digest instead of the text."""
         return PromptPart(sha256=sha256(self.text.encode()), kind=self.kind, held_out=self.held_out)
 
 
 def shipped_prompts() -> Path:
-    """Return the file of the prompts that the package ships."""
+    """Return the path of the prompts that the package ships."""
     return shipped(FILE)
 
 
@@ -51,8 +51,8 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     Raises
     ------
     ConfigError
-        The file is not there, is empty or too large, a line is no prompt or of the kind `all`, a
-        prompt is there twice, or a kind has one alone, which would leave none to hold out.
+        The file is absent, empty or too large; a line is no prompt or has the kind `all`; a prompt
+        occurs twice; or a kind has only one prompt, so that none could be held out.
     """
     lines = [line for line in _text(path).split("\n") if line.strip()]
     if not lines:
@@ -61,21 +61,21 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
         raise ConfigError(
             f"{path} holds {len(lines)} prompts, more than {MOST}", remedy="Give fewer of them"
         )
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     texts: set[str] = set()
     prompts = []
     for number, line in enumerate(lines, start=1):
-        read = _read(line, f"{path}, prompt {number}")
-        if read.prompt in texts:
-            raise ConfigError(f"{path}, prompt {number} was there before", remedy="Leave it out")
-        texts.add(read.prompt)
-        seen[read.kind] += 1
-        held_out = seen[read.kind] % 2 == 0
-        prompts.append(Prompt(text=read.prompt, kind=read.kind, held_out=held_out))
-    alone = next((kind for kind, count in seen.items() if count < 2), None)
-    if alone is not None:
+        entry = _read(line, f"{path}, prompt {number}")
+        if entry.prompt in texts:
+            raise ConfigError(f"{path}, prompt {number} is a duplicate", remedy="Leave it out")
+        texts.add(entry.prompt)
+        counts[entry.kind] += 1
+        held_out = counts[entry.kind] % 2 == 0
+        prompts.append(Prompt(text=entry.prompt, kind=entry.kind, held_out=held_out))
+    single_kind = next((kind for kind, count in counts.items() if count < 2), None)
+    if single_kind is not None:
         raise ConfigError(
-            f"{path} has one prompt alone of the kind {alone}",
+            f"{path} has only one prompt of the kind {single_kind}",
             remedy="Give at least two of each kind: half of them are held out",
         )
     return tuple(prompts)
@@ -98,16 +98,16 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path} is no UTF-8: {error.reason}", remedy=_FORM) from error
 
 
-def _read(line: str, where: str) -> _Line:
+def _read(line: str, place: str) -> _Line:
     try:
-        read = msgspec.json.decode(line, type=_Line)
+        entry = msgspec.json.decode(line, type=_Line)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise ConfigError(f"{where} is no prompt: {error}", remedy=_FORM) from error
-    if "\0" in read.prompt or not read.prompt.strip():
-        raise ConfigError(f"{where} is blank or holds a null character", remedy=_FORM)
-    if read.kind == ALL:
+        raise ConfigError(f"{place} is no prompt: {error}", remedy=_FORM) from error
+    if "\0" in entry.prompt or not entry.prompt.strip():
+        raise ConfigError(f"{place} is blank or holds a null character", remedy=_FORM)
+    if entry.kind == ALL:
         raise ConfigError(
-            f"{where} is of the kind {ALL}, which stands for all prompts together",
-            remedy="Name the kind otherwise",
+            f"{place} is of the kind {ALL}, which stands for all prompts together",
+            remedy="Choose another name for the kind",
         )
-    return read
+    return entry

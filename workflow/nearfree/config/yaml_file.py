@@ -1,4 +1,4 @@
-"""YAML files as typed structs: what does not fit is named by file and field."""
+"""YAML files as typed structs; an error names the file and the field."""
 
 import re
 from pathlib import Path
@@ -12,15 +12,15 @@ from nearfree.errors import ConfigError
 
 T = TypeVar("T")
 SIZE_LIMIT = 1 << 20
-"""Bytes of a file."""
+"""Size limit of a file, in bytes."""
 _DEEPEST = 50
 _MOST_KEYS = 10_000
-"""Keys of a mapping with what is merged into it: merges of merges double them line by line."""
+"""Limit on the keys of a mapping after merges: merges of merges can double them line by line."""
 _MISPLACED = re.compile(r" - at `(?:key` in `)?\$?(.*?)`$")
 
 
 def read_file(path: Path, kind: type[T]) -> T:
-    """Return a YAML file as one struct; ConfigError names the file and the field that is wrong."""
+    """Return a YAML file as one struct; ConfigError names the file and the wrong field."""
     return convert(path, load(path), kind)
 
 
@@ -30,11 +30,11 @@ def read_entries(path: Path, kind: type[T]) -> dict[str, T]:
 
 
 def entries(path: Path, document: object, kind: type[T], prefix: str = "") -> dict[str, T]:
-    """Return a mapping of names to structs, each converted by itself so that errors name it."""
+    """Return a mapping of names to structs; each is converted separately so that errors name it."""
     if not isinstance(document, dict):
-        # A list is not written out: by aliases a few lines stand for as many as one likes.
-        found = "a list" if isinstance(document, list) else f"{document!r:.60}"
-        raise _wrong(path, prefix or "the file", f"expected names, got {found}")
+        # A list is not printed: with aliases a few lines can expand to any number of entries.
+        shown = "a list" if isinstance(document, list) else f"{document!r:.60}"
+        raise _wrong(path, prefix or "the file", f"expected names, got {shown}")
     converted = {}
     for name, value in document.items():
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
@@ -46,14 +46,14 @@ def entries(path: Path, document: object, kind: type[T], prefix: str = "") -> di
 
 
 def convert(path: Path, value: object, kind: type[T], prefix: str = "") -> T:
-    """Return one value of a file as its type."""
+    """Return one value of a file converted to its type."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        place = _MISPLACED.search(str(error))
-        field = ".".join(part for part in (prefix, place[1].strip(".") if place else "") if part)
-        what = str(error)[: place.start()] if place else str(error)
-        raise _wrong(path, field or "the file", f"{what[0].lower()}{what[1:]}") from error
+        match = _MISPLACED.search(str(error))
+        field = ".".join(part for part in (prefix, match[1].strip(".") if match else "") if part)
+        message = str(error)[: match.start()] if match else str(error)
+        raise _wrong(path, field or "the file", f"{message[0].lower()}{message[1:]}") from error
 
 
 def load(path: Path) -> Any:
@@ -76,13 +76,13 @@ def load(path: Path) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
         text = " ".join(str(error).split())
         if isinstance(error, LookupError):
-            text = f"a value is not of the kind that its tag says ({text})"
+            text = f"a value does not fit its tag ({text})"
         raise ConfigError(f"{path} is not YAML: {text}", remedy="Mend that line") from error
     return {} if raw is None else raw
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what is nested beyond any config: libyaml's composer would overflow the stack."""
+    """Refuse deeply nested files, on which libyaml's composer would overflow the stack."""
     depth = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -97,9 +97,9 @@ def _wrong(path: Path, field: str, what: str) -> ConfigError:
 
 
 class _Loader(yaml.CSafeLoader):
-    """The safe loader, which also refuses a key that stands twice in one mapping.
+    """The safe loader, which also refuses a key that occurs twice in one mapping.
 
-    What `<<` merges in gives way to the mapping's own keys, as YAML has it.
+    A mapping's own keys override those that `<<` merges in, as YAML specifies.
     """
 
     def flatten_mapping(self, node: Any) -> None:

@@ -1,8 +1,8 @@
-"""Attention of a decoder's layers, by kind: its products and its call, each as a module.
+"""Modules of attention in a decoder's layers, by kind: its products and its attention call.
 
-Latent attention is decoded absorbed: products of each head take queries into the latent's space and
-values out of it, as two of each layer. Attention to entries is one module with all of its products,
-as public tables measure it.
+Latent attention is decoded in absorbed form: two products per layer, batched by head, project
+queries into the latent space and values out of it. Attention to entries is one module with all of
+its products, because public tables measure it so.
 """
 
 from collections.abc import Iterator
@@ -30,22 +30,22 @@ LATENTS, QUERY, LATENT = "latent projection", "query projection", "latent attent
 ABSORB, RELEASE = "key absorption", "value release"
 INDEX_QUERY, INDEX_KEY, INDEXER = "index query projection", "index key projection", "indexer"
 SELECTION, LAYER = "index selection", "attention layer"
-"""The modules of attention. Source of those of a latent: vllm 0.33.0,
+"""The modules of attention. Source for latent attention: vllm 0.33.0,
 vllm/model_executor/layers/attention/mla_attention.py and models/deepseek_v2.py."""
 DELTA_IN, DELTA_GATES, DELTA_OUT = "state input", "state gates", "state output"
 DELTA_NET, MAMBA, CONVOLUTION = "gated delta net", "Mamba-2 state", "short convolution"
 STATE_CALLS = (DELTA_NET, MAMBA, CONVOLUTION)
-"""Passes over a state."""
+"""Modules that update a state."""
 CALLS = (ATTENTION, LATENT, INDEXER, SELECTION, LAYER, *STATE_CALLS)
-"""Those that read a cache or a state; all others are products."""
+"""Modules that read a cache or a state; all others are products."""
 
 
 ENTRIES = 128
-"""Positions of an entry of the layers whose curves speak of those with a window alone."""
+"""Span of an entry, in positions, in the curves that stand in for layers with only a window."""
 
 
 class Part(NamedTuple):
-    """A module of a layer, and what its kind says of it: fields of its setting, its window."""
+    """A module of a layer: its role, and the fields of its setting, with its window."""
 
     role: str
     fields: dict[str, Any]
@@ -59,7 +59,7 @@ def parts_of(decoder: Decoder, context: int, kind: Kind, backend: BackendRelease
     decoder
         A rank's shard.
     context
-        Positions L in the cache of each request; what a kind sees of them at most is its own.
+        Positions L in the cache of each request; a kind's window may limit how many it sees.
     backend
         What runs attention.
     """
@@ -84,19 +84,19 @@ def _product(role: str, inputs: int, outputs: int) -> Part:
 def _grouped(
     decoder: Decoder, context: int, kind: Grouped, backend: BackendRelease
 ) -> Iterator[Part]:
-    """Yield the modules of attention with grouped queries.
+    """Yield the modules of grouped-query attention.
 
-    Engines load the weights of keys that are values twice, and multiply by both: vllm 0.33.0,
+    Where keys are values, engines load their weights twice and multiply by both: vllm 0.33.0,
     vllm/model_executor/models/gemma4.py:85-130; sglang 0.5.23,
     sglang/srt/models/gemma4_causal.py:1338-1347.
     """
     if kind.selected:
         yield _in_blocks(decoder.d_model, context, kind)
         return
-    record, again = BY_NAME[backend.name], 0
+    record, value_outputs = BY_NAME[backend.name], 0
     if record.in_model is None and kind.keys_are_values and not kind.shares:
-        again = kind.kv_heads * kind.values
-    yield _product(QKV, decoder.entering, kind.made + again)
+        value_outputs = kind.kv_heads * kind.values
+    yield _product(QKV, decoder.entering, kind.made + value_outputs)
     yield Part(
         ATTENTION,
         {
@@ -120,9 +120,9 @@ def _grouped(
 def _in_blocks(d_model: int, context: int, kind: Grouped) -> Part:
     """Return a layer of attention to selected blocks, with all of its products.
 
-    Positions of a request are rows that choose and attend each for itself, and read the indexer's
-    keys together. Source: vllm 0.33.0, vllm/models/minimax_m3/common/ops/index_topk.py:797-893 and
-    sparse_attn.py:562-665.
+    Each position of a request is a row that selects and attends separately; the rows read the
+    index keys together. Source: vllm 0.33.0,
+    vllm/models/minimax_m3/common/ops/index_topk.py:797-893 and sparse_attn.py:562-665.
     """
     return Part(
         LAYER,
@@ -143,26 +143,29 @@ def _in_blocks(d_model: int, context: int, kind: Grouped) -> Part:
 
 
 def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -> Iterator[Part]:
-    """Yield the modules of latent attention, its latents made whole on each rank.
+    """Yield the modules of latent attention; each rank makes all latents.
 
-    Absorbed, a head's product of [N, nope] by [nope, latent] has the weights and FLOPs of one
-    matrix [nope, heads x latent], and its way back those of [heads x latent, value].
+    In absorbed form the heads' products of [N, nope] by [nope, latent] have the weights and FLOPs
+    of one matrix [nope, heads x latent], and those back have the ones of [heads x latent, value].
     Source: vllm 0.33.0, vllm/model_executor/models/deepseek_v2.py (fused_qkv_a_proj is replicated,
-    q_b_proj and q_proj are cut by heads; the indexer's wq_b, wk and weights_proj are replicated);
-    models/kimi_k3/nvidia/mla.py:205-240 (a gate is one product with the latents, cut by heads).
+    q_b_proj and q_proj are sharded by heads; the indexer's wq_b, wk and weights_proj are
+    replicated); models/kimi_k3/nvidia/mla.py:205-240 (a gate is one product with the latents,
+    sharded by heads).
     """
-    query = kind.heads * (kind.nope_dim + kind.rope_dim)
-    gate = kind.inputs if kind.gate else 0
-    yield _product(LATENTS, d_model, (kind.query_rank or 0) + kind.cached + gate)
-    yield _product(QUERY, kind.query_rank or d_model, query)
+    query_outputs = kind.heads * (kind.nope_dim + kind.rope_dim)
+    gate_outputs = kind.inputs if kind.gate else 0
+    yield _product(LATENTS, d_model, (kind.query_rank or 0) + kind.cached + gate_outputs)
+    yield _product(QUERY, kind.query_rank or d_model, query_outputs)
     if kind.index_heads and kind.index_dim:
-        width = kind.index_heads * kind.index_dim
-        yield _product(INDEX_QUERY, kind.query_rank or d_model, width)
+        index_outputs = kind.index_heads * kind.index_dim
+        yield _product(INDEX_QUERY, kind.query_rank or d_model, index_outputs)
         yield _product(INDEX_KEY, d_model, kind.index_dim + kind.index_heads)
         sizes = {"heads": kind.index_heads, "head_dim": kind.index_dim, "context": context}
-        apart = BY_NAME[backend.name].engine is not None  # in a kernel of its own
-        yield Part(INDEXER, {"module": "indexer", "api": LOGITS if apart else None, **sizes})
-        if apart:
+        has_selection_kernel = BY_NAME[backend.name].engine is not None
+        yield Part(
+            INDEXER, {"module": "indexer", "api": LOGITS if has_selection_kernel else None, **sizes}
+        )
+        if has_selection_kernel:
             yield Part(SELECTION, {"module": "indexer", "api": SELECT, **sizes})
     yield _product(ABSORB, kind.nope_dim, kind.heads * kind.latent)
     yield Part(
@@ -187,15 +190,16 @@ def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -
 def _compressed(d_model: int, context: int, kind: Compressed) -> Part:
     """Return a layer of attention to entries, with all of its products.
 
-    One with a window alone is one whose entries stand for 128 positions each, all attended to, at
-    no more positions than its window: it has no entry to speak of, and its own products.
+    A layer with only a window is described as one whose entries stand for 128 positions each, all
+    attended to, with the window as the longest context: so it has hardly any entries, and its own
+    products.
     """
-    alone = kind.span is None
+    window_only = kind.span is None
     return Part(
         LAYER,
         {
             "module": "attention_layer",
-            "context": min(context, kind.window) if alone else context,
+            "context": min(context, kind.window) if window_only else context,
             "d_model": d_model,
             "heads": kind.heads,
             "latent": kind.width,
@@ -210,22 +214,22 @@ def _compressed(d_model: int, context: int, kind: Compressed) -> Part:
 
 
 def _delta_net(decoder: Decoder, kind: DeltaNet) -> Iterator[Part]:
-    """Yield the modules of a gated delta net: three products about one pass over the state.
+    """Yield the modules of a gated delta net: three products and one update of the state.
 
-    Queries, keys, values and the output's gate are one product, both gates of a head another.
-    Of Kimi's delta attention the first holds the rates and the narrow rows of both gates, whole on
-    each rank, and the other makes these wide; of a full gate it holds all rows.
+    Queries, keys, values and the output's gate are one product, both gates of a head another. In
+    Kimi's delta attention the first product also makes the rates and the low-rank rows of both
+    gates, replicated on each rank, and the second expands these; a full gate is in the first.
     Source: vllm 0.32.0, vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:514-532;
     sglang 0.5.23, sglang/srt/models/kimi_linear.py:299-328; vllm 0.33.0,
     vllm/models/kimi_k3/nvidia/kda.py:640-670.
     """
     if kind.rank and kind.full_gate:
-        wide = kind.mixed + kind.inputs + kind.heads + kind.rank
-        yield _product(DELTA_IN, decoder.d_model, wide)
+        outputs = kind.mixed + kind.inputs + kind.heads + kind.rank
+        yield _product(DELTA_IN, decoder.d_model, outputs)
         yield _product(DELTA_GATES, kind.rank, kind.inputs)
     elif kind.rank:
-        wide = kind.mixed + kind.heads + 2 * kind.rank
-        yield _product(DELTA_IN, decoder.d_model, wide)
+        outputs = kind.mixed + kind.heads + 2 * kind.rank
+        yield _product(DELTA_IN, decoder.d_model, outputs)
         yield _product(DELTA_GATES, kind.rank, 2 * kind.inputs)
     else:
         yield _product(DELTA_IN, decoder.d_model, kind.mixed + kind.inputs)
@@ -246,9 +250,9 @@ def _delta_net(decoder: Decoder, kind: DeltaNet) -> Iterator[Part]:
 
 
 def _mamba2(decoder: Decoder, kind: Mamba2) -> Iterator[Part]:
-    """Yield the modules of a Mamba-2 mixer: two products about one pass over the state.
+    """Yield the modules of a Mamba-2 mixer: two products and one update of the state.
 
-    The gate of the output, what the convolution takes and a step of each head are one product.
+    One product makes the output's gate, the inputs of the convolution and a step size per head.
     Source: vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:359-388 and 498-506.
     """
     yield _product(DELTA_IN, decoder.d_model, kind.mixed + kind.inputs + kind.heads)
@@ -268,9 +272,9 @@ def _mamba2(decoder: Decoder, kind: Mamba2) -> Iterator[Part]:
 
 
 def _short_conv(d_model: int, kind: ShortConv) -> Iterator[Part]:
-    """Yield the modules of a short convolution: two products about one pass over rows.
+    """Yield the modules of a short convolution: two products and one pass over rows.
 
-    Both gates and the row that is convolved are one product. Source: vllm 0.33.0,
+    One product makes both gates and the row that is convolved. Source: vllm 0.33.0,
     vllm/model_executor/layers/mamba/short_conv.py:66-79; sglang 0.5.23,
     sglang/srt/models/lfm2.py (Lfm2ShortConv).
     """
@@ -280,7 +284,7 @@ def _short_conv(d_model: int, kind: ShortConv) -> Iterator[Part]:
 
 
 class Layers(NamedTuple):
-    """A module with the layers that run it; `base` is its role without kind and share."""
+    """A module with the layers that run it; `base` is its role without kind and layer count."""
 
     role: str
     base: str
@@ -291,22 +295,23 @@ class Layers(NamedTuple):
 def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) -> Iterator[Layers]:
     """Yield the modules of attention of all kinds, each with the layers that run it.
 
-    What is alike is one module whatever its kind, but for attention with grouped queries, whose
-    kinds stay apart where the context is too short to tell them. Where a role has several, each is
-    named by its kind and share: "attention, window 128, 18 of 36 layers".
+    Equal modules of several kinds are merged, except the calls of grouped-query attention: their
+    kinds stay separate even if the context is too short for their windows to differ. Where a role
+    has several modules, each name gives its kind and layers: "attention, window 128, 18 of 36
+    layers".
     """
-    found: dict[str, dict[Any, tuple[Kind, dict[str, Any], tuple[int, ...]]]] = {}
+    by_role: dict[str, dict[Any, tuple[Kind, dict[str, Any], tuple[int, ...]]]] = {}
     for kind in decoder.attention:
         for role, fields in parts_of(decoder, context, kind, backend):
-            alike = found.setdefault(role, {})
+            modules = by_role.setdefault(role, {})
             key = kind if role == ATTENTION else tuple(fields.items())
-            first, same, layers = alike.get(key, (kind, fields, ()))
-            alike[key] = first, same, tuple(sorted((*layers, *kind.layers)))
-    for base in sorted(found, key=ORDER.index):
-        several = len(found[base]) > 1
-        for kind, fields, layers in found[base].values():
-            share = f"{base}, {kind.words}, {len(layers)} of {decoder.layers} layers"
-            yield Layers(share if several else base, base, fields, layers)
+            first_kind, same_fields, layers = modules.get(key, (kind, fields, ()))
+            modules[key] = first_kind, same_fields, tuple(sorted((*layers, *kind.layers)))
+    for base in sorted(by_role, key=ORDER.index):
+        several = len(by_role[base]) > 1
+        for kind, fields, layers in by_role[base].values():
+            full_name = f"{base}, {kind.words}, {len(layers)} of {decoder.layers} layers"
+            yield Layers(full_name if several else base, base, fields, layers)
 
 
 ORDER = (
@@ -318,12 +323,12 @@ ORDER = (
 
 
 def base_of(role: str) -> str:
-    """Return what a module is in a model, whatever its kind and share."""
+    """Return a module's role without kind and layer count."""
     return role.partition(",")[0]
 
 
 LATENT_KEY, GROUPED_OUTPUT = "kv_a_proj_with_mqa", "attn.wo_a"
-"""Names of matrices by which a model's attention is known: of a latent, and to entries."""
+"""Names of matrices that show latent attention, and attention to entries."""
 _MATRICES: dict[str, str | None] = {
     **dict.fromkeys(("o_proj", "out_proj", "dense", "attn_out"), OUTPUT),
     **dict.fromkeys(("q_a_proj", LATENT_KEY), LATENTS),
@@ -332,40 +337,40 @@ _MATRICES: dict[str, str | None] = {
     "indexer.wq_b": INDEX_QUERY,
     **dict.fromkeys(("indexer.wk", "indexer.weights_proj", "kv_b_proj", "g_proj"), None),
 }
-"""Modules by the ends of their matrices' names; None where weights are taken out of their format as
-they are loaded: mla_attention.py:416 and deepseek_v2.py:710-718 and 860 of vllm 0.33.0."""
+"""Modules by the ends of their matrices' names. None: the weights are converted from their format
+on load, by mla_attention.py:416 and deepseek_v2.py:710-718 and 860 of vllm 0.33.0."""
 
 
-_STATES = {
+_STATE_PRODUCTS = {
     **dict.fromkeys(("in_proj_qkvz", "in_proj_qkv", "in_proj_z", "in_proj"), DELTA_IN),
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), DELTA_IN),
     **dict.fromkeys(("out_proj", "o_proj"), DELTA_OUT),
 }
-"""Products of a state's mixer; gates of a delta net are a hundredth of them, and quantisers leave
-them."""
+"""Products of state mixers. The gates of a delta net are a hundredth of them, and quantisers leave
+them out."""
 _MIXERS = (".linear_attn", ".mamba", ".mixer", ".self_attn", ".conv")
-"""Names of what has a state; Nemotron-H calls the pieces of all its layers by the third, Kimi's
-models call what attends by the last, too."""
+"""Names of state mixers. Nemotron-H uses the third for the pieces of all its layers, and Kimi's
+models use `.self_attn` for attention, too."""
 
 
 def state_role(name: str) -> str | None:
-    """Return the role of a matrix of what keeps a state, None where it enters no large product."""
+    """Return the role of a matrix of a state mixer, None where it enters no large product."""
     mixer, _, leaf = name.rpartition(".")
-    return _STATES.get(leaf) if mixer.endswith(_MIXERS) else None
+    return _STATE_PRODUCTS.get(leaf) if mixer.endswith(_MIXERS) else None
 
 
 def role_of(name: str, *, latent: bool, compressed: bool = False) -> str | None:
     """Return the role of a matrix of attention by its name, None where it enters no product.
 
-    `latent` says that its model's keys and values come of a latent, `compressed` that it attends to
-    entries: all products are one module then, and what engines leave in the plain format whatever
-    the rest is in, compressors and the weights of index heads, says nothing of its format.
+    `latent` says that the model has latent attention, `compressed` that it attends to entries. In
+    the latter all products are one module; compressors and the weights of index heads do not count
+    for its format, because engines always keep them unquantised.
     """
     if ".linear_attn." in name:
         return state_role(name)
     if compressed:
-        plain = ".compressor." in name or name.endswith(".weights_proj")
-        return None if plain else LAYER
+        unquantised = ".compressor." in name or name.endswith(".weights_proj")
+        return None if unquantised else LAYER
     if not latent and name.endswith(".g_proj"):
         return OUTPUT_GATE
     ends = [end for end in _MATRICES if name.endswith(f".{end}")]

@@ -1,4 +1,4 @@
-"""What T(N) of a decoder's forward leaves out, and where the curves are of something near it."""
+"""Caveats of a decoder's T(N): what it leaves out, and where curves of similar work stand in."""
 
 from collections.abc import Iterator
 
@@ -9,17 +9,17 @@ from nearfree.decoders.attention_uses import ENTRIES
 from nearfree.decoders.decoder import Decoder
 
 _WIDEST = 256
-"""Elements of the widest head of FlashAttention 3."""
+"""Width of the widest head of FlashAttention 3, in elements."""
 
 
 def caveats(decoder: Decoder) -> tuple[str, ...]:
-    """Return what is left out of a forward, or stands for something near it, each once.
+    """Return a sentence for each part of a forward that is left out or approximated.
 
-    An engine decodes as many positions as it drafts, each as a row of its own (vllm 0.32.0,
-    vllm/models/deepseek_v4/sparse_mla.py:138); public curves of decoding whole layers are of one
+    Engines verify drafts with each position as a row of its own (vllm 0.32.0,
+    vllm/models/deepseek_v4/sparse_mla.py:138), but public curves of decoding whole layers have one
     position of each of several requests.
     """
-    said = (
+    sentences = (
         *sorted(_wide_keys(decoder)),
         *_wide_heads(decoder),
         *_chunks(decoder),
@@ -27,7 +27,7 @@ def caveats(decoder: Decoder) -> tuple[str, ...]:
         *_kinds(decoder),
         *_beside(decoder),
     )
-    return tuple(dict.fromkeys(said))
+    return tuple(dict.fromkeys(sentences))
 
 
 def _wide_keys(decoder: Decoder) -> Iterator[str]:
@@ -42,7 +42,7 @@ def _wide_keys(decoder: Decoder) -> Iterator[str]:
 
 
 def _wide_heads(decoder: Decoder) -> Iterator[str]:
-    """Yield what runs wide heads on Hopper: vllm/model_executor/models/config.py of 0.24.0."""
+    """Yield the kernel of wide heads on Hopper: vllm/model_executor/models/config.py of 0.24.0."""
     wide = {kind.head_dim for kind in decoder.attention if isinstance(kind, Grouped)}
     if max(wide, default=0) > _WIDEST:
         yield (
@@ -56,14 +56,17 @@ def _chunks(decoder: Decoder) -> Iterator[str]:
         if isinstance(kind, Grouped) and kind.chunk:
             yield (
                 f"{len(kind.layers)} of {decoder.layers} layers are timed as if a request had "
-                f"filled its chunk of {kind.chunk} positions where the context is as long: at any "
-                "other place in a chunk it sees fewer, half of them in the mean"
+                f"filled its chunk of {kind.chunk} positions where the context is as long; "
+                "elsewhere in a chunk it sees fewer positions, half of them on average"
             )
 
 
 def _layers(decoder: Decoder) -> Iterator[str]:
     if decoder.residual_block is not UNSET:
-        yield f"what layers take of each {decoder.residual_block} layers before them is not timed"
+        yield (
+            f"the attention of layers to the outputs of each {decoder.residual_block} layers "
+            "before them is not timed"
+        )
     if any(isinstance(kind, Compressed) for kind in decoder.attention):
         yield (
             "attention layers of several positions are timed as one position of as many "
@@ -93,13 +96,13 @@ def _kinds(decoder: Decoder) -> Iterator[str]:
     for kind in decoder.attention:
         if isinstance(kind, Compressed) and kind.span is None:
             yield (
-                f"{len(kind.layers)} of {decoder.layers} layers ({kind.words}) are taken for ones "
-                f"with entries of {ENTRIES} positions, of which they have none"
+                f"{len(kind.layers)} of {decoder.layers} layers ({kind.words}) are timed as layers "
+                f"with entries of {ENTRIES} positions, which they do not have"
             )
 
 
 def _beside(decoder: Decoder) -> Iterator[str]:
-    """Yield which parts of a layer run beside each other.
+    """Yield the parts of a layer that engines run in parallel.
 
     Source: vllm 0.33.0, vllm/envs.py:2136 and vllm/model_executor/models/cohere2_moe.py:476-520;
     sglang 0.5.23, sglang/srt/models/cohere2_moe.py:420-449.
@@ -107,5 +110,5 @@ def _beside(decoder: Decoder) -> Iterator[str]:
     if decoder.model_type == "cohere2_moe":
         yield (
             "a layer's attention and FFN are timed one after the other: vLLM from 0.33.0 on runs "
-            "them beside each other in steps of up to 256 tokens, SGLang in those of one position"
+            "them in parallel in steps of up to 256 tokens, SGLang in steps of one position"
         )

@@ -1,9 +1,9 @@
 """The collectives of a decoder's forward over several GPUs, each as a module.
 
-They stand where vLLM 0.33.0 and SGLang 0.5.23 have them, whose sources are cited at each. What is
-gathered or reduced beside the rows themselves is left out: router weights, token ids and counts,
-and the squares that a norm over all heads sums up (queries and keys of MiniMax M2, and what leaves
-a Mamba-2 mixer of one group: vLLM layers/mamba/mamba_mixer2.py, Mixer2RMSNormGated).
+They are those of vLLM 0.33.0 and SGLang 0.5.23, whose sources are cited at each. Only rows are
+counted. Other gathered or reduced values are left out: router weights, token ids and counts, and
+the sums of squares of norms over all heads (queries and keys of MiniMax M2, and the output of a
+Mamba-2 mixer of one group: vLLM layers/mamba/mamba_mixer2.py, Mixer2RMSNormGated).
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ ROLES = (
     REGATHER, STAGE, FAR_STAGE, STAGE_GATHER,
 )  # fmt: skip
 Use = Callable[..., ModuleUse]
-"""Makes a collective of a role, how often it runs, and a setting's fields."""
+"""Makes the module of a collective from its role, its count per forward and a setting's fields."""
 _NCCL = BackendRelease("nccl")
 
 
@@ -55,16 +55,16 @@ def collectives(
     decoder
         The model.
     parallel
-        Over how many GPUs it is spread; on one there is no collective.
+        How it is spread over GPUs; on one GPU there is no collective.
     batch
-        Requests b of one group of attention: with `dp` groups the forward has dp times as many.
+        Requests b of one dp group: with `dp` groups the forward has dp times as many.
     engine
-        What serves the model, and its release: whose all-reduce runs.
+        The serving engine and its release, whose all-reduce runs.
     sent
-        In what numbers rows are sent to experts; the decoder's own dtype if None. Scales of rows
+        The dtype in which rows are sent to experts; the decoder's own dtype if None. Scales of rows
         are left out.
     node_gpus
-        The GPUs of a node; None where all lie on one.
+        GPUs per node; None if all are on one node.
 
     Raises
     ------
@@ -77,77 +77,89 @@ def collectives(
             remedy=f"Name the engine that serves the model: {', '.join(ENGINES)}",
         )
     use = partial(_use, dtype=decoder.dtype, batch=batch, groups=parallel.dp)
-    nccl, own = partial(use, backend=_NCCL), partial(use, backend=engine)
+    nccl, engine_use = partial(use, backend=_NCCL), partial(use, backend=engine)
     tp, d_model = parallel.tp, decoder.d_model
     nodes, crossings, fewest = nodes_of(parallel, ENGINES[engine.name], node_gpus)
-    found: list[ModuleUse] = []
+    uses: list[ModuleUse] = []
     if tp > 1:
-        summed = partial(own, operation="all_reduce", gpus=tp, d_model=d_model)
+        all_reduce = partial(engine_use, operation="all_reduce", gpus=tp, d_model=d_model)
         # vLLM model_executor/layers/vocab_parallel_embedding.py 562: a vocabulary cut over ranks.
-        found.append(summed(EMBEDDING_SUM, 1))
+        uses.append(all_reduce(EMBEDDING_SUM, 1))
         # vLLM model_executor/layers/linear.py 1818, RowParallelLinear of o_proj and of down_proj.
-        attends = sum(len(kind.layers) for kind in decoder.attention)
+        attention_layers = sum(len(kind.layers) for kind in decoder.attention)
         if decoder.model_type in ENGINES[engine.name].gathers:
-            every = partial(nccl, operation="all_gather", gpus=tp)
-            found.append(every(QUERIES, attends, d_model=decoder.heads * decoder.head_dim))
-            found.append(every(KEYS, attends, d_model=decoder.kv_heads * decoder.head_dim))
-        apart_sums = attends - _joined(decoder, parallel, engine)
-        if apart_sums:
-            found.append(summed(ATTENTION_SUM, apart_sums))
+            all_gather = partial(nccl, operation="all_gather", gpus=tp)
+            uses.append(
+                all_gather(QUERIES, attention_layers, d_model=decoder.heads * decoder.head_dim)
+            )
+            uses.append(
+                all_gather(KEYS, attention_layers, d_model=decoder.kv_heads * decoder.head_dim)
+            )
+        attention_sums = attention_layers - _joint_sum_layers(decoder, parallel, engine)
+        if attention_sums:
+            uses.append(all_reduce(ATTENTION_SUM, attention_sums))
         if decoder.dense_layers:
-            found.append(summed(FFN_SUM, decoder.dense_layers))
+            uses.append(all_reduce(FFN_SUM, decoder.dense_layers))
     if decoder.experts and parallel.ranks > 1:
-        apart = engine.name == VLLM.name and not VLLM.parts_rows(parallel, decoder.model_type)
+        across_groups = engine.name == VLLM.name and not VLLM.uses_sequence_parallel(
+            parallel, decoder.model_type
+        )
         if parallel.dp > 1:
-            gpus = parallel.dp if apart else parallel.ranks
-            fewest = fewest and max(1, fewest // (tp if apart else 1))
-            whole = partial(
+            gpus = parallel.dp if across_groups else parallel.ranks
+            fewest = fewest and max(1, fewest // (tp if across_groups else 1))
+            exchange = partial(
                 nccl, batch=batch * parallel.dp, groups=1, nodes=min(nodes, gpus), fewest=fewest
             )
-            found += _gathered(decoder, gpus, whole, sent or decoder.dtype)
-        if parallel.dp > 1 and tp > 1 and not apart:
-            gathered = partial(nccl, operation="all_gather", gpus=tp, d_model=d_model)
-            found.append(gathered(REGATHER, decoder.moe_layers))
+            uses += _expert_exchange(decoder, gpus, exchange, sent or decoder.dtype)
+        if parallel.dp > 1 and tp > 1 and not across_groups:
+            regather = partial(nccl, operation="all_gather", gpus=tp, d_model=d_model)
+            uses.append(regather(REGATHER, decoder.moe_layers))
         elif tp > 1:
-            # vLLM model_executor/layers/fused_moe/runner/moe_runner.py 515: each rank has what its
-            # experts, or its parts of them, add to the rows that all of its group have.
-            found.append(summed(MOE_SUM, decoder.moe_layers))
+            # vLLM model_executor/layers/fused_moe/runner/moe_runner.py 515: each rank has the
+            # partial output of its experts, or its shards of them, for all rows of its group.
+            uses.append(all_reduce(MOE_SUM, decoder.moe_layers))
     if tp > 1:
         # vLLM model_executor/layers/logits_processor.py 130; SGLang layers/logits_processor.py.
         width = decoder.vocabulary
-        found.append(nccl(LOGITS, 1, operation="all_gather", gpus=tp, d_model=width))
+        uses.append(nccl(LOGITS, 1, operation="all_gather", gpus=tp, d_model=width))
     if parallel.pp > 1:
-        found += _stages(decoder, parallel, nccl, crossings)
-    return tuple(found)
+        uses += _stages(decoder, parallel, nccl, crossings)
+    return tuple(uses)
 
 
-def _joined(decoder: Decoder, parallel: Parallel, engine: BackendRelease) -> int:
-    """Return of how many layers one sum holds what attention and what the FFN give."""
+def _joint_sum_layers(decoder: Decoder, parallel: Parallel, engine: BackendRelease) -> int:
+    """Return the number of layers that all-reduce attention's and the FFN's outputs as one sum."""
     rules = ENGINES[engine.name]
-    first, experts = dict(rules.joins).get(decoder.model_type), decoder.experts
-    if first is None or (engine.version and Version(engine.version) < Version(first)):
+    first_release, experts = dict(rules.joint_sums).get(decoder.model_type), decoder.experts
+    if first_release is None or (
+        engine.version and Version(engine.version) < Version(first_release)
+    ):
         return 0
-    unjoined = parallel.dp > 1 or (experts and experts.shared_d_ff and not rules.joins_shared)
-    return decoder.dense_layers + (0 if unjoined else decoder.moe_layers)
+    moe_separate = parallel.dp > 1 or (
+        experts and experts.shared_d_ff and not rules.joint_sums_with_shared
+    )
+    return decoder.dense_layers + (0 if moe_separate else decoder.moe_layers)
 
 
-def _gathered(decoder: Decoder, gpus: int, whole: Use, sent: Dtype) -> Iterator[ModuleUse]:
-    """Yield what brings all rows to all ranks, and back summed up.
+def _expert_exchange(
+    decoder: Decoder, gpus: int, exchange: Use, sent: Dtype
+) -> Iterator[ModuleUse]:
+    """Yield the all-gather of rows to experts and the reduce-scatter of their outputs.
 
-    Where each rank of a group makes its part of the group's rows ready, it brings that, and gathers
-    the others' afterwards; where each makes all of them, the ranks of one place in all groups
-    exchange them, and a sum over the group follows (vLLM config/parallel.py 768,
+    With sequence parallelism each rank sends its part of the group's rows and gathers the others
+    afterwards. Without it each rank has all rows of its group: the ranks with the same index in all
+    groups exchange them, and an all-reduce over the group follows (vLLM config/parallel.py 768,
     use_sequence_parallel_moe; distributed/device_communicators/all2all.py, AgRsAll2AllManager).
     """
-    layers, sizes = decoder.moe_layers, {"gpus": gpus, "d_model": _routed(decoder)}
-    yield whole(DISPATCH, layers, operation="all_gather", dtype=sent, **sizes)
-    yield whole(COMBINE, layers, operation="reduce_scatter", **sizes)
+    layers, sizes = decoder.moe_layers, {"gpus": gpus, "d_model": _expert_row_width(decoder)}
+    yield exchange(DISPATCH, layers, operation="all_gather", dtype=sent, **sizes)
+    yield exchange(COMBINE, layers, operation="reduce_scatter", **sizes)
 
 
-def _routed(decoder: Decoder) -> int:
-    """Return how wide the rows of routed experts are: a latent's is made before they are sent.
+def _expert_row_width(decoder: Decoder) -> int:
+    """Return the width of rows sent to routed experts: of the latent, which is made before sending.
 
-    What they give is summed over ranks behind the product out of the latent, which is never
+    Their outputs are summed over ranks after the product out of the latent, which is never
     quantised (vLLM model_executor/layers/fused_moe/runner/moe_runner.py 719 and
     model_executor/models/nemotron_h.py 213).
     """
@@ -155,21 +167,21 @@ def _routed(decoder: Decoder) -> int:
 
 
 def _stages(decoder: Decoder, parallel: Parallel, nccl: Use, crossings: int) -> Iterator[ModuleUse]:
-    """Yield what goes from each pipeline stage to the next: hidden states and the residual.
+    """Yield the transfers from each pipeline stage to the next: hidden states and the residual.
 
-    Each of the tp ranks sends its part of both, and gathers them behind (vLLM
+    Each of the tp ranks sends its part of both; the receivers all-gather the parts (vLLM
     model_executor/models/llama.py 444; distributed/parallel_state.py 1083, send_tensor_dict with
-    an all_gather_group). Of the hops between stages so many leave a node.
+    an all_gather_group). Of the hops between stages, `crossings` leave a node.
     """
-    both, times = 2 * decoder.d_model, parallel.pp - 1
-    part = -(-both // parallel.tp)
+    width, hops = 2 * decoder.d_model, parallel.pp - 1
+    part = -(-width // parallel.tp)
     send = partial(nccl, operation="send", gpus=2, d_model=part)
-    if crossings < times:
-        yield send(STAGE, times - crossings, nodes=1)
+    if crossings < hops:
+        yield send(STAGE, hops - crossings, nodes=1)
     if crossings:
         yield send(FAR_STAGE, crossings, nodes=2)
     if parallel.tp > 1:
-        yield nccl(STAGE_GATHER, times, operation="all_gather", gpus=parallel.tp, d_model=both)
+        yield nccl(STAGE_GATHER, hops, operation="all_gather", gpus=parallel.tp, d_model=width)
 
 
 def _use(

@@ -1,4 +1,4 @@
-"""compressed-tensors: groups of matrices, each with a scheme of its own."""
+"""compressed-tensors: groups of matrices, each with its own scheme."""
 
 from nearfree.core.precision import Dtype
 from nearfree.decoders.keys import Keys
@@ -14,49 +14,49 @@ _FORMATS = (
 
 
 def compressed_tensors(keys: Keys, plain: Dtype) -> Quantised:
-    """Return what `compressed-tensors` says, version 0.17.0.
+    """Return the quantisation of a `compressed-tensors` section, version 0.17.0.
 
-    Its own `Linear` has the LM head in it and vllm 0.33.0's has not.
+    In that package the target `Linear` includes the LM head; in vllm 0.33.0 it does not.
     """
-    found, products = Refusals(), Refusals()
-    kv, ignored, others = None, Names(), list[Scheme]()
+    refusals, products = Refusals(), Refusals()
+    kv, ignored, linear_schemes = None, Names(), list[Scheme]()
     named = list[tuple[Names, Scheme]]()
-    with found.collect():
+    with refusals.collect():
         kv = cache_dtype(keys)
-    with found.collect():
+    with refusals.collect():
         ignored = read_names(keys, "ignore", "whole")
-    with found.collect():
+    with refusals.collect():
         if keys.has("format"):
             choice(keys, "format", *_FORMATS)
     for key in ("sparsity_config", "transform_config"):
         if keys.has(key) and not keys.empty(key):
-            found.add(keys.wrong(key, "changes what is stored or multiplied", ALIKE))
+            refusals.add(keys.wrong(key, "changes what is stored or multiplied", ALIKE))
     groups = keys.inner("config_groups")
     if not groups.names():
-        found.add(keys.wrong("config_groups", "has no groups"))
+        refusals.add(keys.wrong("config_groups", "has no groups"))
     for group in map(groups.inner, groups.names()):
-        stored, names = None, Names()
-        with found.collect():
-            stored = read_scheme(group, plain, products)
-        with found.collect():
+        scheme, names = None, Names()
+        with refusals.collect():
+            scheme = read_scheme(group, plain, products)
+        with refusals.collect():
             if group.has("format"):
                 choice(group, "format", *_FORMATS)
         if group.has("output_activations"):
             products.add(group.wrong("output_activations", "are not understood"))
-        with found.collect():
+        with refusals.collect():
             targets = group.list_of("targets", str)
             if not targets:
                 raise group.wrong("targets", "names no matrices")
-            rest = [each for each in targets if each != "Linear"]
-            names = read_names(group, "targets", "whole", rest)
-            if stored and "Linear" in targets:
-                others.append(stored)
-            if stored and rest:
-                named.append((names, stored))
-    if len(set(others)) > 1:
-        found.add(keys.wrong("config_groups", "gives Linear two schemes", ALIKE))
-    found.check()
-    first = others[0] if others else None
+            named_targets = [target for target in targets if target != "Linear"]
+            names = read_names(group, "targets", "whole", named_targets)
+            if scheme and "Linear" in targets:
+                linear_schemes.append(scheme)
+            if scheme and named_targets:
+                named.append((names, scheme))
+    if len(set(linear_schemes)) > 1:
+        refusals.add(keys.wrong("config_groups", "gives Linear two schemes", ALIKE))
+    refusals.check()
+    first = linear_schemes[0] if linear_schemes else None
     head = None if first else False
     return Quantised(
         kv=kv,

@@ -1,4 +1,4 @@
-"""Hugging Face's config.json as a decoder, by name or path: unknown features are refused."""
+"""The decoder of a Hugging Face config.json, by name or path; unknown features are refused."""
 
 import re
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from nearfree.decoders.decoder import (
     Decoder,
     Ffn,
     check_layer_types,
-    first_said,
+    head_sizes,
     head_width,
-    said_of,
+    main_kind,
 )
 from nearfree.decoders.draft_heads import (
-    as_layer,
     drafter_keys,
     is_head,
+    layer_keys,
     names_head,
     states_of,
     vocabulary_of,
@@ -34,7 +34,7 @@ from nearfree.decoders.text_part import text_part
 from nearfree.errors import ConfigError, Refusals, RefusedError
 
 _DTYPES: dict[str, Dtype] = {
-    each: each for each in get_args(Dtype) if each in ("bfloat16", "float16", "float32")
+    dtype: dtype for dtype in get_args(Dtype) if dtype in ("bfloat16", "float16", "float32")
 }
 _LATENT = (
     "says that attention has latents, which are not read of this model type",
@@ -59,43 +59,44 @@ _REFUSED = {
     "layer_group_size": _HYBRID,
     "mamba_d_state": _BESIDE,
 }
-"""Keys that, given, change what a forward does, whatever the model type; those of a latent do so
-where its layers are not read one by one."""
+"""Keys that change a forward if present, whatever the model type. Those in `_LATENT_KEYS` do so
+only for model types whose layers are not read one by one."""
 
-_BOTH_WAYS = "use_bidirectional_attention"
-"""The key that is "vision" where all positions of an image attend to each other: Gemma 4's."""
-_MOST_NAME = 80
+_BIDIRECTIONAL = "use_bidirectional_attention"
+"""Gemma 4's key; "vision" means that all positions of an image attend to each other."""
+_NAME_CHARACTERS = 80
+"""Length of the longest name of a model."""
 
 
 def read_decoder(path: Path) -> Decoder:
     """Return the decoder that a config.json describes, without running any code.
 
-    Of a model of several parts it is the one that decodes text.
+    Of a composite model it is the part that decodes text.
 
     Parameters
     ----------
     path
-        The file, or the folder that holds it as config.json. The decoder has the file's name, or
-        its folder's if it is called config.json.
+        The file, or the folder that holds it as config.json. The decoder's name is that of the
+        file, or of its folder if the file is called config.json.
 
     Raises
     ------
     ConfigError
-        It cannot be read; a key is missing or has a value that no model has; or the model's
-        forward is none that is understood: another model type, or layers of a kind that is not
-        read. All reasons are given at once.
+        The file cannot be read; a key is missing or has a value that no model has; or the forward
+        is not understood: the model type or a kind of layer is not read. The error gives all
+        reasons.
     """
     file = config_file(path)
     part, refusals = text_part(file), Refusals()
     keys = part.keys
     kind = str(keys.values.get("model_type"))
     rules = FAMILIES.get(kind)
-    uniform = rules is None or rules.window is not None
-    for key, (why, remedy) in (_REFUSED | (_LATENT_KEYS if uniform else {})).items():
-        read = kind in ONE_POSITION or (rules and key in rules.states)
+    alike = rules is None or rules.window is not None
+    for key, (reason, remedy) in (_REFUSED | (_LATENT_KEYS if alike else {})).items():
+        is_read = kind in ONE_POSITION or (rules and key in rules.states)
         with refusals.collect():
-            if keys.has(key) and not read:
-                raise keys.wrong(key, why, remedy)
+            if keys.has(key) and not is_read:
+                raise keys.wrong(key, reason, remedy)
     with refusals.collect():
         if names_head(keys):
             raise keys.wrong("architectures", *_DRAFTER)
@@ -103,19 +104,21 @@ def read_decoder(path: Path) -> Decoder:
         if keys.flag("is_encoder_decoder"):
             raise keys.wrong("is_encoder_decoder", "says that it is no decoder", "Give a decoder")
     decoder = _decoder(keys, file_name(file), refusals)
-    sees = (part.whole and part.whole.sees_images) or keys.values.get(_BOTH_WAYS) == "vision"
-    return structs.replace(decoder, sees_images=True) if sees else decoder
+    images = keys.values.get(_BIDIRECTIONAL) == "vision"
+    sees_images = images or (part.whole and part.whole.sees_images)
+    return structs.replace(decoder, sees_images=True) if sees_images else decoder
 
 
 def read_drafter(path: Path) -> Decoder:
-    """Return the decoder of what drafts for a model: of a head, or of a model as `read_decoder`.
+    """Return the decoder of a drafter: a drafter's head, or a model as in `read_decoder`.
 
-    A head's decoder has the layer and the LM head that it runs, and `states`.
+    The decoder of a head has the layer and the LM head that it runs, and `states`.
 
     Raises
     ------
     ConfigError
-        As `read_decoder`; or the head is of a form that is not read. All reasons are given at once.
+        As for `read_decoder`; or the head is of a form that is not read. The error gives all
+        reasons.
     """
     file = config_file(path)
     keys, refusals = drafter_keys(file), Refusals()
@@ -124,14 +127,14 @@ def read_drafter(path: Path) -> Decoder:
     states = vocabulary = None
     with refusals.collect():
         states, vocabulary = states_of(keys), vocabulary_of(keys)
-    layer = _decoder(as_layer(keys), file_name(file), refusals)
+    layer = _decoder(layer_keys(keys), file_name(file), refusals)
     return structs.replace(layer, states=states, vocabulary=vocabulary)
 
 
 def config_file(path: Path) -> Path:
-    """Return the file of a path: itself, or what the folder that it is holds.
+    """Return the file at a path, or for a folder the model file that it holds.
 
-    That is config.json, or the only GGUF file where there is none.
+    In a folder that is config.json, or if it has none, its only GGUF file.
 
     Raises
     ------
@@ -141,16 +144,16 @@ def config_file(path: Path) -> Path:
     try:
         if not path.is_dir():
             return path
-        said = path / "config.json"
-        found = [] if said.exists() else sorted(path.glob("*.gguf"))
-    except OSError:  # reading it will say why
+        config = path / "config.json"
+        gguf_files = [] if config.exists() else sorted(path.glob("*.gguf"))
+    except OSError:  # reading the file will raise the error with its reason
         return path
-    if len(found) > 1:
+    if len(gguf_files) > 1:
         raise ConfigError(
-            f"{path} holds {len(found)} GGUF files and no config.json",
-            remedy=f"Name one of them, such as {found[0].name}",
+            f"{path} holds {len(gguf_files)} GGUF files and no config.json",
+            remedy=f"Name one of them, such as {gguf_files[0].name}",
         )
-    return found[0] if found else said
+    return gguf_files[0] if gguf_files else config
 
 
 def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
@@ -161,7 +164,7 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
         with refusals.collect():
             check_layer_types(keys, None)
         raise RefusedError(refusals.found)
-    parts: dict[str, Callable[[], Any]] = {
+    readers: dict[str, Callable[[], Any]] = {
         "dtype": lambda: _dtype(keys),
         "d_model": lambda: keys.whole("hidden_size"),
         "layers": lambda: keys.whole("num_hidden_layers"),
@@ -169,42 +172,42 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
         **(_heads(keys, rules) if rules.window else _kinds(keys, rules)),
         "ffn": lambda: rules.ffn(keys, keys.whole("num_hidden_layers")),
     }
-    read: dict[str, Any] = {}
-    for part, of in parts.items():
+    fields: dict[str, Any] = {}
+    for field, reader in readers.items():
         with refusals.collect():
-            read[part] = of()
+            fields[field] = reader()
     refusals.check()
-    ffn: Ffn = read.pop("ffn")
-    kinds: tuple[Kind, ...] = read.pop("kinds", ())
+    ffn: Ffn = fields.pop("ffn")
+    kinds: tuple[Kind, ...] = fields.pop("kinds", ())
     if kinds:
-        read |= said_of(first_said(kinds)) | {"kinds": kinds}
+        fields |= head_sizes(main_kind(kinds)) | {"kinds": kinds}
     if ffn.beside:
-        read["beside"] = True
+        fields["beside"] = True
     if ffn.dense is not None:
-        read["ffn_layers"] = ffn.dense
+        fields["ffn_layers"] = ffn.dense
     if ffn.widths:
-        read["ffn_widths"] = ffn.widths
+        fields["ffn_widths"] = ffn.widths
     if not ffn.gated:
-        read["gated"] = False
-    width = rules.layer_inputs and keys.whole(rules.layer_inputs, least=0, default=0)
-    if width:
-        read["layer_inputs"] = width
+        fields["gated"] = False
+    input_width = rules.layer_inputs and keys.whole(rules.layer_inputs, least=0, default=0)
+    if input_width:
+        fields["layer_inputs"] = input_width
     if rules.streams:
-        read["streams"] = keys.whole(rules.streams)
+        fields["streams"] = keys.whole(rules.streams)
     if rules.residual_block and keys.has(rules.residual_block):
-        read["residual_block"] = keys.whole(rules.residual_block)
+        fields["residual_block"] = keys.whole(rules.residual_block)
     return Decoder(
         name=name,
         model_type=keys.text("model_type"),
         d_ff=ffn.d_ff,
         moe_layers=len(ffn.moe_at),
         experts=ffn.experts,
-        **read,
+        **fields,
     )
 
 
 def _heads(keys: Keys, rules: Family) -> dict[str, Callable[[], Any]]:
-    """Return what reads the attention that all layers have."""
+    """Return the readers of the attention that all layers share, by field of `Decoder`."""
     return {
         "heads": lambda: keys.whole("num_attention_heads"),
         "kv_heads": lambda: _kv_heads(keys),
@@ -214,11 +217,11 @@ def _heads(keys: Keys, rules: Family) -> dict[str, Callable[[], Any]]:
 
 
 def _kinds(keys: Keys, rules: Family) -> dict[str, Callable[[], Any]]:
-    """Return what reads the attention of layers that differ."""
-    said: dict[str, Callable[[], Any]] = {}
+    """Return the readers of the attention of layers that differ, by field of `Decoder`."""
+    sizes: dict[str, Callable[[], Any]] = {}
     if rules.says_head_dim:
-        said = {"head_dim": lambda: keys.whole("head_dim"), "kv_heads": lambda: _kv_heads(keys)}
-    return said | {"kinds": lambda: kinds_of(keys, keys.whole("num_hidden_layers"))}
+        sizes = {"head_dim": lambda: keys.whole("head_dim"), "kv_heads": lambda: _kv_heads(keys)}
+    return sizes | {"kinds": lambda: kinds_of(keys, keys.whole("num_hidden_layers"))}
 
 
 def _kv_heads(keys: Keys) -> int:
@@ -235,8 +238,8 @@ def _window(keys: Keys, rules: Family) -> int | None:
 
 
 def dtype_key(keys: Keys) -> str:
-    """Return under which key a file says its element type, which some published ones do not."""
-    remedy = "Write as dtype into a copy what the checkpoint's weights are in, such as bfloat16"
+    """Return the key of a file's element type, which some published files lack."""
+    remedy = "Write the dtype of the checkpoint's weights, such as bfloat16, as dtype into a copy"
     return keys.one_of("dtype", "torch_dtype", remedy=remedy)
 
 
@@ -249,14 +252,14 @@ def _dtype(keys: Keys) -> Dtype:
 
 
 def file_name(file: Path) -> str:
-    """Return the name of the model of a file: its own, or its folder's if it is config.json.
+    """Return the name of a file's model: that of the file, or of its folder for a config.json.
 
-    That of a snapshot in Hugging Face's cache is ORG/NAME@COMMIT, with 7 digits of the commit.
+    For a snapshot in Hugging Face's cache it is ORG/NAME@COMMIT, with 7 digits of the commit.
     """
     if file.name == "config.json" and (snapshot := snapshot_of(file)):
         return str(snapshot)
     name = (file.name == "config.json" and file.parent.resolve().name) or file.stem
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_MOST_NAME]
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_NAME_CHARACTERS]
 
 
 def decoder_names(config_folder: Path) -> list[str]:
@@ -266,27 +269,27 @@ def decoder_names(config_folder: Path) -> list[str]:
 
 
 def find_file(config_folder: Path, model: str) -> Path:
-    """Return the file of a model by its name, or the file or folder that is given.
+    """Return the file of a model by its name, or the given file or folder.
 
     Parameters
     ----------
     config_folder
         The folder whose models/ holds the named files.
     model
-        A name, in which case does not matter and `-` and `.` are `_`, such as Qwen3-8B; or a path.
+        A path, or a name such as Qwen3-8B: case is ignored, and `-` and `.` stand for `_`.
 
     Raises
     ------
     ConfigError
-        It is neither, with the nearest names.
+        It is neither; the error names the nearest names.
     """
     names = decoder_names(config_folder)
-    plain = re.sub(r"[-.]", "_", model.lower())
-    if plain in names:
-        return config_folder / "models" / f"{plain}.json"
+    normalised = re.sub(r"[-.]", "_", model.lower())
+    if normalised in names:
+        return config_folder / "models" / f"{normalised}.json"
     if _exists(model):
         return Path(model)
-    near = get_close_matches(plain.rpartition("/")[2][:80], names, n=3)
+    near = get_close_matches(normalised.rpartition("/")[2][:80], names, n=3)
     known = f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(names) or 'none'}"
     raise ConfigError(
         f"no model {model!r:.120}: neither a name in {config_folder}/models nor a file",
@@ -297,5 +300,5 @@ def find_file(config_folder: Path, model: str) -> Path:
 def _exists(model: str) -> bool:
     try:
         return Path(model).exists()
-    except (OSError, ValueError):  # no system has such a name
+    except (OSError, ValueError):  # not a valid path on this system
         return False

@@ -1,4 +1,4 @@
-"""What a forward needs beyond a decoder's shape, from the same config.json."""
+"""The details that a forward needs beyond a decoder's shape, from the same config.json."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,17 +37,17 @@ from nearfree.decoders.routers import (
 from nearfree.decoders.text_part import text_part
 
 _OFF = ("mlp_bias", "norm_head", "norm_softmax", "rope_interleave")
-"""Flags that, set, change a forward in a way that is not run."""
+"""Flags that change a forward, if set, in a way that is not run here."""
 
 
 class Details(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a decoder computes, where its shape leaves it open.
+    """How a decoder computes, where its shape does not determine it.
 
-    `qk_norm` says that queries and keys are normalised by head, `qkv_bias` and `output_bias` which
+    With `qk_norm` queries and keys are normalised per head. `qkv_bias` and `output_bias` say which
     products of attention add a bias. The layers in `moe_at`, counted from 0, have experts, which
-    `router` chooses; `shared_gate` says that the shared experts have a gate of their own. `tied`
-    says that the LM head is the embedding. Where kinds of layers compute in ways of their own,
-    `form` says so, and holds their rotations.
+    `router` chooses. With `shared_gate` the shared experts have a gate. `tied` says that the LM
+    head is the embedding. Where kinds of layers compute differently, `form` says how, and holds
+    their rotations; `rope` is then None.
     """
 
     rope: Rope | None
@@ -63,7 +63,7 @@ class Details(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Rules(NamedTuple):
-    """What the file of a model type says: the biases of query, key and value and of the output."""
+    """Rules that read the details of a model type; `biases` returns those of QKV and output."""
 
     biases: Callable[[Keys], tuple[bool, bool]]
     qk_norm: Callable[[Keys], bool]
@@ -84,15 +84,15 @@ def _flag(key: str) -> Callable[[Keys], bool]:
     return lambda keys: keys.flag(keys.one_of(key))
 
 
-def _both(keys: Keys) -> tuple[bool, bool]:
+def _all_biases(keys: Keys) -> tuple[bool, bool]:
     return keys.flag("attention_bias"), keys.flag("attention_bias")
 
 
-def _neither(keys: Keys) -> tuple[bool, bool]:  # noqa: ARG001
+def _no_biases(keys: Keys) -> tuple[bool, bool]:  # noqa: ARG001
     return False, False
 
 
-def _inner(keys: Keys) -> tuple[bool, bool]:
+def _qkv_bias(keys: Keys) -> tuple[bool, bool]:
     return keys.flag("qkv_bias"), False
 
 
@@ -103,30 +103,30 @@ _LING = _Rules(
     partial_rope=True,
 )
 _RULES = {
-    "llama": _Rules(_both, _never),
-    "mistral": _Rules(_neither, _never),
-    "mixtral": _Rules(_neither, _never, normalised),
-    "qwen2": _Rules(_inner, _never),
-    "qwen2_moe": _Rules(_inner, _never, softmax),
-    "qwen3": _Rules(_both, _always),
-    "qwen3_moe": _Rules(_both, _always, softmax),
+    "llama": _Rules(_all_biases, _never),
+    "mistral": _Rules(_no_biases, _never),
+    "mixtral": _Rules(_no_biases, _never, normalised),
+    "qwen2": _Rules(_qkv_bias, _never),
+    "qwen2_moe": _Rules(_qkv_bias, _never, softmax),
+    "qwen3": _Rules(_all_biases, _always),
+    "qwen3_moe": _Rules(_all_biases, _always, softmax),
     "wedlm": _Rules(lambda keys: (_flag("attention_bias")(keys), False), _flag("qk_norm")),
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _LING),
-    "gemma2": _Rules(_both, _never, form=gemma2),
-    "gemma3_text": _Rules(_both, _always, form=gemma3),
-    "gemma4_text": _Rules(_both, _always, normalised, form=gemma4),
-    "gpt_oss": _Rules(_both, _never, with_bias, form=gpt_oss),
-    "llama4_text": _Rules(_both, _never, on_inputs, form=llama4),
-    "deepseek_v2": _Rules(_both, _never, best_groups, form=latent),
+    "gemma2": _Rules(_all_biases, _never, form=gemma2),
+    "gemma3_text": _Rules(_all_biases, _always, form=gemma3),
+    "gemma4_text": _Rules(_all_biases, _always, normalised, form=gemma4),
+    "gpt_oss": _Rules(_all_biases, _never, with_bias, form=gpt_oss),
+    "llama4_text": _Rules(_all_biases, _never, on_inputs, form=llama4),
+    "deepseek_v2": _Rules(_all_biases, _never, best_groups, form=latent),
     **dict.fromkeys(
         ("deepseek_v3", "kimi_k2", "glm4_moe_lite"),
-        _Rules(_both, _never, scored_groups, form=latent),
+        _Rules(_all_biases, _never, scored_groups, form=latent),
     ),
-    "deepseek_v32": _Rules(_both, _never, scored_groups, form=indexed),
-    "glm_moe_dsa": _Rules(_both, _never, scored_groups, form=indexed_as_turned),
-    "mistral4": _Rules(_both, _never, softmax_groups, form=mistral4),
+    "deepseek_v32": _Rules(_all_biases, _never, scored_groups, form=indexed),
+    "glm_moe_dsa": _Rules(_all_biases, _never, scored_groups, form=indexed_as_turned),
+    "mistral4": _Rules(_all_biases, _never, softmax_groups, form=mistral4),
 }
-"""By `model_type`, those that a forward runs; all have RMS norms before attention and FFN.
+"""By `model_type`, for those with a forward here; all have RMS norms before attention and FFN.
 Source: modeling files of transformers 5.23, inclusionAI/Ling-V2, inclusionAI/dFactory
 (llada2_moe) and Tencent/WeDLM; kimi_k2 is a name of deepseek_v3."""
 
@@ -142,9 +142,9 @@ def read_details(path: Path) -> Details:
     Raises
     ------
     ConfigError
-        `read_decoder` refuses the file; the model type has no forward; a key that the forward needs
-        is missing or has a value that no model has; or the file asks for what is not run: another
-        activation or scaling of rotations than its family is run with, a bias in the FFN.
+        `read_decoder` refuses the file; the model type has no forward here; a key that the forward
+        needs is missing or has a value that no model has; or the file needs something that is not
+        run: another activation or scaling of rotations than its family's, or a bias in the FFN.
     """
     decoder = read_decoder(path)
     keys = text_part(config_file(path)).keys
@@ -167,9 +167,9 @@ def _details(keys: Keys, decoder: Decoder, rules: _Rules) -> Details:
     qkv_bias, output_bias = rules.biases(keys)
     experts = decoder.experts
     form = rules.form(keys, decoder) if rules.form else UNSET
-    plain = None if form else read_rope(keys, decoder.head_dim, partial=rules.partial_rope)
+    rope = None if form else read_rope(keys, decoder.head_dim, partial=rules.partial_rope)
     return Details(
-        rope=plain,
+        rope=rope,
         norm_eps=keys.number("rms_norm_eps", most=1.0),
         qk_norm=rules.qk_norm(keys),
         qkv_bias=qkv_bias,

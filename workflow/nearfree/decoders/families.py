@@ -1,4 +1,4 @@
-"""The rules by which the config.json of each model type says its decoder."""
+"""The rules by which the config.json of each model type describes its decoder."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -27,7 +27,6 @@ from nearfree.decoders.feeds import (
     deepseek_v4_moe,
     exaone_moe,
     gemma4_moe,
-    granite_hybrid_moe,
     hy_v3_moe,
     laguna_moe,
     llama4_moe,
@@ -35,6 +34,7 @@ from nearfree.decoders.feeds import (
     mimo_v2_moe,
     step3_moe,
 )
+from nearfree.decoders.granite import granite_hybrid_moe, granite_moe
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.kimi import STATES, kimi_moe
 from nearfree.decoders.layers import layers_of, layout_of
@@ -45,7 +45,6 @@ from nearfree.decoders.variants import beam_moe, one_bias, unclipped
 from nearfree.decoders.windowed import (
     cohere2_moe,
     dots_window,
-    granite_moe,
     mellum_moe,
     solar_moe,
 )
@@ -54,13 +53,12 @@ from nearfree.decoders.windowed import (
 class Family(NamedTuple):
     """The rules of a model type.
 
-    Without a rule of its `window` its layers may differ, and are read one by one. `says_head_dim`
-    holds where the width of a head does not follow from d_model; a latent has no such key. The key
-    `layer_inputs` is that of how wide an input of each layer's own is, `streams` that of how many
-    states wide the residual is, `residual_block` that of how many layers leave one state that later
-    ones attend to, if any, and `states` are those by which some layers keep a state in
-    place of attention, or beside it. With `apart` layers are of one piece each, and those that are
-    an FFN have no attention.
+    Without a `window` rule its layers may differ and are read one by one. `says_head_dim` requires
+    `head_dim`: the width of a head does not follow from d_model. Three fields are keys, empty if
+    there is none: `layer_inputs` of the width of each layer's own input, `streams` of the number of
+    residual states, and `residual_block` of the number of layers whose joint output later layers
+    attend to. `states` are the keys by which some layers have a state mixer instead of attention,
+    or beside it. With `apart` each layer is one piece, and FFN layers have no attention.
     """
 
     ffn: Callable[[Keys, int], Ffn]
@@ -175,18 +173,17 @@ FAMILIES = {
     "laguna": Family(laguna_moe, says_head_dim=True),
     "minimax_m3_vl_text": Family(m3_moe, says_head_dim=True),
 }  # fmt: skip
-"""By `model_type`. All have gated FFNs but Nemotron-H and those without, and in every layer
-grouped-query, latent or compressed attention, a gated delta net, of Granite 4 a Mamba-2 mixer, or
-of LFM2 a short convolution;
-Falcon-H1 has one beside attention.
+"""By `model_type`. All have gated FFNs, except Nemotron-H and the model types with `ungated`. In
+every layer all have grouped-query, latent or compressed attention, a gated delta net, a Mamba-2
+mixer (Granite 4) or a short convolution (LFM2); Falcon-H1 has a Mamba-2 mixer beside attention.
 Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
 inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
 (llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);
-XiaomiMiMo/MiMo-7B (mimo, of Qwen2's). Parts of models of several parts have names that end in
-text."""
+XiaomiMiMo/MiMo-7B (mimo, of Qwen2's). Model types of the text parts of composite models end in
+`text`."""
 
 ONE_POSITION = ("jamba",)
-"""Model types of which no engine's forward has several positions of a request."""
+"""Model types for which no engine runs several positions of a request in one forward."""
 _DELTA = "delta attention in most layers stands beside"
 _AGAIN = "several times over, each time with a cache of its own"
 UNREAD = {
@@ -213,7 +210,7 @@ UNREAD = {
     "zamba2": "all its attentions share their weights, each with adapters of its own",
     "zaya": "queries and keys pass convolutions, and routers are several products",
 }
-"""Model types that are known and not read, and what of theirs has no module here.
+"""Model types that are known but not read, and the feature for which there is no module here.
 Source: modeling files of transformers 5.23. In vllm 0.33.0: Step 5, vllm/models/step5/nvidia/
 sparse_summary_cache.py; DeepSeek V4.1, vllm/models/deepseek_v41/attention.py:314-361; Flint,
 vllm/models/flint/model.py (`_run_decode_attention`, `use_flint_kernel`); iquest_loopcoder.py and
@@ -222,19 +219,19 @@ iquest_q1.py (_apply_learned_sink), nanbeige.py."""
 
 
 def family(keys: Keys) -> Family:
-    """Return the rules of a file's model type; ConfigError names the nearest if it is not read."""
+    """Return the rules of a file's model type; if it is not read, ConfigError names the nearest."""
     model_type = keys.text("model_type")
     if model_type in ONE_POSITION:
         raise keys.wrong(
             "model_type",
-            "has layers of Mamba's first version, which engines take one position of a request "
-            "further in each forward: vllm 0.33.0, vllm/model_executor/layers/mamba/"
+            "has layers of Mamba's first version, which engines advance by one position of a "
+            "request per forward: vllm 0.33.0, vllm/model_executor/layers/mamba/"
             "mamba_mixer.py:356-391; sglang 0.5.23 does not run it",
-            "Draft for a model of Mamba's second version, such as nemotron_h; for this one decode "
+            "Draft for a model of Mamba's second version, such as nemotron_h; decode this one "
             "without drafts",
         )
     if model_type in UNREAD:
-        why = f"is not read: {UNREAD[model_type]}, which no module here is"
+        why = f"is not read: {UNREAD[model_type]}, for which there is no module here"
         raise keys.wrong("model_type", why, "Give another model: no other type stands for it")
     if model_type not in FAMILIES:
         near = get_close_matches(model_type[:80], FAMILIES, n=3)
@@ -246,28 +243,33 @@ def family(keys: Keys) -> Family:
 
 
 def kinds_of(keys: Keys, layers: int) -> tuple[Kind, ...]:
-    """Return the kinds of attention of a model whose layers are read one by one, as they occur.
+    """Return the kinds of attention of a model whose layers are read one by one.
+
+    They are in the order in which they first occur, each with its layers.
 
     Raises
     ------
     ConfigError
         Keys are missing or contradict one another, or a layer is of a kind that is not read.
     """
-    rules, key = family(keys), "layer_types"
-    further = keys.whole("num_nextn_predict_layers", least=0, default=0)
-    if keys.has(key) and not layers <= len(keys.each(key)) <= layers + further:
-        raise keys.wrong(key, f"has {len(keys.each(key))} entries for {layers} layers")
-    found: dict[Kind, list[int]] = {}
+    rules, types_key = family(keys), "layer_types"
+    mtp_layers = keys.whole("num_nextn_predict_layers", least=0, default=0)
+    if keys.has(types_key) and not layers <= len(keys.each(types_key)) <= layers + mtp_layers:
+        raise keys.wrong(types_key, f"has {len(keys.each(types_key))} entries for {layers} layers")
+    layers_by_kind: dict[Kind, list[int]] = {}
     for layer, piece in enumerate(layers_of(keys, layout_of(keys))):
         if not piece.attention and not rules.apart:
             raise keys.wrong("model_type", f"has no attention that is read in layer {layer}")
         for kind in piece.attention:
-            found.setdefault(kind, []).append(layer)
-    first = next(iter(found), None)
+            layers_by_kind.setdefault(kind, []).append(layer)
+    first = next(iter(layers_by_kind), None)
     if first is None:
         raise keys.wrong("model_type", "has neither attention nor a state in any layer")
     if isinstance(first, Latent) and first.selected and not first.index_heads:
-        keys_of = ("indexer_types", "index_topk_pattern")
-        named = next((each for each in keys_of if keys.has(each)), "index_topk_freq")
-        raise keys.wrong(named, "gives the first layer a choice that no layer before it makes")
-    return tuple(structs.replace(kind, layers=tuple(at)) for kind, at in found.items())
+        index_keys = ("indexer_types", "index_topk_pattern")
+        index_key = next(filter(keys.has, index_keys), "index_topk_freq")
+        why = "gives the first layer a selection that no earlier layer makes"
+        raise keys.wrong(index_key, why)
+    return tuple(
+        structs.replace(kind, layers=tuple(numbers)) for kind, numbers in layers_by_kind.items()
+    )

@@ -1,4 +1,4 @@
-"""How each of today's families computes: what its config.json says of rotations, norms and gates.
+"""The form of each family: rotations, norms and gates as its config.json gives them.
 
 Source: configuration and modeling files of transformers 5.23, by model type.
 """
@@ -16,21 +16,22 @@ _ACTIVATIONS: dict[str, Activation] = {"gelu_pytorch_tanh": "gelu_tanh", "silu":
 
 
 def _activation(keys: Keys, *, key: str = "hidden_act") -> Activation:
-    """Return the activation of gates under a key that must be there."""
+    """Return the activation of gates; its key must be present."""
     name = keys.text(key)
     if name not in _ACTIVATIONS:
         raise keys.wrong(key, "is not run", f"Give a model with {' or '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 
 
-def _off(keys: Keys, *names: str) -> None:
+def _require_off(keys: Keys, *names: str) -> None:
+    """Refuse a file in which one of the keys is set."""
     for key in names:
         if not keys.empty(key):
             raise keys.wrong(key, "is not run", "Give a model without it")
 
 
 def _gemma(keys: Keys, attention: tuple[AttentionForm, ...], *, from_one: bool) -> Form:
-    _off(keys, "use_bidirectional_attention")
+    _require_off(keys, "use_bidirectional_attention")
     cap = "final_logit_softcapping"
     return Form(
         attention=attention,
@@ -43,7 +44,7 @@ def _gemma(keys: Keys, attention: tuple[AttentionForm, ...], *, from_one: bool) 
 
 
 def gemma2(keys: Keys, decoder: Decoder) -> Form:
-    """Return the form of Gemma 2: one rotation, capped logits, windows in every other layer."""
+    """Return the form of Gemma 2: one rotation, capped logits, every other layer has a window."""
     scale = keys.number("query_pre_attn_scalar") ** -0.5
     rope = read_rope(keys, decoder.head_dim)
     forms = (AttentionForm(scale=scale, rope=rope),) * len(decoder.attention)
@@ -51,10 +52,10 @@ def gemma2(keys: Keys, decoder: Decoder) -> Form:
 
 
 def _layered(keys: Keys, kind: Grouped) -> Rope:
-    """Return the rotation of a kind in a file with one for layers with a window and one without.
+    """Return the rotation of a kind where layers with and without a window have different ones.
 
-    Both stand within `rope_parameters`; or `rope_scaling` is that of layers without a window, and
-    `rope_local_base_freq` the other's base.
+    Either `rope_parameters` holds both; or `rope_scaling` applies to layers without a window, and
+    `rope_local_base_freq` is the base for layers with one.
     """
     inner = parameters(keys)
     name = "sliding_attention" if kind.window else "full_attention"
@@ -66,8 +67,8 @@ def _layered(keys: Keys, kind: Grouped) -> Rope:
 
 
 def gemma3(keys: Keys, decoder: Decoder) -> Form:
-    """Return the form of Gemma 3: layers with a window turn faster."""
-    _off(keys, "attn_logit_softcapping")
+    """Return the form of Gemma 3: layers with a window rotate faster."""
+    _require_off(keys, "attn_logit_softcapping")
     scale = keys.number("query_pre_attn_scalar") ** -0.5
     forms = tuple(
         AttentionForm(scale=scale, rope=_layered(keys, kind))
@@ -78,8 +79,8 @@ def gemma3(keys: Keys, decoder: Decoder) -> Form:
 
 
 def gemma4(keys: Keys, decoder: Decoder) -> Form:
-    """Return the form of Gemma 4: logits as they are, normalised values, a weight a layer."""
-    _off(keys, "use_double_wide_mlp")
+    """Return the form of Gemma 4: unscaled logits, normalised values, a weight per layer."""
+    _require_off(keys, "use_double_wide_mlp")
     forms = tuple(
         AttentionForm(scale=1.0, rope=_layered(keys, kind), value_norm=True)
         for kind in decoder.attention
@@ -89,9 +90,9 @@ def gemma4(keys: Keys, decoder: Decoder) -> Form:
 
 
 def gpt_oss(keys: Keys, decoder: Decoder) -> Form:
-    """Return the form of gpt-oss: its gate is clamped, its experts have biases.
+    """Return the form of gpt-oss: its gate is clamped and its experts have biases.
 
-    A file must say its scaling: without one its class has YaRN's.
+    A file must give the scaling of rotations, because its class defaults to YaRN's.
     """
     _activation(keys)
     keys.one_of("rope_scaling", "rope_parameters")
@@ -106,14 +107,14 @@ def gpt_oss(keys: Keys, decoder: Decoder) -> Form:
 
 
 def llama4(keys: Keys, decoder: Decoder) -> Form:
-    """Return the form of Llama 4: layers in chunks turn, those that see all grow warmer."""
+    """Return the form of Llama 4: only chunked layers rotate; the others tune the temperature."""
     scale = decoder.head_dim**-0.5
     rope = structs.replace(read_rope(keys, decoder.head_dim), interleaved=True)
-    turned = AttentionForm(scale=scale, rope=rope, unit_norm=keys.flag("use_qk_norm"))
-    still = AttentionForm(scale=scale, warmth=_llama4_warmth(keys))
+    rotated = AttentionForm(scale=scale, rope=rope, unit_norm=keys.flag("use_qk_norm"))
+    unrotated = AttentionForm(scale=scale, warmth=_llama4_warmth(keys))
     chunked = (isinstance(kind, Grouped) and kind.chunk for kind in decoder.attention)
     return Form(
-        attention=tuple(turned if each else still for each in chunked),
+        attention=tuple(rotated if is_chunked else unrotated for is_chunked in chunked),
         activation=_activation(keys),
     )
 
@@ -126,39 +127,43 @@ def _llama4_warmth(keys: Keys) -> Warmth | None:
 
 
 def latent(keys: Keys, decoder: Decoder) -> Form:
-    """Return the form of DeepSeek's families: a part of a head is turned, neighbours as pairs."""
+    """Return the form of DeepSeek's families: part of a head is rotated, in neighbouring pairs."""
     forms = [_latent(keys, kind) for kind in decoder.attention]
     return Form(attention=tuple(forms), activation=_activation(keys))
 
 
 def indexed(keys: Keys, decoder: Decoder) -> Form:
-    """Return the form of DeepSeek V3.2: its indexer turns halves."""
+    """Return the form of DeepSeek V3.2, whose indexer rotates pairs half a width apart."""
     return _indexed(latent(keys, decoder), interleaved=False)
 
 
 def indexed_as_turned(keys: Keys, decoder: Decoder) -> Form:
-    """Return the form of GLM's DSA: its indexer turns neighbours too."""
+    """Return the form of GLM's DSA, whose indexer rotates neighbouring pairs, too."""
     return _indexed(latent(keys, decoder), interleaved=True)
 
 
 def _indexed(form: Form, *, interleaved: bool) -> Form:
-    forms = [
+    attention = [
         structs.replace(
-            each, index_rope=each.rope and structs.replace(each.rope, interleaved=interleaved)
+            attention_form,
+            index_rope=attention_form.rope
+            and structs.replace(attention_form.rope, interleaved=interleaved),
         )
-        for each in form.attention
+        for attention_form in form.attention
     ]
-    return structs.replace(form, attention=tuple(forms))
+    return structs.replace(form, attention=tuple(attention))
 
 
 def mistral4(keys: Keys, decoder: Decoder) -> Form:
-    """Return the form of Mistral 4: later queries weigh more."""
+    """Return the form of Mistral 4, which scales the queries of later positions up."""
     inner = parameters(keys)
     period = inner.whole("original_max_position_embeddings")
     warmth = Warmth(slope=inner.number("llama_4_scaling_beta"), period=period, shift=0)
     form = latent(keys, decoder)
-    forms = [structs.replace(each, warmth=warmth) for each in form.attention]
-    return structs.replace(form, attention=tuple(forms))
+    attention = [
+        structs.replace(attention_form, warmth=warmth) for attention_form in form.attention
+    ]
+    return structs.replace(form, attention=tuple(attention))
 
 
 def _latent(keys: Keys, kind: Kind) -> AttentionForm:

@@ -1,4 +1,4 @@
-"""AWQ, GPTQ and bitsandbytes: weights of 4 or 8 bits, multiplied as plain numbers."""
+"""AWQ, GPTQ and bitsandbytes: weights of 4 or 8 bits, multiplied in the unquantised dtype."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,7 +6,7 @@ from nearfree.core.precision import Dtype
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.names import Names, read_names
 from nearfree.decoders.quantised import ALIKE, Quantised, choice
-from nearfree.decoders.schemes import Scheme, scheme
+from nearfree.decoders.schemes import Scheme, make_scheme
 from nearfree.errors import Refusals
 
 _INTEGERS: dict[int, Dtype] = {4: "int4", 8: "int8"}
@@ -15,75 +15,77 @@ _INTEGERS: dict[int, Dtype] = {4: "int4", 8: "int8"}
 def _integers(
     keys: Keys,
     plain: Dtype,
-    known: tuple[int, ...],
-    zeros: Callable[[], bool],
+    allowed_bits: tuple[int, ...],
+    has_zero_points: Callable[[], bool],
     *,
     bits: Sequence[str] = ("bits",),
     group: Sequence[str] = ("group_size",),
 ) -> Scheme:
-    """Return the scheme of whole numbers; `bits` and `group` are the names of either key."""
-    found = Refusals()
-    wide, size, zero_points = 0, 0, False
-    with found.collect():
-        wide = keys.whole(keys.one_of(*bits))
-        if wide not in known:
-            raise keys.wrong(keys.one_of(*bits), f"is none of {', '.join(map(str, known))}")
-    with found.collect():
-        size = keys.whole(keys.one_of(*group), least=-1)
-        if not size:
+    """Return the scheme of integer weights; `bits` and `group` are the names of these keys."""
+    refusals = Refusals()
+    weight_bits, group_size, zero_points = 0, 0, False
+    with refusals.collect():
+        weight_bits = keys.whole(keys.one_of(*bits))
+        if weight_bits not in allowed_bits:
+            raise keys.wrong(keys.one_of(*bits), f"is none of {', '.join(map(str, allowed_bits))}")
+    with refusals.collect():
+        group_size = keys.whole(keys.one_of(*group), least=-1)
+        if not group_size:
             raise keys.wrong(keys.one_of(*group), "is no size of a group; -1 is a whole row")
-    with found.collect():
-        zero_points = zeros()
-    found.check()
-    return scheme(_INTEGERS[wide], plain, group=max(size, 0), zero_points=zero_points)
+    with refusals.collect():
+        zero_points = has_zero_points()
+    refusals.check()
+    return make_scheme(
+        _INTEGERS[weight_bits], plain, group=max(group_size, 0), zero_points=zero_points
+    )
 
 
 def awq(keys: Keys, plain: Dtype) -> Quantised:
-    """Return what `awq` says: AutoAWQConfig of vllm 0.33.0."""
-    found = Refusals()
+    """Return the quantisation of an `awq` section, as AutoAWQConfig of vllm 0.33.0 reads it."""
+    refusals = Refusals()
     others, ignored, head = None, Names(), False
-    with found.collect():
-        zeros = lambda: keys.flag(keys.one_of("zero_point"))  # noqa: E731
+    with refusals.collect():
+        has_zero_points = lambda: keys.flag(keys.one_of("zero_point"))  # noqa: E731
         bits, group = ("bits", "w_bit"), ("group_size", "q_group_size")
-        others = _integers(keys, plain, (4,), zeros, bits=bits, group=group)
-    with found.collect():
+        others = _integers(keys, plain, (4,), has_zero_points, bits=bits, group=group)
+    with refusals.collect():
         ignored = read_names(keys, "modules_to_not_convert", "text")
-    with found.collect():
+    with refusals.collect():
         head = keys.flag("lm_head")
-    found.check()
+    refusals.check()
     return Quantised(others=others, ignored=ignored, head=head)
 
 
 def gptq(keys: Keys, plain: Dtype) -> Quantised:
-    """Return what `gptq` says: AutoGPTQConfig of vllm 0.33.0."""
-    found = Refusals()
+    """Return the quantisation of a `gptq` section, as AutoGPTQConfig of vllm 0.33.0 reads it."""
+    refusals = Refusals()
     others, ignored, head = None, Names(), False
-    with found.collect():
+    with refusals.collect():
         others = _integers(keys, plain, (4, 8), lambda: not keys.flag(keys.one_of("sym")))
-    with found.collect():
-        ignored = _left_out(keys)
-    with found.collect():
+    with refusals.collect():
+        ignored = _unquantised(keys)
+    with refusals.collect():
         head = keys.flag("lm_head")
-    with found.collect():
+    with refusals.collect():
         if not keys.empty("modules_in_block_to_quantize"):
-            raise keys.wrong("modules_in_block_to_quantize", _OWN, ALIKE)
-    found.check()
+            raise keys.wrong("modules_in_block_to_quantize", _OWN_RULES, ALIKE)
+    refusals.check()
     return Quantised(others=others, ignored=ignored, head=head)
 
 
-_OWN = "gives some matrices rules of their own"
+_OWN_RULES = "gives some matrices rules of their own"
 
 
-def _left_out(keys: Keys) -> Names:
-    """Return what GPTQModel's `dynamic` leaves out: what its expressions behind `-:` match.
+def _unquantised(keys: Keys) -> Names:
+    """Return the matrices that GPTQModel's `dynamic` leaves out: those its `-:` expressions match.
 
     Source: get_dynamic_override of vllm 0.33.0,
     vllm/model_executor/layers/quantization/utils/gptq_utils.py, and of sglang 0.5.23,
-    sglang/srt/layers/quantization/utils.py: other expressions give other bits or groups.
+    sglang/srt/layers/quantization/utils.py: expressions without `-:` give other bits or groups.
     """
     entries = keys.inner("dynamic").values
     if not all(entry.startswith("-:") for entry in entries):
-        raise keys.wrong("dynamic", _OWN, ALIKE)
+        raise keys.wrong("dynamic", _OWN_RULES, ALIKE)
     return read_names(keys, "dynamic", "path", [f"re:{entry[2:]}" for entry in entries])
 
 
@@ -91,32 +93,32 @@ _NF4 = "its matrices are dequantised before each product, which no forward here 
 
 
 def bitsandbytes(keys: Keys, plain: Dtype) -> Quantised:
-    """Return what `bitsandbytes` stores: NF4 or FP4 in groups of 64, or LLM.int8().
+    """Return the quantisation of `bitsandbytes`: NF4 or FP4 in groups of 64, or LLM.int8().
 
-    A group's float32 scale is itself stored in 8 bits with `double_quant`, of which 256 share a
-    float32. Routed experts are Linear layers, and quantised, in some releases of transformers
-    alone, those whose experts are no parameters of one module; without a list the LM head is left
-    out. Source: BitsAndBytesConfig, replace_with_bnb_linear and get_modules_to_not_convert of
-    transformers 5.23; the group sizes are the defaults of quantize_4bit of bitsandbytes.
+    With `double_quant` a group's float32 scale is itself stored in 8 bits, and 256 such scales
+    share a float32. Routed experts are quantised only by releases of transformers in which they are
+    Linear layers, not parameters of one module. Without a list the LM head is left out. Source:
+    BitsAndBytesConfig, replace_with_bnb_linear and get_modules_to_not_convert of transformers 5.23;
+    the group sizes are the defaults of quantize_4bit of bitsandbytes.
     """
-    found = Refusals()
+    refusals = Refusals()
     flags, ignored = dict[str, bool](), Names()
     for key in ("load_in_4bit", "load_in_8bit", "bnb_4bit_use_double_quant"):
-        with found.collect():
+        with refusals.collect():
             names = [name for name in (key, f"_{key}") if keys.has(name)]
             flags[key] = keys.flag(keys.one_of(*names)) if names else False
-    with found.collect():
+    with refusals.collect():
         if keys.has("bnb_4bit_quant_type"):
             choice(keys, "bnb_4bit_quant_type", "nf4", "fp4")
-    with found.collect():
+    with refusals.collect():
         ignored = read_names(keys, "llm_int8_skip_modules", "path")
-    found.check()
+    refusals.check()
     if flags["load_in_4bit"] == flags["load_in_8bit"]:
         raise keys.wrong("load_in_4bit", "must be true, or load_in_8bit, and not both")
     others = Scheme(weights="int8", activations=plain, bits=8)
     if flags["load_in_4bit"]:
-        scale = 8 + 32 / 256 if flags["bnb_4bit_use_double_quant"] else 32
-        others = Scheme(weights="int4", activations=plain, bits=4 + scale / 64, group=64)
+        scale_bits = 8 + 32 / 256 if flags["bnb_4bit_use_double_quant"] else 32
+        others = Scheme(weights="int4", activations=plain, bits=4 + scale_bits / 64, group=64)
     return Quantised(
         others=others,
         ignored=ignored,

@@ -1,4 +1,4 @@
-"""How the layers of today's models compute, where that is more than the shape and one rotation."""
+"""How layers compute where their shape and one rotation do not determine it."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ Activation = Literal["silu", "gelu_tanh"]
 
 
 class Warmth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Queries of later positions weigh more: 1 + slope log(1 + floor((p + shift) / period)).
+    """The factor on a query at position p: 1 + slope log(1 + floor((p + shift) / period)).
 
     Source: Llama4TextAttention and get_llama_4_attn_scale of Mistral 4, transformers 5.23.
     """
@@ -26,9 +26,9 @@ class AttentionForm(
 ):
     """How layers of one kind attend.
 
-    Logits are multiplied by `scale`. Without a `rope` keys know no position. With `unit_norm`
-    queries and keys are divided by their root mean square once turned, with `value_norm` values
-    are. An indexer's queries and keys are turned by `index_rope`.
+    Logits are multiplied by `scale`. Without a `rope` there is no positional encoding. With
+    `unit_norm` queries and keys are divided by their root mean square after rotation; with
+    `value_norm` values are. `index_rope` rotates an indexer's queries and keys.
     """
 
     scale: Above
@@ -40,7 +40,9 @@ class AttentionForm(
 
 
 class Clamp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The gate of gpt-oss: g sigmoid(slope g) (up + 1), both within `limit`; g only from above.
+    """The gate of gpt-oss: g sigmoid(slope g) (up + 1).
+
+    `up` is clamped to +-`limit`, g only from above.
 
     Source: GptOssExperts of transformers 5.23.
     """
@@ -53,10 +55,10 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """How a decoder computes beyond what all families share.
 
     `attention` has an entry for each kind of `Decoder.attention`. With `four_norms` the outputs of
-    attention and FFN are normalised too; norms multiply by one more than their weights with
-    `norms_from_one`. Embeddings are multiplied by `embedding_scale`, logits pass
-    c tanh(logit / c) with `logits_cap` c. Routed experts have the gate `clamp` and, with
-    `expert_biases`, biases. What leaves a layer is multiplied by a weight with `layer_weight`.
+    attention and FFN are normalised, too. With `norms_from_one` norms multiply by one plus their
+    weights. Embeddings are multiplied by `embedding_scale`; logits are capped to c tanh(logit / c)
+    with c the `logits_cap`. Routed experts have the gate `clamp` and, with `expert_biases`, biases.
+    With `layer_weight` the output of a layer is multiplied by a weight.
     """
 
     attention: Annotated[tuple[AttentionForm, ...], Meta(min_length=1)]
@@ -71,5 +73,5 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
     @property
     def plain_experts(self) -> bool:
-        """Whether routed experts have a gate with SiLU and no biases."""
+        """Whether routed experts have a SiLU gate and no biases."""
         return self.clamp is None and self.activation == "silu" and not self.expert_biases

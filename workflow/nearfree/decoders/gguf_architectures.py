@@ -1,7 +1,7 @@
-"""What a GGUF file's metadata say of each architecture, as the config.json of its model type does.
+"""The keys of a config.json that a GGUF file's metadata imply, by architecture.
 
-Source: llama.cpp v0.5.0, src/models/NAME.cpp (load_arch_hparams): which keys each takes, and what
-it takes where they are silent.
+Source: llama.cpp v0.5.0, src/models/NAME.cpp (load_arch_hparams): the keys that each reads, and
+their defaults.
 """
 
 from collections.abc import Callable
@@ -14,23 +14,23 @@ ANEW = "Convert the model anew, or give its config.json"
 
 
 def layers_of(keys: Keys, header: GgufHeader) -> int:
-    """Return the layers, each of which has a tensor at least."""
+    """Return the number of layers; each must have at least one tensor."""
     layers = keys.whole("block_count")
     if layers > len(header.tensors):
         raise keys.wrong("block_count", f"is more than its {len(header.tensors)} tensors", ANEW)
     return layers
 
 
-def alike(keys: Keys, key: str, *, default: int | None = None) -> int:
-    """Return a number that files may have for each layer, which must be alike."""
+def uniform_number(keys: Keys, key: str, *, default: int | None = None) -> int:
+    """Return a number that files may give per layer, and that must be equal in all layers."""
     if isinstance(keys.values.get(key), list):
         raise keys.wrong(key, "differs by layer, which is not read", ANEW)
     return keys.whole(key, default=default)
 
 
 def head_dim(keys: Keys) -> int:
-    """Return the width of a head, which must be that of its value, too."""
-    d_model, heads = keys.whole("embedding_length"), alike(keys, "attention.head_count")
+    """Return the width of a head's key, which must also be that of its value."""
+    d_model, heads = keys.whole("embedding_length"), uniform_number(keys, "attention.head_count")
     if not keys.has("attention.key_length") and d_model % heads:
         raise keys.wrong(
             "embedding_length", f"is no multiple of {heads} heads, and no key_length is said", ANEW
@@ -42,20 +42,27 @@ def head_dim(keys: Keys) -> int:
 
 
 def number_or(keys: Keys, key: str, default: float) -> float:
-    """Return a number, or what engines take where the file does not say it."""
+    """Return a number, or the default of engines where the file does not give it."""
     return keys.number(key) if keys.has(key) else default
 
 
 def _llama(keys: Keys, header: GgufHeader) -> dict[str, Any]:
-    """Llama's, and Mistral's without a window; with experts it is Mixtral's."""
-    biased = "blk.0.attn_q.bias" in header.by_name
-    values: dict[str, Any] = {"model_type": "llama", "hidden_act": "silu", "attention_bias": biased}
+    """Return the keys of Llama, or of Mixtral if there are experts.
+
+    Mistral without a window counts as Llama.
+    """
+    has_bias = "blk.0.attn_q.bias" in header.by_name
+    values: dict[str, Any] = {
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "attention_bias": has_bias,
+    }
     if keys.whole("expert_count", least=0, default=0):
         values |= _experts(keys, "num_local_experts")
         width = "expert_feed_forward_length"
         width = width if keys.has(width) else "feed_forward_length"
         values |= {"model_type": "mixtral", "sliding_window": None}
-        values["intermediate_size"] = alike(keys, width)
+        values["intermediate_size"] = uniform_number(keys, width)
     return values
 
 
@@ -64,17 +71,17 @@ def _qwen2(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001 (o
 
 
 def _qwen3(keys: Keys, header: GgufHeader) -> dict[str, Any]:
-    biased = "blk.0.attn_q.bias" in header.by_name
-    return {**_qwen2(keys, header), "model_type": "qwen3", "attention_bias": biased}
+    has_bias = "blk.0.attn_q.bias" in header.by_name
+    return {**_qwen2(keys, header), "model_type": "qwen3", "attention_bias": has_bias}
 
 
-def _experts(keys: Keys, count: str) -> dict[str, Any]:
-    of, taken = keys.wholes("expert_count", "expert_used_count")
-    return {count: of, "num_experts_per_tok": taken}
+def _experts(keys: Keys, count_key: str) -> dict[str, Any]:
+    experts, top_k = keys.wholes("expert_count", "expert_used_count")
+    return {count_key: experts, "num_experts_per_tok": top_k}
 
 
 def _qwen_moe(keys: Keys) -> dict[str, Any]:
-    width = alike(keys, "expert_feed_forward_length")
+    width = uniform_number(keys, "expert_feed_forward_length")
     return {
         **_experts(keys, "num_experts"),
         "moe_intermediate_size": width,
@@ -100,27 +107,27 @@ def _qwen3_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
 
 
 def _alternating(keys: Keys, header: GgufHeader, period: int) -> dict[str, Any]:
-    """Return which layers have a window: all but the last of each period, or as a list says."""
+    """Return the kinds of layers: all but the last of each period have a window, or as listed."""
     layers, key = layers_of(keys, header), "attention.sliding_window_pattern"
-    said = keys.values.get(key)
-    if isinstance(said, list):
-        if len(said) < layers:
-            raise keys.wrong(key, f"has {len(said)} entries for {layers} layers", ANEW)
-        windowed = [bool(each) for each in said[:layers]]
+    pattern = keys.values.get(key)
+    if isinstance(pattern, list):
+        if len(pattern) < layers:
+            raise keys.wrong(key, f"has {len(pattern)} entries for {layers} layers", ANEW)
+        windowed = [bool(mark) for mark in pattern[:layers]]
     else:
-        every = keys.whole(key, default=period)
-        windowed = [layer % every < every - 1 for layer in range(layers)]
-    kinds = ["sliding_attention" if each else "full_attention" for each in windowed]
+        period = keys.whole(key, default=period)
+        windowed = [layer % period < period - 1 for layer in range(layers)]
+    kinds = ["sliding_attention" if has_window else "full_attention" for has_window in windowed]
     window = keys.whole("attention.sliding_window", default=4096)
     return {"layer_types": kinds, "sliding_window": window}
 
 
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
-"""Layers of the models of 27 billion weights, whose logits are scaled by another width."""
+"""Layers of the models with 27 billion weights, whose logits are scaled by another width."""
 
 
 def _gemma(keys: Keys, header: GgufHeader, period: int) -> dict[str, Any]:
-    width, heads = keys.whole("embedding_length"), alike(keys, "attention.head_count")
+    width, heads = keys.whole("embedding_length"), uniform_number(keys, "attention.head_count")
     largest = keys.whole("block_count") == _LARGEST_GEMMA[header.architecture]
     cap = "final_logit_softcapping"
     return {
@@ -145,46 +152,46 @@ def _gemma3(keys: Keys, header: GgufHeader) -> dict[str, Any]:
 
 
 def _phi3(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
-    """Phi 3's; engines that read the file give it no window."""
+    """Return the keys of Phi 3; engines that read GGUF files give it no window."""
     return {"model_type": "phi3", "hidden_act": "silu", "sliding_window": None}
 
 
 def _gpt_oss(keys: Keys, header: GgufHeader) -> dict[str, Any]:
-    """gpt-oss's, whose clamp of 7 stands in the engine. Source: src/llama-graph.cpp."""
+    """Return the keys of gpt-oss; its clamp of 7 is in the engine's code, src/llama-graph.cpp."""
     return {
         **_alternating(keys, header, 2),
         **_experts(keys, "num_local_experts"),
         "model_type": "gpt_oss",
         "hidden_act": "silu",
         "swiglu_limit": 7.0,
-        "intermediate_size": alike(keys, "expert_feed_forward_length"),
+        "intermediate_size": uniform_number(keys, "expert_feed_forward_length"),
     }
 
 
 KV_HEADS = "attention.head_count_kv"
 CONVOLVED = ("lfm2", "lfm2moe")
-"""Architectures in which a layer without heads of keys has a short convolution."""
+"""Architectures in which a layer without key heads has a short convolution."""
 
 
-def attending(keys: Keys) -> list[int]:
-    """Return the heads of keys of each layer of LFM2, 0 of one that has a short convolution."""
+def kv_heads_by_layer(keys: Keys) -> list[int]:
+    """Return the key heads of each layer of LFM2, 0 for a layer with a short convolution."""
     if not isinstance(keys.values.get(KV_HEADS), list):
         return [keys.whole(KV_HEADS)] * keys.whole("block_count")
-    found = keys.list_of(KV_HEADS, int)
-    if len(set(found) - {0}) != 1:
-        raise keys.wrong(KV_HEADS, "does not say one number of all layers that attend", ANEW)
-    return found
+    kv_heads = keys.list_of(KV_HEADS, int)
+    if len(set(kv_heads) - {0}) != 1:
+        raise keys.wrong(KV_HEADS, "does not give one number for all layers that attend", ANEW)
+    return kv_heads
 
 
 def _lfm2(keys: Keys, header: GgufHeader) -> dict[str, Any]:
-    layers, marks = layers_of(keys, header), attending(keys)
-    if len(marks) < layers:
-        raise keys.wrong(KV_HEADS, f"has {len(marks)} entries for {layers} layers", ANEW)
+    layers, kv_heads = layers_of(keys, header), kv_heads_by_layer(keys)
+    if len(kv_heads) < layers:
+        raise keys.wrong(KV_HEADS, f"has {len(kv_heads)} entries for {layers} layers", ANEW)
     return {
         "model_type": "lfm2",
         "block_auto_adjust_ff_dim": False,
         "conv_L_cache": keys.whole("shortconv.l_cache"),
-        "layer_types": ["full_attention" if each else "conv" for each in marks[:layers]],
+        "layer_types": ["full_attention" if count else "conv" for count in kv_heads[:layers]],
     }
 
 
@@ -193,8 +200,8 @@ def _lfm2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
         **_lfm2(keys, header),
         **_experts(keys, "num_experts"),
         "model_type": "lfm2_moe",
-        "intermediate_size": alike(keys, "feed_forward_length"),
-        "moe_intermediate_size": alike(keys, "expert_feed_forward_length"),
+        "intermediate_size": uniform_number(keys, "feed_forward_length"),
+        "moe_intermediate_size": uniform_number(keys, "expert_feed_forward_length"),
         "num_dense_layers": keys.whole("leading_dense_block_count", least=0),
     }
 
@@ -212,4 +219,5 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "lfm2": _lfm2,
     "lfm2moe": _lfm2_moe,
 }
-"""By the name that files have: what each says beside what all say."""
+"""By the architecture's name in files: the function that returns the keys of that architecture
+beyond those that all have."""

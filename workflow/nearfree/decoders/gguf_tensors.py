@@ -1,4 +1,4 @@
-"""The tensors of a GGUF file as the weights of its model: none missing, none too many.
+"""The tensors of a GGUF file matched to the weights of its model, without missing or extra ones.
 
 Source: names of llama.cpp v0.5.0, src/llama-arch.cpp (LLM_TENSOR_NAMES), shapes of
 src/models/NAME.cpp (load_arch_tensors).
@@ -62,37 +62,37 @@ _INSIDE = {
     "block_sparse_moe.experts.*.w3": ("ffn_up_exps",),
     "block_sparse_moe.experts.*.w2": ("ffn_down_exps",),
 }
-"""What a weight of a layer is called in GGUF files: one tensor, or several that make it."""
-_AFTER = {
+"""Names in GGUF files of a layer's weight: of one tensor, or of several that make up the weight."""
+_POST_ATTENTION_NORM = {
     **dict.fromkeys(("gemma2", "gemma3_text", "gpt_oss"), "post_attention_norm"),
 }
-"""What the norm behind attention is called by model types of which it is not the FFN's."""
+"""The name of the norm after attention, in model types where it is not the norm before the FFN."""
 _TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-"""Factors of rotations, which no config.json counts as weights."""
+"""Factors of rotations, which are not weights in a config.json."""
 _CORRECTION = "exp_probs_b.bias"
-"""By what a router corrects scores: a buffer of the class, which no config.json counts either."""
+"""The bias by which a router corrects scores: a buffer of the class, not a weight."""
 _MOST_NAMED = 4
 _ANEW = "Convert the model anew with a release of llama.cpp that is read here"
 
 
-class Held(NamedTuple):
-    """A tensor of a file, and the weights of the model that it holds."""
+class MatrixTensor(NamedTuple):
+    """A tensor of a file, with the weights of the model that it holds."""
 
     matrix: Matrix
     tensor: Tensor
 
 
 def tensor_names(model_type: str, name: str, layer: int | None = None) -> tuple[str, ...]:
-    """Return what GGUF files call a weight, none if they have no name for it.
+    """Return the names of a weight's tensors in GGUF files, empty if there are none.
 
     Parameters
     ----------
     model_type
-        As config.json has it.
+        The model type in config.json.
     name
-        As `Matrix` has it, such as `model.layers.*.self_attn.q_proj`, a bias with `.bias` behind.
+        The name in `Matrix`, such as `model.layers.*.self_attn.q_proj`; a bias ends in `.bias`.
     layer
-        Its layer, None outside of layers.
+        The layer, None outside of layers.
     """
     ending = "bias" if name.endswith(".bias") else "weight"
     inner = name.removesuffix(".bias").removeprefix("model.")
@@ -100,54 +100,54 @@ def tensor_names(model_type: str, name: str, layer: int | None = None) -> tuple[
         return (f"{_OUTSIDE[inner]}.{ending}",) if inner in _OUTSIDE else ()
     part = inner.removeprefix("layers.*.")
     parts = _INSIDE.get(part, ())
-    if part == "post_attention_layernorm" and model_type in _AFTER:
-        parts = (_AFTER[model_type],)
-    return tuple(f"blk.{layer}.{each}.{ending}" for each in parts)
+    if part == "post_attention_layernorm" and model_type in _POST_ATTENTION_NORM:
+        parts = (_POST_ATTENTION_NORM[model_type],)
+    return tuple(f"blk.{layer}.{part}.{ending}" for part in parts)
 
 
-def held_tensors(header: GgufHeader, kept: Stored) -> tuple[Held, ...]:
-    """Return the tensors of a file with the weights that its metadata say.
+def matrix_tensors(header: GgufHeader, model: Stored) -> tuple[MatrixTensor, ...]:
+    """Return the tensors of a file, each with the weight of the model that it holds.
 
     Raises
     ------
     RefusedError
-        Tensors are missing, have other shapes than the metadata say, or are none of the model's:
-        with every reason.
+        Tensors are missing, have other shapes than the metadata imply, or belong to no weight. The
+        error gives every reason.
     """
-    left, found, reasons = dict(header.by_name), list[Held](), dict[str, str]()
-    for matrix in kept.weights:
+    unmatched, matched, reasons = dict(header.by_name), list[MatrixTensor](), dict[str, str]()
+    for matrix in model.weights:
         for layer in matrix.layers or (None,):
-            names = tensor_names(kept.model_type, matrix.name, layer)
-            tensors = [left.pop(name) for name in names if name in left]
+            names = tensor_names(model.model_type, matrix.name, layer)
+            tensors = [unmatched.pop(name) for name in names if name in unmatched]
             if not names or len(tensors) < len(names):
                 _note(reasons, matrix.name, f"{' and '.join(names) or matrix.name} is missing")
             elif not _fits(matrix, tensors):
                 _note(reasons, matrix.name, _misfit(matrix, tensors))
-            found += [Held(matrix, tensor) for tensor in tensors]
-    beside = [f"blk.{layer}.{_CORRECTION}" for layer in range(_layers(kept))]
-    for table in (*_TABLES, *beside):
-        if table in left:
-            found.append(_table(left.pop(table)))
-    if left:
-        more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
-        named = ", ".join(list(left)[:_MOST_NAMED])
-        _note(reasons, "", f"has tensors that no {kept.model_type} has: {named}{more}")
+            matched += [MatrixTensor(matrix, tensor) for tensor in tensors]
+    corrections = [f"blk.{layer}.{_CORRECTION}" for layer in range(_layers(model))]
+    for table in (*_TABLES, *corrections):
+        if table in unmatched:
+            matched.append(_table(unmatched.pop(table)))
+    if unmatched:
+        more = f" and {len(unmatched) - _MOST_NAMED} more" if len(unmatched) > _MOST_NAMED else ""
+        named = ", ".join(list(unmatched)[:_MOST_NAMED])
+        _note(reasons, "", f"has tensors that no {model.model_type} has: {named}{more}")
     if reasons:
         raise RefusedError([Refusal(header.file, "", why, _ANEW) for why in reasons.values()])
-    return tuple(found)
+    return tuple(matched)
 
 
-def _layers(kept: Stored) -> int:
-    return 1 + max(max(each.layers, default=-1) for each in kept.weights)
+def _layers(model: Stored) -> int:
+    return 1 + max(max(matrix.layers, default=-1) for matrix in model.weights)
 
 
 def _note(reasons: dict[str, str], name: str, why: str) -> None:
-    """Keep the first reason of a weight: what is wrong in one layer mostly is so in all."""
+    """Keep only the first reason per weight: an error in one layer is mostly one in all layers."""
     reasons.setdefault(name, why)
 
 
 def _shape(matrix: Matrix) -> tuple[int, ...]:
-    """Return what shape files have for a weight, the innermost size first, no 1 at the end."""
+    """Return the shape of a weight in files: the innermost size first, without trailing 1s."""
     sizes = (matrix.outputs,) if matrix.inputs == 1 else (matrix.inputs, matrix.outputs)
     return _stripped((*sizes, matrix.copies))
 
@@ -159,25 +159,25 @@ def _stripped(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _fits(matrix: Matrix, tensors: list[Tensor]) -> bool:
-    """Return whether tensors are a weight; of several, the outputs stand behind one another."""
+    """Return whether tensors make up a weight; several are concatenated along the outputs."""
     first = tensors[0].dims
     if len(tensors) == 1:
         return _stripped(first) == _shape(matrix)
-    at = 0 if matrix.inputs == 1 else 1
-    alike = {(*each.dims[:at], *each.dims[at + 1 :]) for each in tensors}
-    if len(alike) > 1 or len(first) <= at:
+    axis = 0 if matrix.inputs == 1 else 1
+    other_sizes = {(*tensor.dims[:axis], *tensor.dims[axis + 1 :]) for tensor in tensors}
+    if len(other_sizes) > 1 or len(first) <= axis:
         return False
-    outputs = sum(each.dims[at] for each in tensors)
-    return _stripped((*first[:at], outputs, *first[at + 1 :])) == _shape(matrix)
+    outputs = sum(tensor.dims[axis] for tensor in tensors)
+    return _stripped((*first[:axis], outputs, *first[axis + 1 :])) == _shape(matrix)
 
 
 def _misfit(matrix: Matrix, tensors: list[Tensor]) -> str:
-    names = " and ".join(each.name for each in tensors)
-    has = " and ".join(" x ".join(map(str, each.dims)) for each in tensors)
-    said = " x ".join(map(str, _shape(matrix)))
-    return f"{names} has {has} elements, and the metadata say {said}"
+    names = " and ".join(tensor.name for tensor in tensors)
+    shapes = " and ".join(" x ".join(map(str, tensor.dims)) for tensor in tensors)
+    expected = " x ".join(map(str, _shape(matrix)))
+    return f"{names} has {shapes} elements, and the metadata say {expected}"
 
 
-def _table(tensor: Tensor) -> Held:
+def _table(tensor: Tensor) -> MatrixTensor:
     matrix = Matrix(name=tensor.name, kind="other", inputs=1, outputs=tensor.elements)
-    return Held(matrix, tensor)
+    return MatrixTensor(matrix, tensor)

@@ -1,7 +1,7 @@
-"""Which share of a model's weights and cache each rank of a deployment holds.
+"""The share of a model's weights and cache that each rank of a deployment holds.
 
-This is known of more models than those whose forward is predicted, and of those that no engine
-spreads so: what does not divide is taken as the largest part.
+It is also computed for models whose forward is not predicted, and for deployments that no engine
+supports: sizes that do not divide are rounded up to the largest shard.
 """
 
 from typing import Literal
@@ -14,8 +14,8 @@ from nearfree.decoders.engines import Engine
 from nearfree.decoders.pieces import Kind
 
 Held = Literal["cut", "keys", "fused", "experts", "rows", "whole"]
-"""How ranks hold a matrix: `cut` evenly; `keys` and values by their heads, `fused` with the query;
-`experts` whole or cut; `rows` of a vocabulary; `whole` on each."""
+"""How ranks hold a matrix: `cut` evenly; `keys` and values by key heads; these `fused` with the
+query; `experts` whole or cut; `rows` of a vocabulary; or `whole` on each rank (replicated)."""
 
 _KEYS = ("k_proj", "v_proj")
 _FUSED = ("query_key_value", "qkv_proj", "q_k_v_proj")
@@ -25,7 +25,8 @@ _WHOLE = (
     "g_a_proj", "fc1_latent_proj", "fc2_latent_proj", "routed_expert_down_proj",
     "routed_expert_up_proj",
 )  # fmt: skip
-"""Latents and what is narrow: ReplicatedLinear, and a bias that is added behind the sum over ranks.
+"""Replicated matrices (ReplicatedLinear): latents and narrow ones; and biases added after the sum
+over ranks.
 Source: vllm 0.33.0, vllm/model_executor/models/deepseek_v2.py (latents and the indexer),
 qwen2_moe.py:148-154 (shared_expert_gate), nemotron_h.py:196-212 (latents of experts),
 layers/linear.py:1799-1827 (bias), vllm/models/kimi_k3/nvidia/model.py (latents of its experts);
@@ -37,12 +38,12 @@ _KINDS: dict[Kind, Held] = {
 
 
 def held(name: str, kind: Kind) -> Held:
-    """Return how ranks hold the weight tensors of a name, as `Matrix` has it."""
+    """Return how ranks hold the weight tensors of a name, given as in `Matrix`."""
     leaf = name.removesuffix(".bias").rpartition(".")[2]
     if kind in _KINDS:
         return _KINDS[kind]
-    added = f"{leaf}.bias" in _WHOLE and name.endswith(".bias")
-    if added or leaf in _WHOLE or ".indexer." in name:
+    is_added_bias = f"{leaf}.bias" in _WHOLE and name.endswith(".bias")
+    if is_added_bias or leaf in _WHOLE or ".indexer." in name:
         return "whole"
     if kind == "attention" and leaf in (*_KEYS, *_FUSED):
         return "keys" if leaf in _KEYS else "fused"
@@ -50,24 +51,24 @@ def held(name: str, kind: Kind) -> Held:
 
 
 def head_share(heads: int, tp: int) -> float:
-    """Return the share of some heads that a rank holds: one at least."""
+    """Return the share of heads on the rank with most of them; each rank has at least one."""
     return -(-heads // tp) / heads
 
 
 class Heads(Struct, frozen=True):
-    """Heads of queries, and of keys in the layers that cache most of them: one of a latent."""
+    """Numbers of query heads, and of key heads in the layers that cache most (1 for a latent)."""
 
     queries: int = 1
     cached: int = 1
 
     def fused_share(self, tp: int) -> float:
-        """Return the share of the query, key and value of a layer."""
+        """Return the share of a fused query, key and value matrix that a rank holds."""
         part = -(-self.queries // tp) + 2 * -(-self.cached // tp)
         return part / (self.queries + 2 * self.cached)
 
 
 class Holding(Struct, frozen=True):
-    """How the ranks of a deployment hold a model of a kind, some heads, experts and vocabulary."""
+    """How the ranks of a deployment hold the weights of a model with the given sizes."""
 
     parallel: Parallel
     engine: Engine
@@ -77,15 +78,17 @@ class Holding(Struct, frozen=True):
     model_type: str = ""
 
     def share(self, how: Held, kind: Kind) -> float:
-        """Return the share of weights that the rank with most of them holds."""
+        """Return the share of some weights on the rank that holds most of them."""
         tp, parallel = self.parallel.tp, self.parallel
-        if kind == "shared_experts" and self.engine.parts_rows(parallel, self.model_type):
+        if kind == "shared_experts" and self.engine.uses_sequence_parallel(
+            parallel, self.model_type
+        ):
             return 1.0
-        over = kind in ("ffn", "shared_experts", "lm_head")
-        ranks = self.engine.ranks(parallel) if over else tp
+        by_engine = kind in ("ffn", "shared_experts", "lm_head")
+        ranks = self.engine.ranks(parallel) if by_engine else tp
         if how == "experts":
-            whole = local_experts(self.experts, parallel.ep) / self.experts
-            return whole / parallel.moe_tp
+            expert_share = local_experts(self.experts, parallel.ep) / self.experts
+            return expert_share / parallel.moe_tp
         if how == "rows" and ranks > 1:
             return self.engine.padded(self.vocabulary, ranks) / self.vocabulary / ranks
         if how == "keys":
@@ -95,15 +98,15 @@ class Holding(Struct, frozen=True):
         return 1.0 if how == "whole" else 1.0 / ranks
 
     def copies(self, how: Held, kind: Kind) -> float:
-        """Return how often all ranks of a stage together hold the same weights."""
+        """Return the number of copies of some weights on all ranks of a stage together."""
         if how == "experts":
             return 1.0
         return self.share(how, kind) * self.parallel.ranks
 
     def stages(self, layers: int) -> tuple[range, ...]:
         """Return the layers of each pipeline stage."""
-        found, first = list[range](), 0
+        layers_by_stage, first = list[range](), 0
         for count in self.engine.layers(layers, self.parallel.pp):
-            found.append(range(first, first + count))
+            layers_by_stage.append(range(first, first + count))
             first += count
-        return tuple(found)
+        return tuple(layers_by_stage)

@@ -1,20 +1,20 @@
-"""Layouts of models in which some layers keep a state in place of attention, or beside it."""
+"""Layouts of hybrid models: some layers have a state mixer instead of attention, or beside it."""
 
 from nearfree.decoders.decoder import qwen_moe
 from nearfree.decoders.feeds import (
     SHARED_EXPERT,
     Names,
     ffn,
-    granite_hybrid_ffn,
     moe,
-    periodic,
-    some,
+    moe_rule,
+    periodic_layers,
 )
+from nearfree.decoders.granite import granite_hybrid_ffn
 from nearfree.decoders.kimi import KIMI, output_residual
 from nearfree.decoders.layout import Layout, block
 from nearfree.decoders.mixers import gqa
 from nearfree.decoders.nemotron import nemotron_h
-from nearfree.decoders.pieces import Plan, by_kind, every, norms, together
+from nearfree.decoders.pieces import Plan, by_kind, combined, norms, one_per_period
 from nearfree.decoders.special import BOTH
 from nearfree.decoders.state_mixers import delta_net, falcon_h1, mamba1, mamba2
 
@@ -25,14 +25,16 @@ _GRANITE_MIXER = mamba2(
 )
 
 
-def _hybrid(feed: Plan, *, split: bool) -> Layout:
+def _hybrid(ffn_plan: Plan, *, split: bool) -> Layout:
     """Return the layout of Qwen's models in which most layers have a gated delta net."""
     kinds = {
         "linear_attention": delta_net(split=split),
         "full_attention": gqa(gate="query", norm=True, **BOTH),
     }
-    order = every("full_attention_interval", "full_attention", "linear_attention", default=4)
-    return block(by_kind("layer_types", kinds, order), feed)
+    order = one_per_period(
+        "full_attention_interval", "full_attention", "linear_attention", default=4
+    )
+    return block(by_kind("layer_types", kinds, order), ffn_plan)
 
 
 HYBRIDS = {
@@ -49,22 +51,24 @@ HYBRIDS = {
         granite_hybrid_ffn,
     ),
     "jamba": Layout(
-        together(
+        combined(
             norms("input_layernorm", "pre_ff_layernorm"),
             by_kind(
                 "layers_block_type",
                 {"attention": gqa(), "mamba": mamba1},
-                every("attn_layer_period", "attention", "mamba", offset="attn_layer_offset"),
+                one_per_period(
+                    "attn_layer_period", "attention", "mamba", offset="attn_layer_offset"
+                ),
             ),
             moe(
-                some(periodic, width="intermediate_size"),
-                Names(at="feed_forward", router="router", dense="feed_forward"),
+                moe_rule(periodic_layers, width="intermediate_size"),
+                Names(module="feed_forward", router="router", dense="feed_forward"),
             ),
         ),
         norm="final_layernorm",
     ),
     "falcon_h1": Layout(
-        together(
+        combined(
             falcon_h1,
             norms("input_layernorm", "pre_ff_layernorm"),
             gqa(**BOTH),
@@ -78,15 +82,15 @@ HYBRIDS = {
                 norm="mamba_rms_norm",
                 inner_width="mamba_d_ssm",
             ),
-            ffn(at="feed_forward", bias="mlp_bias"),
+            ffn(module="feed_forward", bias="mlp_bias"),
         ),
         norm="final_layernorm",
     ),
     "nemotron_h": Layout(
-        together(norms("norm"), nemotron_h),
+        combined(norms("norm"), nemotron_h),
         root="backbone",
         embedding="embeddings",
         norm="norm_f",
     ),
 }  # fmt: skip
-"""By model type of the text. Sources: as of all layouts."""
+"""By model type of the text. Sources: those of `LAYOUTS`."""

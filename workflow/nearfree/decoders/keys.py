@@ -1,6 +1,6 @@
-"""The keys of a config.json, read by type and without trust.
+"""Typed access to the keys of a config.json, whose values are not trusted.
 
-An error names the file, the key and the value.
+Each error names the file, the key and the value.
 """
 
 import json
@@ -19,10 +19,10 @@ _ADD = "Add it from the model's published config.json"
 
 
 class Keys:
-    """The keys of one file; a key that is null counts as one that is not there.
+    """The keys of one JSON object; a key whose value is null counts as absent.
 
-    `within` names the object that holds them, with a stop behind it; `own` says how the file
-    itself calls a key that is read under another name.
+    `within` is the path of the object in the file, with a trailing dot. `own` maps a key that is
+    read under another name to the name that the file has for it.
     """
 
     def __init__(
@@ -38,29 +38,36 @@ class Keys:
         self._own = own or {}
 
     def has(self, key: str) -> bool:
-        """Return whether a key is there and not null."""
+        """Return whether a key is present and not null."""
         return self.values.get(key) is not None
 
     def names(self) -> list[str]:
-        """Return the keys that are there and not null."""
+        """Return the keys that are present and not null."""
         return [key for key in self.values if self.has(key)]
 
     def empty(self, key: str) -> bool:
-        """Return whether a key is absent, false, zero, or holds an empty text, list or object."""
+        """Return whether a key is absent, false, zero, or holds an empty string, list or object."""
         return not self.values.get(key)
 
     def is_text(self, key: str, text: str | None = None) -> bool:
-        """Return whether a key holds a text, or exactly this one."""
+        """Return whether a key holds a string, or exactly the string `text`."""
         value = self.values.get(key)
         return isinstance(value, str) if text is None else value == text
 
     def one_of(self, *names: str, remedy: str = _ADD) -> str:
-        """Return which of several names of one key is there; `remedy` says what to do if none is.
+        """Return the name that is present among several names of one key.
+
+        Parameters
+        ----------
+        names
+            The names of the key.
+        remedy
+            What the error advises if no name is present.
 
         Raises
         ------
         ConfigError
-            None is there, or two are and differ.
+            No name is present, or two are present and their values differ.
         """
         present = [name for name in names if self.has(name)]
         if len({repr(self.values[name]) for name in present}) > 1:
@@ -68,9 +75,9 @@ class Keys:
         return present[0] if present else self._missing(" or ".join(names), remedy)
 
     def whole(self, key: str, *, least: int = 1, default: int | None = None) -> int:
-        """Return a whole number from `least` to ten million; ConfigError if it is none.
+        """Return an integer from `least` to ten million; ConfigError if the value is none.
 
-        Without a `default` the key must be there.
+        Without a `default` the key must be present.
         """
         value = default if default is not None and not self.has(key) else self._required(key)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LIMIT:
@@ -78,20 +85,20 @@ class Keys:
         return value
 
     def wholes(self, *names: str) -> list[int]:
-        """Return whole numbers from one on; what is wrong of any of them is refused at once."""
-        found, read = Refusals(), list[int]()
+        """Return the integers, from 1 on, of several keys; one error names all that are wrong."""
+        refusals, numbers = Refusals(), list[int]()
         for name in names:
-            with found.collect():
-                read.append(self.whole(name))
-        found.check()
-        return read
+            with refusals.collect():
+                numbers.append(self.whole(name))
+        refusals.check()
+        return numbers
 
     def whole_or_null(self, key: str) -> int | None:
-        """Return a whole number from one on, None where null is written; a key must be there."""
+        """Return an integer from 1 on, None where the file says null; the key must be present."""
         return None if key in self.values and not self.has(key) else self.whole(key)
 
     def number(self, key: str, *, above: float = 0.0, most: float = 1e12) -> float:
-        """Return a number above `above` and up to `most`; ConfigError if it is none."""
+        """Return a number above `above` and up to `most`; ConfigError if the value is none."""
         value = self._required(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(key, "is no number")
@@ -100,38 +107,38 @@ class Keys:
         return float(value)
 
     def inner(self, key: str) -> "Keys":
-        """Return the keys of the object that a key holds; there are none where it is not there."""
+        """Return the keys of the object under a key; no keys if that is absent."""
         value = self.values[key] if self.has(key) else {}
         if not isinstance(value, dict):
             raise self.wrong(key, "is no object")
         return Keys(self.path, value, f"{self._within}{key}.")
 
     def without(self, key: str) -> "Keys":
-        """Return the same keys but one."""
+        """Return these keys without one of them."""
         values = {name: value for name, value in self.values.items() if name != key}
         return Keys(self.path, values, self._within, self._own)
 
     def replaced(self, key: str, value: object) -> "Keys":
-        """Return the same keys with another value of one."""
+        """Return these keys with another value for one of them."""
         return Keys(self.path, {**self.values, key: value}, self._within, self._own)
 
     def inners(self, key: str) -> list["Keys"]:
-        """Return the keys of each object in a list."""
+        """Return the keys of each object in the list under a key."""
         value = self._required(key)
-        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
             raise self.wrong(key, "is no list of objects")
-        place = f"{self._within}{key}"
-        return [Keys(self.path, each, f"{place}[{at}].") for at, each in enumerate(value)]
+        path = f"{self._within}{key}"
+        return [Keys(self.path, entry, f"{path}[{index}].") for index, entry in enumerate(value)]
 
     def list_of(self, key: str, kind: type[T]) -> list[T]:
-        """Return a list whose entries all are of one type, empty where the key is not there."""
+        """Return a list whose entries all are of one type; an empty list if the key is absent."""
         value = self.values[key] if self.has(key) else []
         if not isinstance(value, list) or any(type(item) is not kind for item in value):
             raise self.wrong(key, f"is no list of {_KINDS[kind]}")
         return value
 
     def each(self, key: str) -> Sequence[int | str]:
-        """Return a list of whole numbers or of texts, or the letters of a text."""
+        """Return a list of integers or strings; a string counts as the list of its letters."""
         value = self._required(key)
         if isinstance(value, str):
             return value
@@ -140,24 +147,24 @@ class Keys:
         return value
 
     def flag(self, key: str) -> bool:
-        """Return true or false, false where the key is not there."""
+        """Return a boolean, False if the key is absent."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, bool):
             raise self.wrong(key, "is neither true nor false")
         return bool(value)
 
     def text(self, key: str) -> str:
-        """Return a text; ConfigError if there is none."""
+        """Return a string; ConfigError if the value is none."""
         value = self._required(key)
         if not isinstance(value, str):
             raise self.wrong(key, "is no text")
         return value
 
     def wrong(
-        self, key: str, why: str, remedy: str = "Compare with the model's published config.json"
+        self, key: str, reason: str, remedy: str = "Compare with the model's published config.json"
     ) -> RefusedError:
-        """Return the error that a key's value cannot be used, and why."""
-        return self._refused(key, f"{_shown(self.values.get(key))} {why}", remedy)
+        """Return the error that a key's value cannot be used, with the reason."""
+        return self._refused(key, f"{_shown(self.values.get(key))} {reason}", remedy)
 
     def _required(self, key: str) -> Any:
         return self.values[key] if self.has(key) else self._missing(key)
@@ -172,25 +179,25 @@ class Keys:
 
 
 def _shown(value: object) -> str:
-    """Return a value as a message shows it; what is nested is only named."""
+    """Return a value as a message shows it; the content of lists and objects is left out."""
     if isinstance(value, list):
         return "[...]"
     return "{...}" if isinstance(value, dict) else f"{value!r:.60}"
 
 
 SIZE_LIMIT = 4 * 10**6
-"""Bytes; published config.json files have a few thousand, and up to three million where each
-quantised tensor is named."""
+"""The largest config.json that is read, in bytes. Published ones have a few thousand bytes, and up
+to three million where they name each quantised tensor."""
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object that a file holds; NaN and Infinity count as numbers.
+    """Return the JSON object in a file; NaN and Infinity count as numbers.
 
     Raises
     ------
     ConfigError
-        There is no such file, it has more than four megabytes, is not UTF-8 or not JSON, is nested
-        too deeply, has a key twice in one object, or is no object.
+        The file is absent, has more than four megabytes, is not UTF-8 or not JSON, is nested too
+        deeply, repeats a key in one object, or holds something other than an object.
     """
     try:
         document = json.loads(_text(path), object_pairs_hook=_object)
@@ -203,8 +210,8 @@ def read_object(path: Path) -> dict[str, Any]:
     return document
 
 
-def _no_config(path: Path, what: str) -> ConfigError:
-    return ConfigError(f"{path} {what}", remedy="Give the config.json of a model")
+def _no_config(path: Path, reason: str) -> ConfigError:
+    return ConfigError(f"{path} {reason}", remedy="Give the config.json of a model")
 
 
 def _text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The layers of a model, piece by piece, as the layout of its model type composes them."""
+"""The layers of a model, as the layout of its model type composes them from pieces."""
 
 from difflib import get_close_matches
 
@@ -24,7 +24,7 @@ def layout_of(keys: Keys) -> Layout:
 
 
 def layers_of(keys: Keys, layout: Layout) -> list[Piece]:
-    """Return each layer; ConfigError gives every reason why a file's layers are not understood."""
+    """Return the piece of each layer; ConfigError gives every reason why layers are not read."""
     layers = keys.whole("num_hidden_layers")
     if layers > _MOST_LAYERS:
         raise keys.wrong("num_hidden_layers", f"is more than {_MOST_LAYERS}")

@@ -1,19 +1,20 @@
-"""What a layout is, and what several model types compose their layers of."""
+"""The layout of a model type, and plans that several model types share."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.mixers import gqa
-from nearfree.decoders.pieces import Part, Plan, by_kind, every, norms, together
+from nearfree.decoders.pieces import Part, Plan, by_kind, combined, norms, one_per_period
 from nearfree.decoders.special import BOTH, WINDOW
 
 
 class Layout(NamedTuple):
-    """A model type's layers, and the names of all around them under `root`.
+    """The plan of a model type's layers, and the checkpoint's names of layers and other weights.
 
-    `head` is a whole name; `norm_bias` holds where the last norm has one, `head_bias` is the key
-    that says whether the LM head has one. `outside` are weights behind the layers.
+    `layers`, `embedding` and `norm` are names under `root`; `head` is a full name. `norm_bias` says
+    that the last norm has a bias; `head_bias` is the key that says whether the LM head has one.
+    `outside` returns further weights outside of the layers.
     """
 
     plan: Plan
@@ -44,19 +45,20 @@ GLM_NORMS = norms(
 
 
 def block(*plans: Plan) -> Layout:
-    """Return the layout of layers with a norm before each of their two pieces."""
-    return Layout(together(NORMS, *plans))
+    """Return the layout of layers of two pieces with a norm before each."""
+    return Layout(combined(NORMS, *plans))
 
 
 def alternating(period: int | str | Callable[[Keys, int], Sequence[str]], **attention: Any) -> Plan:
     """Return the plan of attention that has a window in all but the last layer of each period.
 
-    `period` is a number, the key of one, or what says the kinds of layers where a file does not.
+    `period` is a number, the key of one, or a function that returns the kinds of layers where the
+    file has no `layer_types`.
     """
     kinds = {
         "sliding_attention": gqa(window=WINDOW, **attention),
         "full_attention": gqa(**attention),
     }
     if isinstance(period, int | str):
-        period = every(period, "full_attention", "sliding_attention")
+        period = one_per_period(period, "full_attention", "sliding_attention")
     return by_kind("layer_types", kinds, period)

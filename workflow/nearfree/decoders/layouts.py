@@ -1,4 +1,4 @@
-"""How each model type composes its layers, and what its checkpoint calls them."""
+"""The layout of each model type: its layers, and their names in the checkpoint."""
 
 from typing import Any
 
@@ -15,7 +15,6 @@ from nearfree.decoders.decoder import (
 )
 from nearfree.decoders.feeds import (
     FUSED,
-    GRANITE,
     NUMBERED,
     PLAIN,
     SHARED_EXPERT,
@@ -34,6 +33,7 @@ from nearfree.decoders.feeds import (
     moe,
     step3_moe,
 )
+from nearfree.decoders.granite import GRANITE
 from nearfree.decoders.hybrids import HYBRIDS
 from nearfree.decoders.latent import mla
 from nearfree.decoders.layout import (
@@ -57,14 +57,14 @@ from nearfree.decoders.mixers import (
 )
 from nearfree.decoders.pieces import (
     by_kind,
+    combined,
     norms,
-    together,
 )
 from nearfree.decoders.special import (
     BOTH,
     STEP_3,
     WINDOW,
-    chunks,
+    chunked_layers,
     decilm,
     exaone_moe_attention,
     exaone_windows,
@@ -75,11 +75,11 @@ from nearfree.decoders.special import (
     gemma4_tables,
     hunyuan_window,
     hy_v3_attention,
-    hyper,
+    hyper_connections,
     hyper_head,
-    indexers,
+    indexer_layers,
     laguna_attention,
-    xielu,
+    xielu_parameters,
 )
 from nearfree.decoders.variants import VARIANTS
 from nearfree.decoders.windowed import WINDOWED
@@ -89,16 +89,16 @@ _MISTRAL = block(gqa(window=windowed), ffn())
 _QWEN2 = block(gqa(window=switched, qkv_bias="qkv_bias"), ffn())
 _DEEPSEEK = moe(deepseek_moe)
 _LATENT = block(mla(), _DEEPSEEK)
-_BLOCK_SPARSE = Names(at="block_sparse_moe", form=NUMBERED)
+_BLOCK_SPARSE = Names(module="block_sparse_moe", form=NUMBERED)
 _V4 = Layout(
-    together(
+    combined(
         norms("attn_norm", "ffn_norm"),
         by_kind(
             "compress_ratios",
             {"0": compressed(0), "4": compressed(4, index=True), "128": compressed(128)},
         ),
-        moe(deepseek_v4_moe, Names(at="ffn", form=NUMBERED, shared_form=NUMBERED)),
-        hyper,
+        moe(deepseek_v4_moe, Names(module="ffn", form=NUMBERED, shared_form=NUMBERED)),
+        hyper_connections,
     ),
     root="",
     embedding="embed",
@@ -145,29 +145,29 @@ LAYOUTS = {
         gqa(window=unwindowed, qkv_bias="attention_bias", output_bias="attention_out_bias"),
         ffn(bias="mlp_bias"),
     ),
-    "olmo2": Layout(together(POST_NORMS, gqa(window=unwindowed, norm=True, **WIDE), ffn())),
-    "olmo3": Layout(together(POST_NORMS, alternating(4, norm=True, **WIDE), ffn())),
+    "olmo2": Layout(combined(POST_NORMS, gqa(window=unwindowed, norm=True, **WIDE), ffn())),
+    "olmo3": Layout(combined(POST_NORMS, alternating(4, norm=True, **WIDE), ffn())),
     "exaone4": Layout(
-        together(POST_NORMS, alternating(exaone_windows, norm=True), ffn())
+        combined(POST_NORMS, alternating(exaone_windows, norm=True), ffn())
     ),
     "glm": block(gqa(window=unwindowed, qkv_bias="attention_bias"), ffn(form=FUSED)),
     "glm4": Layout(
-        together(GLM_NORMS, gqa(window=unwindowed, qkv_bias="attention_bias"), ffn(form=FUSED))
+        combined(GLM_NORMS, gqa(window=unwindowed, qkv_bias="attention_bias"), ffn(form=FUSED))
     ),
     "glm4v_text": Layout(
-        together(GLM_NORMS, gqa(window=unwindowed, qkv_bias=True), ffn(form=FUSED))
+        combined(GLM_NORMS, gqa(window=unwindowed, qkv_bias=True), ffn(form=FUSED))
     ),
     "arcee": block(gqa(window=unwindowed, **BOTH), ffn(form=PLAIN, bias="mlp_bias")),
     "apertus": Layout(
-        together(
+        combined(
             norms("attention_layernorm", "feedforward_layernorm"),
             gqa(window=unwindowed, norm=True, **BOTH),
             ffn(form=PLAIN),
-            xielu,
+            xielu_parameters,
         )
     ),
     "starcoder2": Layout(
-        together(
+        combined(
             norms("input_layernorm", "post_attention_layernorm", bias=True),
             gqa(window=windowed, qkv_bias="use_bias", output_bias="use_bias"),
             ffn(form=Form(("c_fc",), "c_proj"), bias="use_bias"),
@@ -175,10 +175,10 @@ LAYOUTS = {
         norm_bias=True,
     ),
     "cohere": Layout(
-        together(ONE_NORM, gqa(window=unwindowed, norm="use_qk_norm", **WIDE), ffn())
+        combined(ONE_NORM, gqa(window=unwindowed, norm="use_qk_norm", **WIDE), ffn())
     ),
     "cohere2": Layout(
-        together(ONE_NORM, alternating("sliding_window_pattern", **BOTH), ffn())
+        combined(ONE_NORM, alternating("sliding_window_pattern", **BOTH), ffn())
     ),
     "phi3": block(gqa(window=windowed, fused="qkv_proj"), ffn(form=FUSED)),
     "hunyuan_v1_dense": block(_HUNYUAN, ffn()),
@@ -186,10 +186,10 @@ LAYOUTS = {
         _HUNYUAN, moe(hunyuan_moe, Names(router="gate.wg", shared="shared_mlp"))
     ),
     "llada": Layout(
-        together(
+        combined(
             norms("attn_norm", "ff_norm"),
             gqa(module="", window=unwindowed, output="attn_out"),
-            ffn(at="", form=Form(("ff_proj", "up_proj"), "ff_out")),
+            ffn(module="", form=Form(("ff_proj", "up_proj"), "ff_out")),
         ),
         root="model.transformer",
         layers="blocks",
@@ -206,22 +206,22 @@ LAYOUTS = {
         ),
     )._replace(head_bias="use_bias"),
     "gemma2": Layout(
-        together(
+        combined(
             FOUR_NORMS,
             alternating("sliding_window_pattern", soft_cap="attn_logit_softcapping", **BOTH),
             ffn(),
         )
     ),
     "gemma3_text": Layout(
-        together(FOUR_NORMS, alternating("sliding_window_pattern", norm=True, **BOTH), ffn())
+        combined(FOUR_NORMS, alternating("sliding_window_pattern", norm=True, **BOTH), ffn())
     ),
     "gemma4_text": Layout(
-        together(FOUR_NORMS, gemma4_attention, gemma4_ffn, gemma4_experts, gemma4_inputs),
+        combined(FOUR_NORMS, gemma4_attention, gemma4_ffn, gemma4_experts, gemma4_inputs),
         outside=gemma4_tables,
     ),
     "mixtral": block(gqa(window=windowed), moe(all_experts, _BLOCK_SPARSE)),
     "phimoe": Layout(
-        together(
+        combined(
             norms("input_layernorm", "post_attention_layernorm", bias=True),
             gqa(window=windowed, **BOTH),
             moe(all_experts, _BLOCK_SPARSE),
@@ -258,13 +258,13 @@ LAYOUTS = {
                 ),
                 "full_attention": gqa(**BOTH),
             },
-            chunks,
-            beside=("no_rope_layers",),
+            chunked_layers,
+            other_keys=("no_rope_layers",),
         ),
         moe(
             llama4_moe,
             Names(
-                at="feed_forward",
+                module="feed_forward",
                 experts="experts",
                 form=FUSED,
                 router="router",
@@ -278,8 +278,8 @@ LAYOUTS = {
         by_kind(
             "indexer_types",
             {"full": mla(selects=True, index=True), "shared": mla(selects=True)},
-            indexers,
-            beside=("index_topk_pattern", "index_topk_freq"),
+            indexer_layers,
+            other_keys=("index_topk_pattern", "index_topk_freq"),
         ),
         _DEEPSEEK,
     ),
@@ -311,11 +311,11 @@ LAYOUTS = {
         STEP_3,
         moe(
             step3_moe,
-            Names(at="", router="moe.gate", experts="moe", shared="share_expert"),
+            Names(module="", router="moe.gate", experts="moe", shared="share_expert"),
         ),
     ),
     "nemotron": Layout(
-        together(
+        combined(
             norms("input_layernorm", "post_attention_layernorm", bias=True),
             gqa(**BOTH),
             ffn(form=PLAIN, bias="mlp_bias"),
@@ -324,7 +324,7 @@ LAYOUTS = {
     ),
     "nemotron-nas": Layout(decilm),
     "afmoe": Layout(
-        together(
+        combined(
             norms(
                 "input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm",
                 "post_mlp_layernorm",

@@ -1,13 +1,13 @@
-"""LFM2: most layers have a short convolution in place of attention; Dense FFNs, or experts."""
+"""LFM2: most layers have a short convolution instead of attention; FFNs are dense or experts."""
 
 from collections.abc import Sequence
 
 from nearfree.decoders.decoder import Ffn
-from nearfree.decoders.feeds import NUMBERED, Names, behind_dense, ffn, moe, some
+from nearfree.decoders.feeds import NUMBERED, Names, after_dense, ffn, moe, moe_rule
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layout import Layout
 from nearfree.decoders.mixers import gqa
-from nearfree.decoders.pieces import Layer, by_kind, norms, together
+from nearfree.decoders.pieces import Layer, by_kind, combined, norms
 from nearfree.decoders.state_mixers import short_conv
 from nearfree.errors import Refusals
 
@@ -16,9 +16,9 @@ _ATTENDS = "full_attn_idxs"
 
 
 def _width(keys: Keys) -> int:
-    """Return how wide the Dense FFN of LFM2 is: two thirds of what its file says, rounded up.
+    """Return the width of LFM2's Dense FFN: two thirds of `intermediate_size`, rounded up.
 
-    Without a factor transformers' class rounds nothing, and engines do.
+    Without a factor the class of transformers does not round, but engines do.
     Source: Lfm2MLP of transformers 5.23; vllm 0.33.0, vllm/model_executor/models/lfm2.py:70-80.
     """
     width = keys.whole(_WIDTH)
@@ -28,10 +28,10 @@ def _width(keys: Keys) -> int:
     if _FACTOR in keys.values and not keys.has(_FACTOR):
         raise keys.wrong(_FACTOR, "is one that engines disagree on", "Write 1.0, or another number")
     factor = keys.number(_FACTOR, most=1e3) if keys.has(_FACTOR) else 1.0
-    step, found = keys.whole(_STEP, default=256), int(factor * int(2 * width / 3))
-    if not found:
+    step, width_before_rounding = keys.whole(_STEP, default=256), int(factor * int(2 * width / 3))
+    if not width_before_rounding:
         raise keys.wrong(_WIDTH, "leaves an FFN without width")
-    return -(-found // step) * step
+    return -(-width_before_rounding // step) * step
 
 
 def lfm2_ffn(keys: Keys, layers: int) -> Ffn:  # noqa: ARG001 (one signature for all)
@@ -40,16 +40,16 @@ def lfm2_ffn(keys: Keys, layers: int) -> Ffn:  # noqa: ARG001 (one signature for
 
 
 def _dense(keys: Keys, layers: int) -> Layer:
-    plan = ffn(at="feed_forward", form=NUMBERED)
+    plan = ffn(module="feed_forward", form=NUMBERED)
     return plan(keys.replaced(_WIDTH, _width(keys)), layers)
 
 
-lfm2_moe = some(behind_dense, count=("num_experts",))
+lfm2_moe = moe_rule(after_dense, count=("num_experts",))
 """The FFNs of LFM2's models with experts. Source: Lfm2MoeDecoderLayer of transformers 5.23."""
 
 
 def _order(keys: Keys, layers: int) -> Sequence[str]:
-    """Return the kinds of layers by the numbers of those that attend, all where none is said.
+    """Return the kinds of layers from the numbers of those that attend: all if the key is absent.
 
     Source: Lfm2Config of transformers 5.23.
     """
@@ -62,30 +62,30 @@ def _order(keys: Keys, layers: int) -> Sequence[str]:
 
 
 def _mixers(keys: Keys, layers: int) -> Layer:
-    """Read a layer's attention or its convolution, whose width engines read of keys of their own.
+    """Read a layer's attention or convolution; engines read the latter's width from its own keys.
 
     Source: vllm 0.33.0, vllm/model_executor/models/lfm2.py (conv_dim, block_dim) and 560
     (the LM head, which is the embedding whatever a file says), and lfm2_moe.py:590.
     """
-    found, width = Refusals(), keys.whole("hidden_size")
+    refusals, width = Refusals(), keys.whole("hidden_size")
     for key in ("conv_dim", "conv_dim_out", "block_dim"):
-        with found.collect():
+        with refusals.collect():
             if keys.whole(key, default=width) != width:
                 raise keys.wrong(key, f"is not hidden_size {width}, and engines disagree on it")
-    with found.collect():
+    with refusals.collect():
         if not keys.flag("tie_word_embeddings"):
             why = "leaves an LM head of its own, which engines disagree on"
             raise keys.wrong("tie_word_embeddings", why)
-    found.check()
-    attends = gqa(output="out_proj", norm=True, norm_names=("q_layernorm", "k_layernorm"))
-    kinds = {"full_attention": attends, "conv": short_conv}
-    return by_kind("layer_types", kinds, _order, beside=(_ATTENDS,))(keys, layers)
+    refusals.check()
+    attention = gqa(output="out_proj", norm=True, norm_names=("q_layernorm", "k_layernorm"))
+    kinds = {"full_attention": attention, "conv": short_conv}
+    return by_kind("layer_types", kinds, _order, other_keys=(_ATTENDS,))(keys, layers)
 
 
 _NORMS = norms("operator_norm", "ffn_norm")
-_NAMES = Names(at="feed_forward", form=NUMBERED, shared_form=NUMBERED, dense="feed_forward")
+_NAMES = Names(module="feed_forward", form=NUMBERED, shared_form=NUMBERED, dense="feed_forward")
 LFM2 = {
-    "lfm2": Layout(together(_NORMS, _mixers, _dense), norm="embedding_norm"),
-    "lfm2_moe": Layout(together(_NORMS, _mixers, moe(lfm2_moe, _NAMES)), norm="embedding_norm"),
+    "lfm2": Layout(combined(_NORMS, _mixers, _dense), norm="embedding_norm"),
+    "lfm2_moe": Layout(combined(_NORMS, _mixers, moe(lfm2_moe, _NAMES)), norm="embedding_norm"),
 }
 """By model type. Sources: modeling files of transformers 5.23."""

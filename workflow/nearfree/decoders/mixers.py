@@ -1,4 +1,4 @@
-"""Kinds of attention: their weights, and what they keep of each position."""
+"""Plans of attention: weights and cache by kind."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,17 +7,17 @@ from msgspec import structs
 
 from nearfree.decoders.attention_kinds import Compressed, Grouped
 from nearfree.decoders.decoder import head_width
-from nearfree.decoders.kept import kept_of
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.layer_cache import caches_of
 from nearfree.decoders.pieces import (
     Layer,
     Part,
     Piece,
     Plan,
+    dotted,
     flag,
+    in_every_layer,
     linear,
-    same,
-    under,
     vector,
 )
 from nearfree.errors import Refusals, RefusedError
@@ -26,35 +26,35 @@ Window = Callable[[Keys, int], int | None]
 
 
 class Heads(NamedTuple):
-    """Heads of queries and of keys, and the elements of one of each and of a value's."""
+    """Numbers of query and key heads; elements of a head's query or key, and of its value."""
 
     queries: int
-    keys: int
-    width: int
-    values: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
 
 
 def heads(keys: Keys) -> Heads:
-    """Return the heads of most models: where no head_dim is given, they part the width."""
+    """Return the heads as most models give them; without head_dim they divide the hidden size."""
     queries, kv_heads = keys.wholes("num_attention_heads", "num_key_value_heads")
     width = head_width(keys)
     return Heads(queries, kv_heads, width, width)
 
 
 def named_heads(queries: str, kv_heads: str, width: str, values: str) -> Callable[[Keys], Heads]:
-    """Return what reads the heads under other names."""
+    """Return the reader of heads whose sizes stand under the given keys."""
     return lambda keys: Heads(
         keys.whole(queries), keys.whole(kv_heads), keys.whole(width), keys.whole(values)
     )
 
 
 def all_positions(keys: Keys, layers: int) -> int | None:  # noqa: ARG001 (one signature for all)
-    """Return None: a layer that looks at all positions."""
+    """Return None, for layers that attend to all positions."""
     return None
 
 
 def window_of(key: str) -> Window:
-    """Return what reads the window of a layer that has one."""
+    """Return the reader of a window whose size stands under a key."""
     return lambda keys, layers: keys.whole(key)  # noqa: ARG005
 
 
@@ -78,66 +78,67 @@ def gqa(
     soft_cap: str = "",
     shares: bool = False,
 ) -> Plan:
-    """Return the plan of attention with grouped queries.
+    """Return the plan of grouped-query attention.
 
     Parameters
     ----------
     module, fused, output, norm_names
-        Names in the checkpoint; `fused` is that of query, key and value where they are one matrix.
+        Names in the checkpoint; `fused` is the name of the one matrix of query, key and value.
     shape, window
-        How the file says them.
+        Readers of the heads and of the window.
     qkv_bias, output_bias, norm
-        Whether there are biases, and norms of queries and keys, or the key that says so.
+        Whether there are biases, and norms of queries and keys; or the key that says so.
     whole_norm
-        A norm's weight is as wide as all heads, not as one.
+        Whether a norm's weight is as wide as all heads together, not as one head.
     gate
-        "query" where the query is twice as wide, its other half a gate; else the name of a matrix
-        with a gate for each head, if any.
+        "query" if the query projection is twice as wide and its other half is a gate; otherwise the
+        name of a matrix with one gate per head, if any.
     wide_gate
-        Whether that matrix has a gate for each element that heads give.
+        Whether that matrix has one gate per element of the heads' output.
     sinks
-        Whether each head has a logit that is no position's, or the key that says so.
+        Whether each head has an attention sink, a logit of no position; or the key that says so.
     values
         Whether values have a matrix of their own; they are cached either way.
     chunked
-        Whether the window is a chunk of positions, at whose edge it begins anew.
+        Whether the window is a chunk of positions: attention restarts at its edge.
     soft_cap
-        The key of what caps the logits of attention, if any.
+        The key of the soft cap of attention logits, if any.
     shares
-        Whether keys and values are those that a layer before has cached.
+        Whether the layer attends to keys and values that an earlier layer has cached.
     """
 
     def plan(keys: Keys, layers: int) -> Layer:
-        d_model, of, sight = keys.whole("hidden_size"), *_sized(keys, layers, shape, window)
-        query = of.queries * of.width * (1 + (gate == "query"))
-        widths = {"q_proj": query}
+        d_model = keys.whole("hidden_size")
+        sizes, window_size = _sized(keys, layers, shape, window)
+        queries, kv_heads, head_dim, value_dim = sizes
+        widths = {"q_proj": queries * head_dim * (1 + (gate == "query"))}
         if not shares:
-            widths["k_proj"] = of.keys * of.width
+            widths["k_proj"] = kv_heads * head_dim
         if values and not shares:
-            widths["v_proj"] = of.keys * of.values
+            widths["v_proj"] = kv_heads * value_dim
         if fused:
             widths = {fused: sum(widths.values())}
         parts: list[Part] = []
         for name, width in widths.items():
             bias = flag(keys, qkv_bias)
-            parts += linear(under(module, name), "attention", d_model, width, bias=bias)
-        inner, bias = of.queries * of.values, flag(keys, output_bias)
-        parts += linear(under(module, output), "attention", inner, d_model, bias=bias)
+            parts += linear(dotted(module, name), "attention", d_model, width, bias=bias)
+        output_inputs, bias = queries * value_dim, flag(keys, output_bias)
+        parts += linear(dotted(module, output), "attention", output_inputs, d_model, bias=bias)
         if flag(keys, norm):
-            normed = list(zip(norm_names, (of.queries, of.keys), strict=True))
-            for name, count in normed[:1] if shares else normed:
-                parts += vector(under(module, name), of.width * (count if whole_norm else 1))
+            norm_heads = list(zip(norm_names, (queries, kv_heads), strict=True))
+            for name, count in norm_heads[:1] if shares else norm_heads:
+                parts += vector(dotted(module, name), head_dim * (count if whole_norm else 1))
         if gate and gate != "query":
-            width = inner if wide_gate else of.queries
-            parts += linear(under(module, gate), "attention", d_model, width)
+            width = output_inputs if wide_gate else queries
+            parts += linear(dotted(module, gate), "attention", d_model, width)
         if flag(keys, sinks):
-            parts += vector(under(module, "sinks"), of.queries, "attention")
-        attends = Grouped(
-            heads=of.queries,
-            kv_heads=of.keys,
-            head_dim=of.width,
-            window=None if chunked else sight,
-            chunk=sight if chunked else None,
+            parts += vector(dotted(module, "sinks"), queries, "attention")
+        kind = Grouped(
+            heads=queries,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            window=None if chunked else window_size,
+            chunk=window_size if chunked else None,
             sinks=flag(keys, sinks),
             soft_cap=keys.number(soft_cap) if keys.has(soft_cap) else None,
             keys_are_values=not values,
@@ -145,11 +146,11 @@ def gqa(
             gate=gate == "query",
             head_gates=gate not in ("", "query") and not wide_gate,
             wide_gates=wide_gate,
-            value_dim=None if of.width == of.values else of.values,
+            value_dim=None if head_dim == value_dim else value_dim,
         )
-        if (of.width + of.values) % 2:
-            raise keys.wrong("head_dim", f"has no mean with the {of.values} of values")
-        return same(Piece(tuple(parts), kept_of(attends), (attends,)))
+        if (head_dim + value_dim) % 2:
+            raise keys.wrong("head_dim", f"has no mean with the {value_dim} of values")
+        return in_every_layer(Piece(tuple(parts), caches_of(kind), (kind,)))
 
     return plan
 
@@ -157,18 +158,18 @@ def gqa(
 def _sized(
     keys: Keys, layers: int, shape: Callable[[Keys], Heads], window: Window
 ) -> tuple[Heads, int | None]:
-    """Return heads and window; RefusedError gives what is wrong of either."""
-    found, of, sight = Refusals(), None, None
-    with found.collect():
-        of = shape(keys)
-        if of.queries % of.keys:
-            why = f"does not divide num_attention_heads {of.queries}"
-            raise keys.wrong("num_key_value_heads", why)
-    with found.collect():
-        sight = window(keys, layers)
-    if of is None or found.found:
-        raise RefusedError(found.found)
-    return of, sight
+    """Return heads and window; RefusedError names what is wrong with either."""
+    refusals, sizes, window_size = Refusals(), None, None
+    with refusals.collect():
+        sizes = shape(keys)
+        if sizes.queries % sizes.kv_heads:
+            reason = f"does not divide num_attention_heads {sizes.queries}"
+            raise keys.wrong("num_key_value_heads", reason)
+    with refusals.collect():
+        window_size = window(keys, layers)
+    if sizes is None or refusals.found:
+        raise RefusedError(refusals.found)
+    return sizes, window_size
 
 
 _SPARSE, _BLOCK = "sparse_attention_config", 128
@@ -177,7 +178,7 @@ _SPARSE, _BLOCK = "sparse_attention_config", 128
 def in_selected_blocks(keys: Keys, layers: int) -> Layer:
     """Read MiniMax M3's attention, which in some layers is to blocks that an indexer selects.
 
-    What engines take for granted of `sparse_attention_config` is asked of it.
+    What engines assume of `sparse_attention_config` is checked.
     Source: MiniMaxM3VLAttention and MiniMaxM3VLIndexer of transformers 5.23; vllm 0.33.0,
     vllm/models/minimax_m3/nvidia/model.py:392-448 and 506-509.
     """
@@ -187,26 +188,26 @@ def in_selected_blocks(keys: Keys, layers: int) -> Layer:
     inner, d_model = keys.inner(keys.one_of(_SPARSE)), keys.whole("hidden_size")
     if inner.has("use_sparse_attention") and not inner.flag("use_sparse_attention"):
         return attention
-    found = Refusals()
+    refusals = Refusals()
     width = count = blocks = 1
-    marks = list[Any]()
-    with found.collect():
+    selects_by_layer = list[Any]()
+    with refusals.collect():
         width, count = inner.wholes("sparse_index_dim", "sparse_num_index_heads")
-    with found.collect():
+    with refusals.collect():
         blocks = inner.whole("sparse_topk_blocks")
-    with found.collect():
-        marks = _marks(inner, layers)
-    with found.collect():
+    with refusals.collect():
+        selects_by_layer = _selecting_layers(inner, layers)
+    with refusals.collect():
         if inner.whole("sparse_block_size", default=_BLOCK) != _BLOCK:
             raise inner.wrong("sparse_block_size", f"is not {_BLOCK}, the block of all kernels")
-    with found.collect():
+    with refusals.collect():
         if inner.has("sparse_score_type") and inner.text("sparse_score_type") != "max":
             raise inner.wrong("sparse_score_type", "is not max, and no other is read")
-    with found.collect():
-        if count != heads(keys).keys:
-            why = f"is not num_key_value_heads {heads(keys).keys}, as engines take for granted"
+    with refusals.collect():
+        if count != heads(keys).kv_heads:
+            why = f"is not num_key_value_heads {heads(keys).kv_heads}, as engines take for granted"
             raise inner.wrong("sparse_num_index_heads", why)
-    found.check()
+    refusals.check()
     parts = (
         *linear("self_attn.index_q_proj", "attention", d_model, count * width),
         *linear("self_attn.index_k_proj", "attention", d_model, width),
@@ -214,35 +215,37 @@ def in_selected_blocks(keys: Keys, layers: int) -> Layer:
         *vector("self_attn.index_k_norm", width),
     )
     dense = attention(0)
-    of = structs.replace(
+    kind = structs.replace(
         dense.attention[0], selected=blocks * _BLOCK, index_heads=count, index_dim=width
     )
-    sparse = Piece((*dense.parts, *parts), kept_of(of), (of,))
-    return lambda layer: sparse if marks[layer] else dense
+    sparse = Piece((*dense.parts, *parts), caches_of(kind), (kind,))
+    return lambda layer: sparse if selects_by_layer[layer] else dense
 
 
-def _marks(inner: Keys, layers: int) -> list[Any]:
-    """Return which layers select blocks; an indexer of theirs has no values."""
-    marks, without = "sparse_attention_freq", "sparse_disable_index_value"
-    selects = list(inner.each(marks))
-    off = list(inner.each(without)) if inner.has(without) else [1] * layers
-    for key, said in ((marks, selects), (without, off)):
-        if len(said) < layers:
-            raise inner.wrong(key, f"has {len(said)} entries for {layers} layers")
-    if any(selects[layer] and not off[layer] for layer in range(layers)):
-        raise inner.wrong(without, "leaves a layer whose indexer has values, which are not read")
+def _selecting_layers(inner: Keys, layers: int) -> list[Any]:
+    """Return for each layer whether it selects blocks; its indexer must have no values."""
+    select_key, no_value_key = "sparse_attention_freq", "sparse_disable_index_value"
+    selects = list(inner.each(select_key))
+    without_values = list(inner.each(no_value_key)) if inner.has(no_value_key) else [1] * layers
+    for key, entries in ((select_key, selects), (no_value_key, without_values)):
+        if len(entries) < layers:
+            raise inner.wrong(key, f"has {len(entries)} entries for {layers} layers")
+    if any(selects[layer] and not without_values[layer] for layer in range(layers)):
+        raise inner.wrong(
+            no_value_key, "leaves a layer whose indexer has values, which are not read"
+        )
     return selects
 
 
 def compressed(ratio: int, *, index: bool = False) -> Plan:
-    """Return the plan of DeepSeek V4's attention: a window, and one entry for `ratio` positions.
+    """Return the plan of DeepSeek V4's attention: a window, and one entry per `ratio` positions.
 
-    With ratio 0 there is the window alone; `index` adds an indexer of entries, which then overlap.
+    With ratio 0 there is only the window. `index` adds an indexer of entries; these then overlap.
     Source: DeepseekV4Attention, its compressors and indexer of transformers 5.23.
     """
 
     def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
-        d_model, width, rank, queries, groups, low = keys.wholes(
+        d_model, width, rank, queries, groups, output_rank = keys.wholes(
             "hidden_size", "head_dim", "q_lora_rank",
             "num_attention_heads", "o_groups", "o_lora_rank",
         )  # fmt: skip
@@ -255,23 +258,23 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
         def add(name: str, inputs: int, outputs: int) -> None:
             parts.extend(linear(f"attn.{name}", "attention", inputs, outputs))
 
-        def compressor(where: str, size: int) -> None:
-            wide = size * (1 + index)
-            parts.append(Part(f"{where}.ape", "attention", 1, ratio * wide))
-            parts.extend(linear(f"{where}.wkv", "attention", d_model, wide))
-            parts.extend(linear(f"{where}.wgate", "attention", d_model, wide))
-            parts.extend(vector(f"{where}.norm", size))
+        def compressor(module: str, head_dim: int) -> None:
+            entry_width = head_dim * (1 + index)
+            parts.append(Part(f"{module}.ape", "attention", 1, ratio * entry_width))
+            parts.extend(linear(f"{module}.wkv", "attention", d_model, entry_width))
+            parts.extend(linear(f"{module}.wgate", "attention", d_model, entry_width))
+            parts.extend(vector(f"{module}.norm", head_dim))
 
         add("wq_a", d_model, rank)
         parts += vector("attn.q_norm", rank)
         add("wq_b", rank, queries * width)
         add("wkv", d_model, width)
         parts += vector("attn.kv_norm", width)
-        add("wo_a", queries * width // groups, groups * low)
-        add("wo_b", groups * low, d_model)
+        add("wo_a", queries * width // groups, groups * output_rank)
+        add("wo_b", groups * output_rank, d_model)
         parts += vector("attn.attn_sink", queries, "attention")
-        attends = Compressed(
-            heads=queries, width=width, query_rank=rank, groups=groups, output_rank=low,
+        kind = Compressed(
+            heads=queries, width=width, query_rank=rank, groups=groups, output_rank=output_rank,
             window=keys.whole("sliding_window"), span=ratio or None,
         )  # fmt: skip
         if ratio:
@@ -279,17 +282,17 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
             if width % ratio:
                 raise keys.wrong("head_dim", f"is no multiple of {ratio}")
             if index:
-                indexers, size, selected = keys.wholes(
+                index_heads, index_dim, selected = keys.wholes(
                     "index_n_heads", "index_head_dim", "index_topk"
                 )
-                attends = structs.replace(
-                    attends, selected=selected, index_heads=indexers, index_dim=size
+                kind = structs.replace(
+                    kind, selected=selected, index_heads=index_heads, index_dim=index_dim
                 )
-                compressor("attn.indexer.compressor", size)
-                add("indexer.wq_b", rank, indexers * size)
-                add("indexer.weights_proj", d_model, indexers)
-                if size % ratio:
+                compressor("attn.indexer.compressor", index_dim)
+                add("indexer.wq_b", rank, index_heads * index_dim)
+                add("indexer.weights_proj", d_model, index_heads)
+                if index_dim % ratio:
                     raise keys.wrong("index_head_dim", f"is no multiple of {ratio}")
-        return same(Piece(tuple(parts), kept_of(attends), (attends,)))
+        return in_every_layer(Piece(tuple(parts), caches_of(kind), (kind,)))
 
     return plan

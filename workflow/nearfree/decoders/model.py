@@ -1,4 +1,4 @@
-"""A model as a plan carries it: its shape and how it computes, under a digest of both."""
+"""A model as a plan carries it: its shape and its details, with a digest of both."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,30 +19,30 @@ from nearfree.errors import ConfigError
 
 
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that a config.json says of a forward, and nothing else of the file."""
+    """The part of a config.json that determines a forward, and nothing else of the file."""
 
     decoder: Decoder
     details: Details
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The same as data that JSON knows, which is how a plan carries it."""
+        """The model as plain JSON data, as a plan carries it."""
         fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return fields
 
     @property
     def digest(self) -> str:
-        """What tells models of one name apart: 12 hex digits."""
+        """A digest, 12 hex digits, that distinguishes models with the same name."""
         raw = msgspec.json.encode(self, order="deterministic")
         return hashlib.sha256(raw).hexdigest()[:12]
 
     def with_top_k(self, top_k: int | None) -> "Model":
-        """Return the model with k experts a token instead of its own number.
+        """Return the model with `top_k` experts per token; None leaves the number unchanged.
 
         Raises
         ------
         ConfigError
-            It has no experts, or fewer.
+            The model has no experts, or fewer than `top_k`.
         """
         if top_k is None:
             return self
@@ -58,12 +58,15 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"{self.decoder.name}",
                 remedy=f"Choose {experts.experts} at most",
             )
-        chosen = structs.replace(experts, top_k=top_k)
-        return structs.replace(self, decoder=structs.replace(self.decoder, experts=chosen))
+        replaced = structs.replace(experts, top_k=top_k)
+        return structs.replace(self, decoder=structs.replace(self.decoder, experts=replaced))
 
     @property
     def choice(self) -> int:
-        """The experts that its own router chooses a token's from: those of the groups it keeps."""
+        """Number of experts among which its router chooses for a token: those of the kept groups.
+
+        It is 0 without a router.
+        """
         experts, router = self.decoder.experts, self.details.router
         if experts is None or router is None:
             return 0
@@ -71,24 +74,24 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_model(config_folder: Path, name: str) -> Model:
-    """Return a model of a config folder's models/; ConfigError if it cannot be run, and why."""
+    """Return the model of a name or path; ConfigError gives the reason if it cannot be run here."""
     file = find_file(config_folder, name)
     check_gguf(file)
     if read_precision(file).quantised != Quantised():
         raise ConfigError(
-            f"{file} says that weights are quantised, and forwards here run plain ones",
+            f"{file} says that weights are quantised, and forwards here run unquantised ones",
             remedy="Give the config of the unquantised model",
         )
     return Model(decoder=read_decoder(file), details=read_details(file))
 
 
 def model_of(setting: Setting, models: Mapping[str, Any]) -> Model:
-    """Return the model of a setting out of a plan's, with the setting's k.
+    """Return the model of a setting from a plan's models, with the setting's top k.
 
     Parameters
     ----------
     setting
-        Of module `model`.
+        A setting of the module `model`.
     models
         A plan's models as plain data, by name.
 

@@ -1,4 +1,4 @@
-"""All that a model's files say, understood or not: its forward, its precision, what it stores."""
+"""A model as its files describe it: its forward, precision, weights and cache, as far as read."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from nearfree.decoders.gguf_parts import gguf_parts
 from nearfree.decoders.holding import Heads
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.decoders.positions import allowed_positions
-from nearfree.decoders.precision import StoredPrecision, read_precision
+from nearfree.decoders.precision import read_precision
 from nearfree.decoders.snapshots import snapshot_of
 from nearfree.decoders.stored_parts import (
     Part,
@@ -30,8 +30,9 @@ from nearfree.decoders.stored_parts import (
     precision_of,
     weights_of,
 )
+from nearfree.decoders.stored_precision import StoredPrecision
 from nearfree.decoders.text_part import text_part
-from nearfree.decoders.weights import CacheLayer, Stored, names_own_layer, stored
+from nearfree.decoders.weights import CacheLayer, Stored, has_mtp_layer, stored
 from nearfree.errors import Refusal, Refusals
 from nearfree.gguf.reader import is_gguf, read_header
 
@@ -39,20 +40,19 @@ from nearfree.gguf.reader import is_gguf, read_header
 class ModelFile(Struct, frozen=True, kw_only=True):
     """A model as its files describe it.
 
-    `decoder` is None where its forward is not understood; `weights`, `cache` and `precision` are
-    empty where it is not known what it stores, or in what. `refusals` say why. `mixed` says which
-    kinds of matrices have several formats, of which `precision` has that of most elements. `widest`
-    is the most elements that a token's FFN or attention makes, in which routed experts count
-    `top_k` times. `groups` are outputs and inputs that share a scale, by kind, where several do.
-    Where weights are in formats that no forward here has, such as Q4_K, `precision` is None, and
-    `unsaid` the format of what is never quantised and of the cache; `mixed` says why. `positions`
-    is how many of them, cached and new, a request may have; None where the files do not say it.
-    `drafts` says whether it has a layer of its own for further tokens, and `drafts_plain` whether
-    its files leave that out of what they quantise. `method` is the
-    `quant_method`, empty without one, and `static` whether scales of what enters products are
-    stored, None where that is not known. `model_type` is that of its text part, empty where nothing
-    is known. `architectures` are the names of its class, of the whole model, empty where the file
-    does not say them.
+    `decoder` is None if the forward is not read; `weights`, `cache` and `precision` are empty if
+    the weights or their formats are not read. `refusals` give the reasons. `mixed` names the kinds
+    of matrices that have several formats; `precision` then has the format of most elements.
+    `widest` is the largest number of elements per token that the matrices of one kind make in one
+    layer; routed experts count `top_k` times. `groups` are kinds of matrices with the numbers of
+    outputs and inputs that share a scale. If weights are in formats without a forward here, such as
+    Q4_K, `precision` is None, `unsaid` is the dtype of unquantised weights and of the cache, and
+    `mixed` gives the reason. `positions` is the largest number of positions, cached and new, of a
+    request; None if the files do not give it. `drafts` says whether the model has an MTP layer, and
+    `drafts_plain` whether that layer is unquantised. `method` is the `quant_method`, empty without
+    one. `static` says whether scales of activations are stored, None if that is not known.
+    `model_type` is that of the text part, empty if nothing is read. `architectures` are the class
+    names of the whole model, empty if the file does not give them.
     """
 
     name: str
@@ -82,53 +82,57 @@ class ModelFile(Struct, frozen=True, kw_only=True):
 
     @property
     def revision(self) -> str | None:
-        """The commit of a snapshot in Hugging Face's cache, None of any other file."""
+        """The commit of a snapshot in Hugging Face's cache, None for any other file."""
         snapshot = snapshot_of(Path(self.file))
         return snapshot.commit if snapshot else None
 
     @property
     def around(self) -> Precision | None:
-        """Its precision, or one whose cache and plain numbers alone are the file's."""
+        """Its precision; or else a uniform one in the dtype of its cache and unquantised weights.
+
+        It is None if neither is known.
+        """
         return self.precision or (uniform(self.unsaid) if self.unsaid else None)
 
     @property
     def main(self) -> str:
-        """The kind of matrices that holds most weights: experts, or the FFN."""
-        return "experts" if any(each.kind == "experts" for each in self.weights) else "ffn"
+        """The kind of matrices with most weights: experts if there are any, else the FFN."""
+        return "experts" if any(group.kind == "experts" for group in self.weights) else "ffn"
 
     def stored(self, precision: Precision | None) -> tuple[Weights, ...]:
-        """Return the weights with their bytes in a precision, or as the files say if None."""
-        sizes = (self._size(each, precision) for each in self.weights)
+        """Return the weights with their bytes in a precision; if None, with those of the files."""
         return tuple(
-            structs.replace(each, size_bytes=size)
-            for each, size in zip(self.weights, sizes, strict=True)
+            structs.replace(weights, size_bytes=self._size_bytes(weights, precision))
+            for weights in self.weights
         )
 
-    def _size(self, each: Weights, precision: Precision | None) -> float:
-        own, kind = self.precision, each.kind
+    def _size_bytes(self, weights: Weights, precision: Precision | None) -> float:
+        own, kind = self.precision, weights.kind
         if precision is None or precision == own:
-            return each.size_bytes
+            return weights.size_bytes
         if kind not in QUANTISED:
-            was = ELEMENT_BYTES[own.plain] if own else each.size_bytes / each.elements
-            return each.size_bytes * ELEMENT_BYTES[precision.plain] / was
+            own_element_bytes = (
+                ELEMENT_BYTES[own.plain] if own else weights.size_bytes / weights.elements
+            )
+            return weights.size_bytes * ELEMENT_BYTES[precision.plain] / own_element_bytes
         format_ = getattr(precision, kind).weights
         if own and getattr(own, kind).weights == format_:
-            return each.size_bytes
-        return each.elements * ELEMENT_BYTES[format_]
+            return weights.size_bytes
+        return weights.elements * ELEMENT_BYTES[format_]
 
 
 def find_model_file(config_folder: Path, model: str) -> ModelFile:
-    """Return a model by its name or path; the errors are those of `find_file` and `read_object`."""
+    """Return a model by its name or path; it raises what `find_file` and `read_object` raise."""
     return read_model_file(find_file(config_folder, model))
 
 
 def find_drafter_file(config_folder: Path, model: str) -> ModelFile:
-    """Return what drafts by its name or path: a model, or a head, of which the forward alone.
+    """Return a drafter by its name or path: a model, or for a head only its forward.
 
     Raises
     ------
     ConfigError
-        As `find_file`, and as `read_drafter` of a head.
+        As for `find_file`, and for a head as for `read_drafter`.
     """
     path = find_file(config_folder, model)
     file = config_file(path)
@@ -138,7 +142,7 @@ def find_drafter_file(config_folder: Path, model: str) -> ModelFile:
 
 
 def read_model_file(path: Path) -> ModelFile:
-    """Return all that a model's files say; what is not understood is in `refusals`.
+    """Return a model as its files describe it; what is not read of it is in `refusals`.
 
     Parameters
     ----------
@@ -149,50 +153,54 @@ def read_model_file(path: Path) -> ModelFile:
     Raises
     ------
     ConfigError
-        A file is not there, or is neither a JSON object nor a GGUF file.
+        A file is absent, or is neither a JSON object nor a GGUF file.
     """
-    file, found = config_file(path), Refusals()
+    file, refusals = config_file(path), Refusals()
     if is_gguf(file):
         return _read_gguf(file)
-    decoder = said = kept = None
+    decoder = precision = contents = None
     shape = dict[str, Any]()
-    with found.collect():
+    with refusals.collect():
         decoder = read_decoder(path)
-    with found.collect():
-        said = read_precision(path)
-        found.found += said.refusals
-    sizes, told = Refusals(), {each.key for each in found.found} & {"model_type"}
-    with sizes.collect():
-        kept = stored(path)
-        shape = _shape(kept, text_part(file).keys)
-    found.found += [each for each in sizes.found if each.key not in told]
-    known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
-    with found.collect():
+    with refusals.collect():
+        precision = read_precision(path)
+        refusals.found += precision.refusals
+    weight_refusals = Refusals()
+    with weight_refusals.collect():
+        contents = stored(path)
+        shape = _shape(contents, text_part(file).keys)
+    if any(refusal.key == "model_type" for refusal in refusals.found):
+        weight_refusals.found = [r for r in weight_refusals.found if r.key != "model_type"]
+    refusals.found += weight_refusals.found
+    model = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
+    with refusals.collect():
         names = Keys(file, read_object(file)).list_of("architectures", str)
-        known = structs.replace(known, architectures=tuple(names))
-    if said is not None:
-        known = structs.replace(known, method=said.quantised.method, static=said.quantised.static)
+        model = structs.replace(model, architectures=tuple(names))
+    if precision is not None:
+        quantised = precision.quantised
+        model = structs.replace(model, method=quantised.method, static=quantised.static)
     if shape:
         keys = text_part(file).keys
-        known = structs.replace(
-            known, positions=allowed_positions(keys), drafts=names_own_layer(keys), **shape
+        model = structs.replace(
+            model, positions=allowed_positions(keys), drafts=has_mtp_layer(keys), **shape
         )
-    if kept is not None and said is not None and shape:
-        known = structs.replace(known, drafts_plain=said.drafts_plain(known.layers))
-        parts, unknown = list[Part](), Refusals()
-        for matrix in kept.weights:
-            with unknown.collect():
-                parts += checkpoint_parts(matrix, said)
-        found.found += unknown.found
-        if not unknown.found:
-            known = _with_parts(known, parts, said)
-    return structs.replace(known, refusals=tuple(dict.fromkeys(found.found)))
+    if contents is not None and precision is not None and shape:
+        model = structs.replace(model, drafts_plain=precision.drafts_plain(model.layers))
+        parts, part_refusals = list[Part](), Refusals()
+        for matrix in contents.weights:
+            with part_refusals.collect():
+                parts += checkpoint_parts(matrix, precision)
+        refusals.found += part_refusals.found
+        if not part_refusals.found:
+            model = _with_parts(model, parts, precision)
+    return structs.replace(model, refusals=tuple(dict.fromkeys(refusals.found)))
 
 
-def _with_parts(known: ModelFile, parts: Sequence[Part], said: StoredPrecision) -> ModelFile:
-    precision, mixed = precision_of(parts, said)
+def _with_parts(model: ModelFile, parts: Sequence[Part], stored_as: StoredPrecision) -> ModelFile:
+    """Return a model with the weights and the precision that its parts add up to."""
+    precision, mixed = precision_of(parts, stored_as)
     return structs.replace(
-        known,
+        model,
         weights=weights_of(parts),
         precision=precision,
         mixed=mixed,
@@ -201,29 +209,29 @@ def _with_parts(known: ModelFile, parts: Sequence[Part], said: StoredPrecision) 
 
 
 def _read_gguf(file: Path) -> ModelFile:
-    """Return what a GGUF file says: its weights in the bytes that its tensors take."""
-    header, found = read_header(file), Refusals()
-    decoder = kept = None
+    """Return the model of a GGUF file; the bytes of its weights are those of the tensors."""
+    header, refusals = read_header(file), Refusals()
+    decoder = contents = None
     shape = dict[str, Any]()
-    with found.collect():
+    with refusals.collect():
         decoder = read_decoder(file)
-    with found.collect():
-        kept = stored(file)
-        shape = _shape(kept, text_part(file).keys)
-    known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
-    if kept is not None and shape:
+    with refusals.collect():
+        contents = stored(file)
+        shape = _shape(contents, text_part(file).keys)
+    model = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
+    if contents is not None and shape:
         length = header.metadata.get(f"{header.architecture}.context_length")
         positions = length if isinstance(length, int) and length > 0 else None
         drafts = bool(header.metadata.get(f"{header.architecture}.nextn_predict_layers"))
-        known = structs.replace(known, positions=positions, drafts=drafts, **shape)
-        with found.collect():
-            said, parts, unsaid = gguf_parts(header, kept)
-            known = _with_parts(known, parts, said)
-            if unsaid:
-                known = structs.replace(
-                    known, precision=None, groups=(), mixed=unsaid, unsaid=said.plain
+        model = structs.replace(model, positions=positions, drafts=drafts, **shape)
+        with refusals.collect():
+            precision, parts, type_refusals = gguf_parts(header, contents)
+            model = _with_parts(model, parts, precision)
+            if type_refusals:
+                model = structs.replace(
+                    model, precision=None, groups=(), mixed=type_refusals, unsaid=precision.plain
                 )
-    return structs.replace(known, refusals=tuple(dict.fromkeys(found.found)))
+    return structs.replace(model, refusals=tuple(dict.fromkeys(refusals.found)))
 
 
 _TOP_K = (
@@ -233,38 +241,38 @@ _TOP_K = (
 
 
 def _top_k(keys: Keys) -> int:
-    """Return how many experts a token goes to, where a file says it in a known way; else all.
+    """Return the experts per token where a file gives them under a known key; otherwise 2^20.
 
-    Of a model without experts it may say 0.
+    That is more than any model has, so that all experts count. A file without experts may say 0.
     """
-    named = [key for key in _TOP_K if keys.has(key)]
-    return (keys.whole(named[0], least=0) if named else 0) or 1 << 20
+    present = [key for key in _TOP_K if keys.has(key)]
+    return (keys.whole(present[0], least=0) if present else 0) or 1 << 20
 
 
 def _heads(keys: Keys, cache: Sequence[CacheLayer]) -> Heads:
-    """Return a model's heads of queries, where its file says them in the usual way, and of keys."""
-    queries = "num_attention_heads"
-    of = keys.whole(queries) if keys.has(queries) else 1
-    return Heads(of, max((each.heads for each in cache), default=1))
+    """Return a model's query heads, 1 where its file has not the usual key, and its key heads."""
+    key = "num_attention_heads"
+    queries = keys.whole(key) if keys.has(key) else 1
+    return Heads(queries, max((entry.heads for entry in cache), default=1))
 
 
-def _shape(stored: Stored, keys: Keys) -> dict[str, Any]:
-    """Return what memory asks of a model's shape."""
-    top_k, made = _top_k(keys), dict[tuple[str, int], int]()
-    for matrix in stored.weights:
-        times = min(matrix.copies, top_k) if matrix.kind == "experts" else matrix.copies
+def _shape(contents: Stored, keys: Keys) -> dict[str, Any]:
+    """Return the fields of `ModelFile` that memory predictions need of a model's shape."""
+    top_k, outputs_by_layer = _top_k(keys), dict[tuple[str, int], int]()
+    for matrix in contents.weights:
+        copies = min(matrix.copies, top_k) if matrix.kind == "experts" else matrix.copies
         for layer in matrix.layers:
-            at = matrix.kind, layer
-            made[at] = made.get(at, 0) + times * matrix.outputs
-    embedding = next(each for each in stored.weights if each.kind == "embedding")
+            key = matrix.kind, layer
+            outputs_by_layer[key] = outputs_by_layer.get(key, 0) + copies * matrix.outputs
+    embedding = next(matrix for matrix in contents.weights if matrix.kind == "embedding")
     return {
-        "model_type": stored.model_type,
-        "cache": stored.cache,
+        "model_type": contents.model_type,
+        "cache": contents.cache,
         "d_model": embedding.inputs,
         "vocabulary": embedding.outputs,
-        "widest": max(made.values(), default=0),
-        "heads": _heads(keys, stored.cache),
-        "experts": max((m.copies for m in stored.weights if m.kind == "experts"), default=1),
-        "layers": 1 + max(max(m.layers, default=0) for m in stored.weights),
-        "notes": stored.notes,
+        "widest": max(outputs_by_layer.values(), default=0),
+        "heads": _heads(keys, contents.cache),
+        "experts": max((m.copies for m in contents.weights if m.kind == "experts"), default=1),
+        "layers": 1 + max(max(m.layers, default=0) for m in contents.weights),
+        "notes": contents.notes,
     }

@@ -1,4 +1,4 @@
-"""ModelOpt: one algorithm for all matrices, or one for each layer."""
+"""ModelOpt: one quantisation algorithm for all matrices, or one per layer."""
 
 from typing import NamedTuple
 
@@ -6,15 +6,18 @@ from nearfree.core.precision import Dtype
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.names import Names, read_names
 from nearfree.decoders.quantised import Quantised, cache_dtype
-from nearfree.decoders.schemes import Scheme, read_scheme, scheme, weight_only
+from nearfree.decoders.schemes import Scheme, make_scheme, read_scheme, weight_only
 from nearfree.errors import Refusals
 
 
 class _Algo(NamedTuple):
-    """`enters` is None for plain numbers; `group` 0 where the file says the size."""
+    """The formats of an algorithm.
+
+    `activations` is None for the unquantised dtype; `group` is 0 where the file gives the size.
+    """
 
     weights: Dtype
-    enters: Dtype | None
+    activations: Dtype | None
     group: int | None = None
     rows: int = 1
 
@@ -44,51 +47,51 @@ def _algorithm(keys: Keys, plain: Dtype) -> Scheme:
         group = keys.whole("group_size")
     elif group and keys.has("group_size") and keys.whole("group_size") != group:
         raise keys.wrong("group_size", f"is not the {group} of {name}")
-    return scheme(algo.weights, algo.enters or plain, group=group or 0, rows=algo.rows)
+    return make_scheme(algo.weights, algo.activations or plain, group=group or 0, rows=algo.rows)
 
 
 def modelopt(keys: Keys, plain: Dtype) -> Quantised:
-    """Return what ModelOpt says; ModelOptQuantConfigBase of vllm 0.33.0 reads it alike.
+    """Return the quantisation of a ModelOpt section, as ModelOptQuantConfigBase of vllm 0.33.0.
 
-    Where algorithms are mixed, engines read of `quantized_layers` what enters products, and not of
-    `config_groups`: vllm 0.33.0, layers/quantization/modelopt.py:1579-1763; sglang 0.5.23,
+    Where algorithms are mixed, engines read the format of activations from `quantized_layers`, not
+    from `config_groups`: vllm 0.33.0, layers/quantization/modelopt.py:1579-1763; sglang 0.5.23,
     sglang/srt/layers/quantization/modelopt_quant.py:814-1004.
     """
-    found, products = Refusals(), Refusals()
-    kv, ignored, named, others = None, Names(), tuple[tuple[Names, Scheme], ...](), None
+    refusals, products = Refusals(), Refusals()
+    kv, ignored, named, common = None, Names(), tuple[tuple[Names, Scheme], ...](), None
     mixed = keys.has("quant_algo") and keys.text("quant_algo").upper() == "MIXED_PRECISION"
-    with found.collect():
+    with refusals.collect():
         kv = cache_dtype(keys)
-    with found.collect():
+    with refusals.collect():
         lists = [read_names(keys, key, "text") for key in ("ignore", "exclude_modules")]
         if all(keys.has(key) for key in ("ignore", "exclude_modules")) and lists[0] != lists[1]:
             raise keys.wrong("ignore", "differs from exclude_modules")
         ignored = lists[0] if keys.has("ignore") else lists[1]
-    with found.collect():
+    with refusals.collect():
         if mixed:
             named = _layers(keys, plain)
         elif keys.has("quantized_layers"):
             raise keys.wrong("quantized_layers", "stands beside one quant_algo for all")
         else:
-            others = _algorithm(keys, plain)
-    said = set[Scheme]()
-    with found.collect():
+            common = _algorithm(keys, plain)
+    group_schemes = set[Scheme]()
+    with refusals.collect():
         groups = keys.inner("config_groups")
         for group in map(groups.inner, groups.names()):
-            with found.collect():
-                said.add(read_scheme(group, plain, products))
-    found.check()
-    schemes = {others} if others else {each for _, each in named}
-    if said and said != schemes:
+            with refusals.collect():
+                group_schemes.add(read_scheme(group, plain, products))
+    refusals.check()
+    schemes = {common} if common else {scheme for _, scheme in named}
+    if group_schemes and group_schemes != schemes:
         differs = keys.wrong("config_groups", "differs from quant_algo and quantized_layers")
-        if {*map(weight_only, said)} != {*map(weight_only, schemes)}:
+        if {*map(weight_only, group_schemes)} != {*map(weight_only, schemes)}:
             raise differs
-    if said and said != schemes and not mixed:
-        why = "enters other numbers into products than quant_algo and quantized_layers"
+    if group_schemes and group_schemes != schemes and not mixed:
+        why = "has other activations than quant_algo and quantized_layers"
         products.add(keys.wrong("config_groups", why))
     return Quantised(
         kv=kv,
-        others=others,
+        others=common,
         named=named,
         ignored=ignored,
         head=True,
@@ -97,20 +100,20 @@ def modelopt(keys: Keys, plain: Dtype) -> Quantised:
 
 
 def _layers(keys: Keys, plain: Dtype) -> tuple[tuple[Names, Scheme], ...]:
-    """Return the matrices of each scheme that `quantized_layers` gives; all others are plain."""
-    layers, found = keys.inner("quantized_layers"), Refusals()
+    """Return the matrices of each scheme in `quantized_layers`; all others are unquantised."""
+    layers, refusals = keys.inner("quantized_layers"), Refusals()
     by_scheme: dict[Scheme, list[str]] = {}
     for name in layers.names():
-        with found.collect():
+        with refusals.collect():
             by_scheme.setdefault(_algorithm(layers.inner(name), plain), []).append(name)
-    by_reason = {each.reason: each for each in reversed(found.found)}
-    found.found = list(by_reason.values())
-    found.check()
+    by_reason = {refusal.reason: refusal for refusal in reversed(refusals.found)}
+    refusals.found = list(by_reason.values())
+    refusals.check()
     if not by_scheme:
         raise keys.wrong("quantized_layers", "names no matrices")
     return tuple(
-        (read_names(keys, "quantized_layers", "path", names), stored)
-        for stored, names in by_scheme.items()
+        (read_names(keys, "quantized_layers", "path", names), scheme)
+        for scheme, names in by_scheme.items()
     )
 
 
@@ -118,4 +121,4 @@ MODELOPT_KEYS = (
     "quant_algo group_size ignore exclude_modules config_groups quantized_layers kv_cache_scheme "
     "kv_cache_quant_algo"
 )
-"""The keys that its section may have."""
+"""The keys that a ModelOpt section may have."""

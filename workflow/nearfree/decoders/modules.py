@@ -1,4 +1,4 @@
-"""The modules that a decoder's forward runs, each as a setting, and how often each runs."""
+"""The modules of a decoder's forward, each as a setting with its count per forward."""
 
 from functools import partial
 from typing import Any
@@ -31,20 +31,20 @@ from nearfree.decoders.attention_uses import (
 )
 from nearfree.decoders.attention_uses import OUTPUT as OUTPUT  # noqa: PLC0414
 from nearfree.decoders.attention_uses import QKV as QKV  # noqa: PLC0414
-from nearfree.decoders.decoder import Decoder, Experts, keeping_states
+from nearfree.decoders.decoder import Decoder, Experts, with_state_dtype
 from nearfree.decoders.engines import engine_of
 from nearfree.decoders.shards import shard
 from nearfree.errors import ConfigError
 
 BETWEEN, HOST = "between", "host"
-"""What is no module: embedding, norms, rotations, writing to the cache, and sums; and what the host
-of an engine takes of a step: scheduling, sampling, bringing tokens to requests."""
+"""Parts of a step that are no modules. BETWEEN: embedding, norms, rotations, writes to the cache,
+and sums. HOST: the engine's work on the host, such as scheduling, sampling and output."""
 DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", "MoE FFN", "shared experts"
 INPUTS, INPUT_GATE, INPUT_OUTPUT = "layer inputs", "layer input gate", "layer input projection"
 LATENT_IN, LATENT_OUT = "expert latent", "expert latent output"
 MIXING = "mixing of streams"
 HEAD = "LM head"
-"""The modules of a forward behind attention, in the order in which they first run."""
+"""The modules of a forward after attention, in the order in which they first run."""
 STATES = "states projection"
 """The first module of a drafter's head."""
 MATRICES = {
@@ -57,35 +57,35 @@ MATRICES = {
     SHARED: "shared_experts",
     HEAD: "lm_head",
 }
-"""The kind of matrices that a module multiplies by, as a precision names it; all others are in
-the model's own element type."""
-_BESIDE = (INDEXER, SELECTION, *STATE_CALLS)
-"""Calls that the paper's laws do not speak of."""
+"""The kind of matrices that a module multiplies by, as a precision names it. Matrices of all other
+modules are in the model's element type."""
+_OUTSIDE_LAWS = (INDEXER, SELECTION, *STATE_CALLS)
+"""Calls that the paper's laws do not cover."""
 _INDEX_FORMAT: Dtype = "float8"
-"""In what numbers indexers compare and cache: vllm 0.33.0, vllm/model_executor/layers/
+"""The dtype in which indexers compare and cache: vllm 0.33.0, vllm/model_executor/layers/
 sparse_attn_indexer.py."""
 
 
 class Laps:
-    """What a forward reports its modules to; this one keeps nothing."""
+    """A lap timer to which a forward reports its modules; this one ignores the reports."""
 
     def lap(self, role: str) -> None:
-        """Take in that all since the lap before belongs to a module."""
+        """Record that the work since the previous lap belongs to the module `role`."""
 
 
-UNTOLD = Laps()
+NO_LAPS = Laps()
 _TORCH = BackendRelease("torch")
-"""What runs all but attention, the routed experts and an engine's products of quantised weights."""
+"""The backend of all modules except attention, routed experts and quantised products of engines."""
 
 
 class ModuleUse(Struct, frozen=True, kw_only=True):
     """One module of a forward.
 
-    `role` says what it is in the model, `count` how often a forward runs it. `main` holds for the
-    modules that the paper's law speaks of: attention, and the FFN of most layers. Its setting has
-    the requests of one of the `groups` of ranks that share all requests. A position of attention
-    sees the last `window` ones, all where it is None. The GPUs of a collective lie on `nodes`, on
-    as few as hold them where it is None, and `fewest` of them on one.
+    `role` is its role in the model, `count` the number of times that a forward runs it. `main`
+    marks the modules that the paper's law covers: attention, and the FFN of most layers. All
+    requests are divided among `groups` of ranks; the setting has the requests of one group. A
+    position of attention sees the last `window` positions, all if it is None. The GPUs of a
+    collective are on `nodes` nodes (None: on as few as hold them), of which one has `fewest`.
     """
 
     role: str
@@ -100,7 +100,7 @@ class ModuleUse(Struct, frozen=True, kw_only=True):
 
 
 def requests(batch: int, groups: int) -> int:
-    """Return the requests of the group of ranks that has most."""
+    """Return the number of requests in the group of ranks with most of them."""
     return -(-batch // groups)
 
 
@@ -118,14 +118,14 @@ def modules(
 ) -> tuple[ModuleUse, ...]:
     """Return the modules of the slowest rank's forward, in the order in which they first run.
 
-    Query, key and value are one product. The LM head computes the logits of all positions.
-    Inputs of layers' own are made at once; a rank makes its part, as vLLM's does. A drafter's head
-    makes its states whole on every rank, at once too.
-    Embeddings, norms, rotations, activations and sums are left out. Over several GPUs each module
-    has the sizes of a rank's shard and runs the same kernels. Pipeline stages run one after the
-    other for a forward, so all layers count: the slowest stage limits how many forwards are under
-    way, not how long one takes. Products into the latent of routed experts and out of it are whole
-    on every rank (vllm 0.33.0, vllm/model_executor/models/nemotron_h.py:196-212).
+    Query, key and value are one product. The LM head computes the logits of all positions. The
+    per-layer inputs of all layers are one product, sharded over ranks as in vLLM. The projection of
+    states for a drafter's head is one product, too, replicated on every rank. Embeddings, norms,
+    rotations, activations and sums are left out. Over several GPUs each module has the sizes of a
+    rank's shard and runs the same kernels. A forward passes the pipeline stages one after the
+    other, so all layers count: the slowest stage limits the throughput of forwards, not their
+    latency. Products into and out of the latent of routed experts are replicated on every rank
+    (vllm 0.33.0, vllm/model_executor/models/nemotron_h.py:196-212).
 
     Parameters
     ----------
@@ -134,19 +134,19 @@ def modules(
     batch
         Requests b, at least one.
     context
-        Positions L in the KV cache of each; a model's window shortens it.
+        Positions L in the KV cache of each request; a model's window may limit them.
     attention
-        What runs attention.
+        The backend of attention.
     moe
-        What runs the routed experts; not asked for where there are none.
+        The backend of the routed experts; needed only if there are any.
     routing
-        How tokens fall on experts; not asked for where there are none.
+        The distribution of tokens over experts; needed only if there are any.
     dense
-        What runs the dense products of quantised weights; torch if None.
+        The backend of dense products with quantised weights; torch if None.
     precision
-        In what numbers it computes; all in the decoder's own dtype if None.
+        The formats of weights, activations and cache; all in the decoder's dtype if None.
     parallel
-        How it is spread over GPUs: sizes that the engine of `moe` can cut, as `refusals` says.
+        How the model is spread over GPUs: sizes that `refusals` accepts for the engine of `moe`.
 
     Raises
     ------
@@ -155,7 +155,9 @@ def modules(
     """
     engine, formats = engine_of(moe.name if moe else None), precision or uniform(decoder.dtype)
     whole, part = decoder, shard(decoder, parallel, engine)
-    decoder = keeping_states(structs.replace(part.decoder, dtype=formats.plain), engine.states)
+    decoder = with_state_dtype(
+        structs.replace(part.decoder, dtype=formats.plain), engine.state_dtype
+    )
     use = partial(_use, precision=formats, batch=batch)
     multiply = partial(_product, precision=formats, batch=batch, dense=dense or _TORCH)
     gemm = partial(multiply, module="gemm")
@@ -167,18 +169,20 @@ def modules(
         uses.append(gemm(STATES, 1, d_model=width, d_ff=d_model, groups=part.attention))
     call = partial(use, backend=attention)
     for role, base, fields, layers in attention_layers(decoder, context, attention):
-        taken = _own_layer(moe) if decoder.in_blocks and base == LAYER else attention
-        run = multiply
+        backend = _block_attention(moe) if decoder.in_blocks and base == LAYER else attention
+        make = multiply
         if base in CALLS:
-            run = partial(use, backend=taken, main=base not in _BESIDE)
-        run = partial(run, base=base, groups=part.attention, **fields)
-        for own, alike in formats.split_by_format(base, layers):
-            name = role if own is formats else _named(role, own, len(alike), decoder.layers)
-            uses += [run(name, len(alike), precision=own)] if alike else []
-    for (width, many), (d_ff, _) in zip(whole.dense_ffns, decoder.dense_ffns, strict=True):
+            make = partial(use, backend=backend, main=base not in _OUTSIDE_LAWS)
+        make = partial(make, base=base, groups=part.attention, **fields)
+        for own_formats, sharing in formats.split_by_format(base, layers):
+            name = role
+            if own_formats is not formats:
+                name = _name_with_format(role, own_formats, len(sharing), decoder.layers)
+            uses += [make(name, len(sharing), precision=own_formats)] if sharing else []
+    for (width, count), (d_ff, _) in zip(whole.dense_ffns, decoder.dense_ffns, strict=True):
         several = len(whole.dense_ffns) > 1
-        name = f"{DENSE}, {width} wide, {many} of {decoder.layers} layers" if several else DENSE
-        uses.append(ffn(name, many, base=DENSE, main=not decoder.moe_layers, d_ff=d_ff))
+        name = f"{DENSE}, {width} wide, {count} of {decoder.layers} layers" if several else DENSE
+        uses.append(ffn(name, count, base=DENSE, main=not decoder.moe_layers, d_ff=d_ff))
     if decoder.experts:
         experts, moe_layers = decoder.experts, decoder.moe_layers
         latent, product = experts.latent or None, partial(gemm, groups=part.ready)
@@ -208,22 +212,22 @@ def modules(
             uses.append(ffn(SHARED, moe_layers, d_ff=d_ff, groups=part.ready))
     if decoder.layer_inputs:
         width = decoder.layer_inputs
-        every = -(-decoder.layers * width // parallel.tp)
+        all_inputs = -(-decoder.layers * width // parallel.tp)
         uses += [
-            gemm(INPUTS, 1, d_model=d_model, d_ff=every, groups=part.ffn),
+            gemm(INPUTS, 1, d_model=d_model, d_ff=all_inputs, groups=part.ffn),
             gemm(INPUT_GATE, decoder.layers, d_model=d_model, d_ff=width, groups=part.ffn),
             gemm(INPUT_OUTPUT, decoder.layers, d_model=width, d_ff=d_model, groups=part.ffn),
         ]
-    if decoder.streams:  # before and behind attention and the FFN
-        mixed = {"module": "stream_mixing", "d_model": d_model, "streams": decoder.streams}
+    if decoder.streams:  # once for attention and once for the FFN
+        mixing = {"module": "stream_mixing", "d_model": d_model, "streams": decoder.streams}
         groups = part.attention
-        uses.append(call(MIXING, 2 * decoder.layers, groups=groups, **mixed))
+        uses.append(call(MIXING, 2 * decoder.layers, groups=groups, **mixing))
     uses.append(gemm(HEAD, 1, d_model=d_model, d_ff=decoder.vocabulary, groups=part.ffn))
     return tuple(uses)
 
 
-def _own_layer(moe: BackendRelease | None) -> BackendRelease:
-    """Return what runs attention to selected blocks, whatever runs the rest: the engine's own."""
+def _block_attention(moe: BackendRelease | None) -> BackendRelease:
+    """Return the backend of attention to selected blocks: the engine's own, else torch."""
     engine = engine_of(moe.name if moe else None)
     own = engine_backend(engine.name, ATTENTION_LAYER.name)
     return BackendRelease(own.name, moe.version if moe else None) if own else _TORCH
@@ -256,8 +260,8 @@ def _use(
     )
 
 
-def _named(role: str, formats: Precision, layers: int, of: int) -> str:
-    """Return what a product of some layers is called whose weights are in a format of their own."""
+def _name_with_format(role: str, formats: Precision, layers: int, of: int) -> str:
+    """Return the name of a product in layers whose weights have a format of their own."""
     weights = formats.formats_of("attention", base_of(role)).weights
     return f"{role}, weights in {weights}, {layers} of {of} layers"
 
@@ -271,7 +275,7 @@ def _product(
     base: str = "",
     **fields: Any,
 ) -> ModuleUse:
-    """Return dense products: an engine's own where weights are quantised, torch's elsewhere."""
+    """Return a dense product: run by the engine if its weights are quantised, else by torch."""
     matrices = MATRICES.get(base or role)
     formats = matrices and precision.formats_of(matrices, base or role)
     quantised = formats and formats.weights not in PLAIN
@@ -280,16 +284,16 @@ def _product(
 
 
 def layer_format(precision: Precision) -> Dtype:
-    """Return the format by which curves know an attention layer: mxfp8 as blocks of float8."""
+    """Return the format under which curves record an attention layer: mxfp8 as float8 blocks."""
     weights = precision.formats_of("attention", LAYER).weights
     return "float8_block" if weights == "mxfp8" else weights
 
 
 def _formats(role: str, precision: Precision) -> dict[str, Any]:
-    """Return a setting's formats: those that are not its element type are said beside it."""
+    """Return a setting's formats; weights and cache are given only if they differ from `dtype`."""
     if role in (INDEXER, SELECTION):
         return {"dtype": _INDEX_FORMAT}
-    if role in STATE_CALLS:  # its fields say what its state is in
+    if role in STATE_CALLS:  # other fields give the dtype of the state
         return {"dtype": precision.plain}
     if role == LAYER:
         weights, kv = layer_format(precision), precision.kv
@@ -306,7 +310,7 @@ def _formats(role: str, precision: Precision) -> dict[str, Any]:
 def _required(moe: BackendRelease | None, decoder: Decoder, experts: Experts) -> BackendRelease:
     if moe is None:
         raise ConfigError(
-            f"{decoder.name} has {experts.experts} experts, and what runs them is not said",
+            f"{decoder.name} has {experts.experts} experts, and no backend is given for them",
             remedy="Give --moe, such as --moe vllm==0.20.2",
         )
     return moe

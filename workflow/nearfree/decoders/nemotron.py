@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from nearfree.decoders.decoder import Ffn
-from nearfree.decoders.feeds import PLAIN, Names, everywhere, ffn, moe, some
+from nearfree.decoders.feeds import PLAIN, Names, all_layers, ffn, moe, moe_rule
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.mixers import gqa
 from nearfree.decoders.pieces import Layer, by_kind
@@ -13,15 +13,15 @@ from nearfree.decoders.state_mixers import mamba2
 from nearfree.errors import Refusals
 
 PATTERN, BLOCKS = "hybrid_override_pattern", "layers_block_type"
-"""The keys that say each layer's piece: by a letter, or by a word."""
+"""The keys that name each layer's piece: by a letter, or by a word."""
 _LETTERS = {
     "mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-",
     "moe": "E",
 }  # fmt: skip
-"""Letters of words, those of earlier files among them. Source: NemotronHConfig."""
+"""The letter of each word, including words of earlier files. Source: NemotronHConfig."""
 _LATENT = "moe_latent_size"
-_EXPERTS = some(
-    everywhere,
+_EXPERTS = moe_rule(
+    all_layers,
     count=("n_routed_experts", "num_local_experts"),
     shared=("moe_shared_expert_intermediate_size",),
 )
@@ -33,11 +33,11 @@ _PIECES = {
         state="mamba_ssm_cache_dtype",
     ),
     "*": gqa(module="mixer"),
-    "-": ffn(at="mixer", form=PLAIN, bias="mlp_bias"),
+    "-": ffn(module="mixer", form=PLAIN, bias="mlp_bias"),
     "E": moe(
         _EXPERTS,
         Names(
-            at="mixer",
+            module="mixer",
             form=PLAIN,
             shared_form=PLAIN,
             dense_bias="mlp_bias",
@@ -49,54 +49,54 @@ _PIECES = {
 
 def _letters(keys: Keys, layers: int) -> Sequence[str]:  # noqa: ARG001
     key = BLOCKS if keys.has(BLOCKS) else keys.one_of(PATTERN, BLOCKS)
-    return [_LETTERS.get(str(each), str(each)) for each in keys.each(key)]
+    return [_LETTERS.get(str(word), str(word)) for word in keys.each(key)]
 
 
-_BY_LETTER = by_kind(PATTERN, _PIECES, _letters, beside=(BLOCKS,))
+_BY_LETTER = by_kind(PATTERN, _PIECES, _letters, other_keys=(BLOCKS,))
 
 
 def nemotron_h(keys: Keys, layers: int) -> Layer:
-    """Read layers of one piece each; engines take as many as their list has.
+    """Read layers of one piece each; engines run as many layers as the list has entries.
 
     Source: NemotronHBlock and NemotronHConfig of transformers 5.23; vllm 0.33.0,
     vllm/model_executor/models/nemotron_h.py:92-133 (FFNs with the square of a ReLU alone), 178-184
-    (as many shared experts as is said, where the class has one), 478-488 (a window, which the
-    class leaves out) and 597-614 (layers).
+    (the number of shared experts that the file says; the class has one), 478-488 (a window, which
+    the class ignores) and 597-614 (layers).
     """
-    found, read = Refusals(), list[Layer]()
+    refusals, layer_reader = Refusals(), list[Layer]()
     for key in filter(keys.has, (PATTERN, BLOCKS)):
-        with found.collect():
+        with refusals.collect():
             if len(keys.each(key)) != layers:
                 raise keys.wrong(key, f"has {len(keys.each(key))} entries for {layers} layers")
-    counted = not found.found
-    with found.collect():
+    complete = not refusals.found
+    with refusals.collect():
         if keys.has("sliding_window"):
             raise keys.wrong("sliding_window", "is one that engines disagree on", "Leave it out")
-    with found.collect():
+    with refusals.collect():
         if keys.has("mlp_hidden_act") and not keys.is_text("mlp_hidden_act", "relu2"):
             raise keys.wrong("mlp_hidden_act", "is not relu2, which engines run")
-    with found.collect():
+    with refusals.collect():
         if keys.has("n_shared_experts") and keys.whole("n_shared_experts", least=0) != 1:
             raise keys.wrong("n_shared_experts", "is not 1, and engines disagree on others")
-    if counted:
-        with found.collect():
-            read.append(_BY_LETTER(keys, layers))
-    found.check()
-    return read[0]
+    if complete:
+        with refusals.collect():
+            layer_reader.append(_BY_LETTER(keys, layers))
+    refusals.check()
+    return layer_reader[0]
 
 
 def nemotron_ffn(keys: Keys, layers: int) -> Ffn:
-    """Return the FFNs of Nemotron-H, none of which has a gate: those of its layers that are one."""
+    """Return the FFNs of Nemotron-H, which have no gate, from the layers whose piece is an FFN."""
     letters = list(keys.each(PATTERN) if keys.has(PATTERN) else _letters(keys, layers))
-    dense, found = letters.count("-"), Refusals()
+    dense, refusals = letters.count("-"), Refusals()
     moe_at = [layer for layer, letter in enumerate(letters) if letter == "E"]
     d_ff = experts = None
-    with found.collect():
+    with refusals.collect():
         d_ff = keys.whole("intermediate_size") if dense else None
-    with found.collect():
+    with refusals.collect():
         experts = _EXPERTS(keys, layers).experts if moe_at else None
-    with found.collect():
+    with refusals.collect():
         if experts and keys.has(_LATENT):
             experts = structs.replace(experts, latent=keys.whole(_LATENT))
-    found.check()
+    refusals.check()
     return Ffn(d_ff, moe_at, experts, dense=dense, gated=False)

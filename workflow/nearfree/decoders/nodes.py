@@ -1,4 +1,4 @@
-"""Over how many nodes GPUs lie that send each other something, where a node does not hold all."""
+"""The number of nodes over which communicating GPUs are spread."""
 
 from typing import NamedTuple
 
@@ -7,46 +7,48 @@ from nearfree.decoders.engines import Engine
 
 
 class Nodes(NamedTuple):
-    """Where the ranks of a deployment lie.
+    """How the ranks of a deployment are spread over nodes.
 
-    `of_groups` are the nodes of all groups of a stage, of which each has `fewest` ranks or more,
-    None where there is one; of the hops from one stage to the next, `crossings` leave a node.
+    All dp groups of a stage are on `per_stage` nodes, each with at least `fewest` of their ranks
+    (None if it is one node). Of the hops from one stage to the next, `crossings` leave a node.
     """
 
-    of_groups: int
+    per_stage: int
     crossings: int
     fewest: int | None = None
 
 
 ON_ONE = Nodes(1, 0)
-"""All lie on one node."""
+"""All ranks are on one node."""
 
 
 def nodes_of(parallel: Parallel, engine: Engine, node_gpus: int | None) -> Nodes:
-    """Return over how many nodes a deployment's ranks lie.
+    """Return how a deployment's ranks are spread over nodes.
 
-    A node holds whole groups of tp ranks, as many as fit, if any does; groups that are neighbours
-    share one.
+    A node holds as many whole groups of tp ranks as fit; neighbouring groups share a node. A group
+    that does not fit into one node takes several.
 
     Parameters
     ----------
     engine
-        What serves the model: it says which groups are neighbours.
+        The serving engine, which determines the neighbouring groups.
     node_gpus
-        The GPUs of a node; None where all lie on one.
+        GPUs per node; None if all are on one node.
     """
     if node_gpus is None:
         return ON_ONE
-    room = max(1, node_gpus // parallel.tp)
+    groups_per_node = max(1, node_gpus // parallel.tp)
     inner, outer = parallel.dp, parallel.pp
     if engine.stages_inside:
         inner, outer = outer, inner
-    inside = -(-inner // room)
-    around = -(-outer // max(1, room // inner))
-    groups, stages = (around, inside) if engine.stages_inside else (inside, around)
-    of_group = -(-parallel.tp // node_gpus)
-    together = max(1, room // inner) if engine.stages_inside else room
-    last = parallel.dp - (groups - 1) * together
-    fewest = last * parallel.tp - (of_group - 1) * node_gpus
-    nodes = groups * of_group
-    return Nodes(nodes, stages - 1, fewest if nodes > 1 else None)
+    inner_nodes = -(-inner // groups_per_node)
+    outer_nodes = -(-outer // max(1, groups_per_node // inner))
+    dp_nodes, pp_nodes, stage_groups = inner_nodes, outer_nodes, groups_per_node
+    if engine.stages_inside:
+        dp_nodes, pp_nodes = outer_nodes, inner_nodes
+        stage_groups = max(1, groups_per_node // inner)
+    nodes_per_group = -(-parallel.tp // node_gpus)
+    groups_on_last = parallel.dp - (dp_nodes - 1) * stage_groups
+    fewest = groups_on_last * parallel.tp - (nodes_per_group - 1) * node_gpus
+    nodes = dp_nodes * nodes_per_group
+    return Nodes(nodes, pp_nodes - 1, fewest if nodes > 1 else None)

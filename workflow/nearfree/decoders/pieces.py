@@ -1,4 +1,4 @@
-"""What layers of models are composed of: weight tensors, and what each keeps of a request."""
+"""The building blocks of a layer: weight tensors, cached elements and kinds of attention."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -27,13 +27,13 @@ class Part(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Elements that a layer keeps of each of the last `window` positions, and of each request.
+    """What a layer caches: `elements` per position and `state` elements per request.
 
-    `window` None stands for all positions. Of the `state` of a request `matrices` elements are in
-    `matrix_dtype`, None where an engine decides on it; all others are in the model's element type.
-    What is kept `whole` each rank keeps, in the model's element type; the rest is parted by
-    `heads`, one of what all heads share. Elements are in `dtype` whatever the rest of the cache is
-    in, None in what that is in; `more` are the bytes that come to a position of a cache in float8.
+    Positions are the last `window` ones, or all where it is None. Of the `state`, `matrices`
+    elements are in `matrix_dtype` (None where the engine decides); the others are in the model's
+    element type. With `whole`, each rank holds all of it in the model's element type; otherwise it
+    is divided by `heads`, which is 1 where all heads share it. `dtype` overrides the dtype of the
+    cache. `more` is the number of extra bytes per position where the cache is in float8.
     """
 
     elements: int = 0
@@ -48,9 +48,10 @@ class Kept(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a layer: its weight tensors, what it keeps, and how it attends, if it does.
+    """A part of a layer: its weight tensors, what it caches, and its kinds of attention.
 
-    `attention` has a kind for each way, without layers; none, too, of a form that no forward has.
+    The kinds in `attention` have no layer numbers yet. It is empty where the part does not attend,
+    or attends in a form for which there is no forward.
     """
 
     parts: tuple[Part, ...]
@@ -59,61 +60,65 @@ class Piece(NamedTuple):
 
 
 Layer = Callable[[int], Piece]
-"""Gives the piece of a layer by its number, from 0."""
+"""Returns the piece of a layer by its number, counted from 0."""
 Plan = Callable[[Keys, int], Layer]
-"""Reads the keys of a file, given its layers; ConfigError if one is missing or not understood."""
+"""Reads the keys of a file with a number of layers; ConfigError if one is missing or not read."""
 
 
-def under(*names: str) -> str:
-    """Return a module's path; empty names are none."""
+def dotted(*names: str) -> str:
+    """Return a module's path; empty names are skipped."""
     return ".".join(name for name in names if name)
 
 
 def linear(
     name: str, kind: Kind, inputs: int, outputs: int, *, bias: bool = False, copies: int = 1
 ) -> tuple[Part, ...]:
-    """Return a matrix, and its bias as a vector of its kind."""
+    """Return a matrix, and with `bias` its bias as a vector of the same kind."""
     matrix = Part(name, kind, inputs, outputs, copies)
     return (matrix, Part(f"{name}.bias", kind, 1, outputs, copies)) if bias else (matrix,)
 
 
 def vector(name: str, size: int, kind: Kind = "norm") -> tuple[Part, ...]:
-    """Return a vector."""
+    """Return a vector as the only part."""
     return (Part(name, kind, 1, size),)
 
 
-def same(piece: Piece) -> Layer:
-    """Return what gives the same piece for every layer."""
+def in_every_layer(piece: Piece) -> Layer:
+    """Return a layer function that gives the same piece for every layer."""
     return lambda layer: piece  # noqa: ARG005 (one signature for all)
 
 
 def norms(*names: str, bias: bool = False) -> Plan:
-    """Return the plan of vectors as wide as the model."""
+    """Return the plan of norms: vectors as wide as the model."""
 
     def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
-        each = [f"{name}{end}" for name in names for end in ("", ".bias")[: 1 + bias]]
+        names_with_bias = [
+            f"{tensor_name}{end}" for tensor_name in names for end in ("", ".bias")[: 1 + bias]
+        ]
         width = keys.whole("hidden_size")
-        return same(Piece(tuple(chain(*(vector(name, width) for name in each)))))
+        return in_every_layer(
+            Piece(tuple(chain(*(vector(tensor_name, width) for tensor_name in names_with_bias))))
+        )
 
     return plan
 
 
-def together(*plans: Plan) -> Plan:
-    """Return the plan of layers that have a piece of each."""
+def combined(*plans: Plan) -> Plan:
+    """Return the plan of layers that have one piece from each of the plans."""
 
     def plan(keys: Keys, layers: int) -> Layer:
-        read, found = list[Layer](), Refusals()
-        for each in plans:
-            with found.collect():
-                read.append(each(keys, layers))
-        found.check()
-        return lambda number: joined([each(number) for each in read])
+        layers_by_plan, refusals = list[Layer](), Refusals()
+        for plan_of_part in plans:
+            with refusals.collect():
+                layers_by_plan.append(plan_of_part(keys, layers))
+        refusals.check()
+        return lambda number: joined([plan_of_part(number) for plan_of_part in layers_by_plan])
 
     return plan
 
 
 def joined(pieces: Sequence[Piece]) -> Piece:
-    """Return pieces as one, which attends in all of their ways side by side."""
+    """Return pieces merged into one, whose kinds of attention run side by side."""
     return Piece(
         tuple(chain(*(piece.parts for piece in pieces))),
         tuple(chain(*(piece.kept for piece in pieces))),
@@ -124,30 +129,33 @@ def joined(pieces: Sequence[Piece]) -> Piece:
 def by_kind(
     key: str,
     plans: Mapping[str, Plan],
-    otherwise: Callable[[Keys, int], Sequence[int | str]] | None = None,
-    beside: Sequence[str] = (),
+    default_kinds: Callable[[Keys, int], Sequence[int | str]] | None = None,
+    other_keys: Sequence[str] = (),
 ) -> Plan:
-    """Return the plan of layers of several kinds, of which only those that occur are read.
+    """Return the plan of layers of several kinds; only the kinds that occur are read.
 
-    `key` holds the kind of each layer; `otherwise` says them where it is not there. Entries behind
-    the last layer are those of layers that predict further tokens. Where a file says one of the
-    keys `beside`, too, which `otherwise` reads, both must agree: engines read either of them.
+    `key` holds the kind of each layer; `default_kinds` returns them where the file lacks that key.
+    Entries after the last layer belong to layers that predict further tokens (MTP). `other_keys`
+    are keys that `default_kinds` reads: where a file has one of them and `key`, both must agree,
+    because some engines read one and some the other.
     """
 
     def plan(keys: Keys, layers: int) -> Layer:
-        found = keys.each(key) if keys.has(key) or not otherwise else otherwise(keys, layers)
-        if len(found) < layers:
-            raise keys.wrong(key, f"has {len(found)} entries for {layers} layers")
-        kinds = [str(each) for each in found[:layers]]
-        if otherwise and keys.has(key):
-            for each in filter(keys.has, beside):
-                _check_agree(keys, key, each, kinds, otherwise(keys, layers))
+        entries = (
+            keys.each(key) if keys.has(key) or not default_kinds else default_kinds(keys, layers)
+        )
+        if len(entries) < layers:
+            raise keys.wrong(key, f"has {len(entries)} entries for {layers} layers")
+        kinds = [str(entry) for entry in entries[:layers]]
+        if default_kinds and keys.has(key):
+            for other in filter(keys.has, other_keys):
+                _check_agree(keys, key, other, kinds, default_kinds(keys, layers))
         _check_known(keys, key, kinds, plans)
-        read, refused = dict[str, Layer](), Refusals()
+        read, refusals = dict[str, Layer](), Refusals()
         for kind in sorted(set(kinds)):
-            with refused.collect():
+            with refusals.collect():
                 read[kind] = plans[kind](keys, layers)
-        refused.check()
+        refusals.check()
         return lambda number: read[kinds[number]](number)
 
     return plan
@@ -156,43 +164,43 @@ def by_kind(
 _MOST_NAMED = 8
 
 
-def _check_known(keys: Keys, key: str, kinds: Sequence[str], known: Mapping[str, Plan]) -> None:
-    """Refuse layers of kinds that are not known, by kind and layer."""
-    strange = [(layer, kind) for layer, kind in enumerate(kinds) if kind not in known]
-    if strange:
-        named = [f"{kind!r:.40} of layer {layer}" for layer, kind in strange[:_MOST_NAMED]]
-        more = [f"{len(strange) - len(named)} more"] if strange[_MOST_NAMED:] else []
+def _check_known(keys: Keys, key: str, kinds: Sequence[str], plans: Mapping[str, Plan]) -> None:
+    """Refuse layers whose kind has no plan; the message names kind and layer."""
+    unknown = [(layer, kind) for layer, kind in enumerate(kinds) if kind not in plans]
+    if unknown:
+        named = [f"{kind!r:.40} of layer {layer}" for layer, kind in unknown[:_MOST_NAMED]]
+        more = [f"{len(unknown) - len(named)} more"] if unknown[_MOST_NAMED:] else []
         why = f"has kinds that are not read: {', '.join(named + more)}"
-        raise keys.wrong(key, why, f"Read are {', '.join(known)}")
+        raise keys.wrong(key, why, f"Read are {', '.join(plans)}")
 
 
 def _check_agree(
-    keys: Keys, key: str, other: str, kinds: Sequence[str], also: Sequence[int | str]
+    keys: Keys, key: str, other: str, kinds: Sequence[str], other_kinds: Sequence[int | str]
 ) -> None:
-    """Refuse two keys that say different kinds of a layer."""
-    for layer, (one, two) in enumerate(zip(kinds, also, strict=False)):
-        if one != str(two):
-            why = f"says {one!r:.40} of layer {layer}, and {other} says {two!r:.40}"
+    """Refuse two keys that give a layer different kinds."""
+    for layer, (kind, other_kind) in enumerate(zip(kinds, other_kinds, strict=False)):
+        if kind != str(other_kind):
+            why = f"says {kind!r:.40} of layer {layer}, and {other} says {other_kind!r:.40}"
             raise keys.wrong(key, why, "Leave one of them out")
 
 
-def every(
+def one_per_period(
     period: int | str, kind: str, others: str, *, offset: str | None = None, default: int = 1
 ) -> Callable[[Keys, int], Sequence[str]]:
-    """Return the rule by which the last layer of each period is of a kind, or its `offset`-th.
+    """Return the rule by which one layer of each period is of `kind`, and the rest of `others`.
 
-    `period` is a number or the key of one, `default` where the file leaves it out; `offset` is the
-    key of a number from 0.
+    It is the last layer of the period, or the one at `offset`, which is the key of a number counted
+    from 0. `period` is a number, or the key of one, whose value is `default` if the file lacks it.
     """
 
     def kinds(keys: Keys, layers: int) -> Sequence[str]:
         step = keys.whole(period, default=default) if isinstance(period, str) else period
-        at = keys.whole(offset, least=0) if offset else step - 1
-        return [kind if layer % step == at else others for layer in range(layers)]
+        position = keys.whole(offset, least=0) if offset else step - 1
+        return [kind if layer % step == position else others for layer in range(layers)]
 
     return kinds
 
 
-def flag(keys: Keys, which: str | bool) -> bool:  # noqa: FBT001
-    """Return a fixed truth, or the one of a key."""
-    return keys.flag(which) if isinstance(which, str) else which
+def flag(keys: Keys, key_or_flag: str | bool) -> bool:  # noqa: FBT001
+    """Return a fixed flag, or the flag under a key."""
+    return keys.flag(key_or_flag) if isinstance(key_or_flag, str) else key_or_flag

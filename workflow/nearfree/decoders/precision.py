@@ -1,218 +1,36 @@
-"""Precision: how a checkpoint's matrices are stored and multiplied, from the files that say it."""
+"""Reads the precision of a checkpoint from its config files."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import product
-from math import prod
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from nearfree.core.precision import FORMATS, PLAIN, Dtype
 from nearfree.decoders.config_file import config_file, dtype_key
 from nearfree.decoders.gguf_config import read_values
 from nearfree.decoders.keys import Keys, read_object
-from nearfree.decoders.names import Names, root
 from nearfree.decoders.quantisation import METHODS, method_of, read_quantised
 from nearfree.decoders.quantised import Quantised
-from nearfree.decoders.schemes import Scheme, scheme, weight_only
+from nearfree.decoders.schemes import make_scheme, weight_only
+from nearfree.decoders.stored_precision import StoredPrecision
 from nearfree.errors import ConfigError, Refusal, Refusals, RefusedError
 
 _SECTIONS = ("quantization_config", "compression_config")
-_BESIDE = "hf_quant_config.json"
-_UNREAD = ("quantize_config.json", "quant_config.json")
-"""Files of GPTQ and AWQ that say what config.json does not."""
-FILES = ("config.json", _BESIDE, *_UNREAD)
-"""What is read of a model's folder, or looked for."""
+_MODELOPT_FILE = "hf_quant_config.json"
+_OTHER_FILES = ("quantize_config.json", "quant_config.json")
+"""Files in which GPTQ and AWQ describe a quantisation that config.json may lack."""
+CONFIG_FILES = ("config.json", _MODELOPT_FILE, *_OTHER_FILES)
+"""The files of a model's folder that are read or looked for."""
 _TEXT = ("text_config", "llm_config", "thinker_config")
 
-_HEADS = ("lm_head", "head")
-_ROUTERS = ("gate", "router", "shared_expert_gate")
-"""Engines build these, and what is in them (`gate.wg`, `router.layer`), without a quantisation and
-quantisers leave them out; a file that stores them otherwise names them. Source: the models of vllm
-0.33.0, where qwen3_moe.py alone passes one, whose files leave the gates out."""
-_ROUTED = (
-    ".experts", ".moe.", ".block_sparse_moe.input_linear", ".block_sparse_moe.output_linear",
-)  # fmt: skip
-"""What names of routed experts' matrices hold: Step 3.5 and Granite have no part `experts`."""
-_LOOKED_UP = ("embed_tokens", "embeddings", "word_embeddings", "wte", "conv1d")
-"""No products of a linear layer: quantised only where a file names them."""
-_BUILT_PLAIN = (
-    "weights_proj", "hc_attn_fn", "hc_ffn_fn", "hc_head_fn",
-    "self_attention_res_proj", "mlp_res_proj", "output_attn_res_proj",
-    "routed_expert_down_proj", "routed_expert_up_proj",
-)  # fmt: skip
-"""Of DeepSeek's indexer and hyper connections, so are all of its compressors'; of Kimi K3's
-residuals and the latent of its experts. Source: attention.py, compressor.py and nvidia/model.py of
-deepseek_v4, nvidia/model.py and nvidia/low_latency_gemm.py:143-205 of kimi_k3, in vllm 0.33.0;
-sglang 0.5.23, sglang/srt/models/kimi_k3.py:653-681."""
-_V4, _OF_ENTRIES = "deepseek_v4", ("deepseek_v4", "deepseek_ref")
-"""DeepSeek V4 by its names, whose cache engines keep in FP8 unless they are told otherwise: vllm
+_V4, _FP8_CACHE = "deepseek_v4", ("deepseek_v4", "deepseek_ref")
+"""DeepSeek V4, and the model types by whose names it goes, whose cache is in FP8 by default: vllm
 0.32.0, vllm/models/deepseek_v4/attention.py:107-121 (FlashMLA's layout takes no other)."""
-_MOST_NAMES = 20_000
-_LONGEST = 200
-
-
-class StoredPrecision(Struct, frozen=True, kw_only=True):
-    """How the matrices of a checkpoint are stored and multiplied.
-
-    `plain` is what is stored in where nothing is quantised, `kv` what the cache holds where a file
-    says it. `file` is the config.json. `refusals` say what is not known of the products: how the
-    weights are stored is known all the same.
-    """
-
-    file: str
-    plain: Dtype
-    quantised: Quantised = Quantised()
-
-    @property
-    def kv(self) -> Dtype | None:
-        """The dtype of the cache, None where no file says it."""
-        return self.quantised.kv
-
-    @property
-    def refusals(self) -> tuple[Refusal, ...]:
-        """Why no forward is known, though it is how weights are stored."""
-        return self.quantised.refusals
-
-    def of(self, name: str, *numbers: Sequence[int]) -> Scheme:
-        """Return the scheme of a matrix, or of several that have the same.
-
-        Parameters
-        ----------
-        name
-            In the checkpoint, without `.weight`, such as `model.layers.0.self_attn.q_proj`. A `*`
-            stands for each of the numbers in its place among `numbers`, such as those of layers.
-
-        Raises
-        ------
-        RefusedError
-            The matrices differ; or as `each` does.
-        """
-        found = self.each(name, *numbers)
-        if len(found) != 1:
-            shown = ", ".join(f"{count} are {scheme.weights}" for scheme, count in found.items())
-            raise self._refused(f"stores the matrices {name} differently: {shown}", _ALIKE)
-        return next(iter(found))
-
-    def each(self, name: str, *numbers: Sequence[int]) -> dict[Scheme, int]:
-        """Return how many of the matrices of a name have each scheme; `of` says what a name is.
-
-        Raises
-        ------
-        RefusedError
-            A file names a matrix in two schemes, engines differ on whether a list has it, the LM
-            head is not spoken of, the layers have another name in the file, or the lists tell
-            more than 20,000 matrices apart.
-        """
-        self._check_root(name)
-        words = [part.rpartition(".")[0] for part in name.split("*")]
-        asked = [
-            each if self._tell_apart(word) else each[:1]
-            for word, each in zip(words, numbers, strict=False)
-        ]
-        if prod(map(len, asked)) > _MOST_NAMES or len(name) > _LONGEST:
-            raise self._refused(f"tells too many matrices {name:.80} apart", _ALIKE)
-        found = Counter(self._one(_filled(name, chosen)) for chosen in product(*asked))
-        times = prod(map(len, numbers)) // (prod(map(len, asked)) or 1)
-        return {scheme: count * times for scheme, count in found.items()}
-
-    def fitting(self, name: str, inputs: int, *numbers: Sequence[int]) -> dict[Scheme, int]:
-        """Return what `each` does, of matrices whose inputs groups divide: RefusedError if not.
-
-        Blocks of float8_block need not: the last is a part of one.
-        """
-        found = self.each(name, *numbers)
-        for each in found:
-            if each.group and each.weights != "float8_block" and inputs % each.group:
-                raise self._refused(
-                    f"has groups of {each.group}, which do not divide the {inputs} inputs of "
-                    f"{name}",
-                    "Compare the widths and the group size with the published config.json",
-                )
-        return found
-
-    def drafts_plain(self, layers: int) -> bool:
-        """Return whether what is left out has the layer for further tokens, behind the others."""
-        ignored = self.quantised.ignored
-        starts = [f"{each}layers.{layers}" for each in (*ignored.roots, "model.")]
-        return any(ignored.covers(f"{each}.layer") for each in (*starts, "mtp.0", "mtp.layers.0"))
-
-    def _one(self, name: str) -> Scheme:
-        said = self.quantised
-        if self._names(said.ignored, name):
-            return self._plain
-        found = {scheme for names, scheme in said.named if self._names(names, name)}
-        if len(found) > 1:
-            raise self._refused(f"gives {name} {len(found)} schemes", "Leave one of them out")
-        if found:
-            return found.pop()
-        stored, among = said.others, self._among(name)
-        if among and any(part in name for part in _ROUTED):
-            stored, among = said.routed or stored, said.experts
-        if stored is None or among is False:
-            return self._plain
-        if among is None:
-            raise self._refused(
-                f"does not say whether {name} is quantised, and engines differ",
-                "Name it in the list of what is quantised or is not, or give another checkpoint",
-            )
-        return stored
-
-    def _among(self, name: str) -> bool | None:
-        """Return whether a matrix that no file names is among all others, None if unknown."""
-        leaf = name.rpartition(".")[2]
-        router = not {*name.split(".")[-2:]}.isdisjoint(_ROUTERS)
-        if router or leaf in (*_LOOKED_UP, *_BUILT_PLAIN) or "norm" in leaf:
-            return False
-        return self.quantised.head if leaf in _HEADS else ".compressor." not in name
-
-    def _names(self, names: Names, name: str) -> bool:
-        if names.covers(name):
-            return True
-        doubt = names.doubt(name)
-        if doubt:
-            raise self._refused(
-                f"lists {doubt!r:.120}, which names {name} to some engines alone",
-                "List the whole names of matrices",
-            )
-        return False
-
-    def _lists(self) -> list[Names]:
-        return [self.quantised.ignored, *(names for names, _ in self.quantised.named)]
-
-    def _tell_apart(self, module: str) -> bool:
-        return any(names.tell_apart(module) for names in self._lists())
-
-    def _check_root(self, name: str) -> None:
-        roots = {each for names in self._lists() for each in names.roots}
-        mine = root(name)
-        if mine is not None and roots and mine not in roots:
-            theirs = " and ".join(f"{each}layers" for each in sorted(roots))
-            raise self._refused(
-                f"names {theirs}, and {name} is asked for", "Ask by the checkpoint's names"
-            )
-
-    @property
-    def _plain(self) -> Scheme:
-        return Scheme(weights=self.plain, activations=self.plain, bits=FORMATS[self.plain].bits)
-
-    def _refused(self, reason: str, remedy: str) -> RefusedError:
-        return RefusedError([Refusal(self.file, "", reason, remedy)])
-
-
-_ALIKE = "Ask for each layer alone, or give a model whose layers are stored alike"
-
-
-def _filled(name: str, numbers: tuple[int, ...]) -> str:
-    first, *others = name.split("*")
-    pairs = zip(numbers, others, strict=True)
-    return first + "".join(f"{number}{other}" for number, other in pairs)
 
 
 def read_precision(path: Path) -> StoredPrecision:
-    """Return how a checkpoint is stored, from its config.json and hf_quant_config.json beside it.
+    """Return how a checkpoint is stored, from its config.json and its hf_quant_config.json.
 
     Parameters
     ----------
@@ -224,81 +42,95 @@ def read_precision(path: Path) -> StoredPrecision:
     ConfigError
         A file cannot be read.
     RefusedError
-        With every reason: a method of quantisation is not read, a value is none that engines take,
-        sections differ, or no file says in what the rest is stored.
+        A method of quantisation is not read, engines do not accept a value, sections differ, or no
+        file gives the dtype of unquantised weights. The error gives every reason.
     """
     file = config_file(path)
     values = read_values(file)
-    keys, found = Keys(file, values), Refusals()
+    keys, errors = Keys(file, values), Refusals()
     sections = list[Keys]()
-    with found.collect():
-        sections = [*_sections(file, values), *_beside(file)]
-    _check_elsewhere(keys, sections, found)
+    with errors.collect():
+        sections = [*_sections(file, values), *_modelopt_section(file)]
+    _check_elsewhere(keys, sections, errors)
     plain: Dtype = "bfloat16"
-    with found.collect():
-        plain = _plain(keys, sections)
-    said = list[tuple[Keys, Quantised]]()
+    with errors.collect():
+        plain = _plain_dtype(keys, sections)
+    read = list[tuple[Keys, Quantised]]()
     for section in sections:
-        with found.collect():
-            said.append((section, read_quantised(section, plain)))
-    quantised = said[0][1] if said else Quantised()
-    beside = list[Refusal]()
-    for section, other in said[1:]:
-        first = quantised.beside or quantised if section.path != file else quantised
-        differ = _differ(first, other)
-        if differ:
-            what = ", ".join(_PARTS[part] for part in differ)
-            why = f"differs from {said[0][0].path.name} in {what}"
-            error = section.wrong("quant_algo", why, "Leave out the section that is wrong")
-            if differ == ["kv"]:
-                error = section.wrong(CACHE, why, _NAME_CACHE)
-            if _differ(_as_stored(first), _as_stored(other)):
-                found.add(error)
-            beside += error.refusals
-        beside += other.refusals
-    with found.collect():
+        with errors.collect():
+            read.append((section, read_quantised(section, plain)))
+    quantised = read[0][1] if read else Quantised()
+    product_refusals = _check_sections_agree(read, file, errors)
+    with errors.collect():
         quantised = _experts(keys, sections, quantised)
-    found.check()
-    kv = _widest([quantised.kv, *(other.kv for _, other in said[1:])])
-    if kv is None and any(keys.is_text("model_type", each) for each in _OF_ENTRIES):
+    errors.check()
+    kv = _widest([quantised.kv, *(other.kv for _, other in read[1:])])
+    if kv is None and any(keys.is_text("model_type", name) for name in _FP8_CACHE):
         kv = "float8"
-    refusals = tuple(dict.fromkeys([*quantised.refusals, *beside]))
+    refusals = tuple(dict.fromkeys([*quantised.refusals, *product_refusals]))
     quantised = structs.replace(quantised, kv=kv, refusals=refusals)
     return StoredPrecision(file=str(file), plain=plain, quantised=quantised)
 
 
+def _check_sections_agree(
+    read: Sequence[tuple[Keys, Quantised]], file: Path, errors: Refusals
+) -> list[Refusal]:
+    """Compare each further section with the first; return why products are not known.
+
+    A difference in how weights are stored is added to `errors`, too.
+    """
+    refusals = list[Refusal]()
+    for section, other in read[1:]:
+        first_section, first = read[0]
+        if section.path != file:
+            first = first.modelopt_part or first
+        different = _differ(first, other)
+        if different:
+            what = ", ".join(_PARTS[part] for part in different)
+            why = f"differs from {first_section.path.name} in {what}"
+            error = section.wrong("quant_algo", why, "Leave out the section that is wrong")
+            if different == ["kv"]:
+                error = section.wrong(CACHE, why, _NAME_CACHE)
+            if _differ(_as_stored(first), _as_stored(other)):
+                errors.add(error)
+            refusals += error.refusals
+        refusals += other.refusals
+    return refusals
+
+
 CACHE = "kv_cache_quant_algo"
-"""The end of the key of a refusal that naming the format of the cache settles."""
+"""The end of the key of a refusal that the user can settle by naming the dtype of the cache."""
 _NAME_CACHE = (
-    "Name it, such as --kv-dtype float8: vLLM takes what config.json says, SGLang this file where "
-    "algorithms are mixed and that says nothing of it"
+    "Name it, such as --kv-dtype float8: vLLM reads it from config.json, SGLang from this file if "
+    "algorithms are mixed and config.json does not give it"
 )
 
 
-def _differ(one: Quantised, other: Quantised) -> list[str]:
-    return [part for part in _PARTS if getattr(one, part) != getattr(other, part)]
+def _differ(first: Quantised, other: Quantised) -> list[str]:
+    """Return the fields in which two descriptions of a quantisation differ."""
+    return [part for part in _PARTS if getattr(first, part) != getattr(other, part)]
 
 
-def _as_stored(said: Quantised) -> Quantised:
-    """Return what is said of the weights alone, without their products and the cache."""
+def _as_stored(quantised: Quantised) -> Quantised:
+    """Return a quantisation of the weights only, without activations and cache."""
     return structs.replace(
-        said,
+        quantised,
         kv=None,
-        others=said.others and weight_only(said.others),
-        routed=said.routed and weight_only(said.routed),
-        named=tuple((names, weight_only(each)) for names, each in said.named),
+        others=quantised.others and weight_only(quantised.others),
+        routed=quantised.routed and weight_only(quantised.routed),
+        named=tuple((names, weight_only(scheme)) for names, scheme in quantised.named),
     )
 
 
-def _widest(caches: list[Dtype | None]) -> Dtype | None:
-    """Return what takes most where files differ on the cache; None, the plain dtype, is first."""
-    return (
-        None if None in caches else max(caches, key=lambda each: FORMATS[str(each)].element_bytes)
-    )
+def _widest(dtypes: list[Dtype | None]) -> Dtype | None:
+    """Return the widest dtype of the cache; None, the unquantised dtype, counts as the widest."""
+    if None in dtypes:
+        return None
+    return max(dtypes, key=lambda dtype: FORMATS[str(dtype)].element_bytes)
 
 
 def _experts(keys: Keys, sections: list[Keys], quantised: Quantised) -> Quantised:
-    """Return what is said with `expert_dtype`, in which DeepSeek V4 stores its routed experts.
+    """Return the quantisation completed by `expert_dtype`, the format of DeepSeek V4's experts.
 
     fp4 is MXFP4, whose products have MXFP8 activations. Source: DeepseekV4FP8Config of vllm 0.33.0.
     """
@@ -309,18 +141,18 @@ def _experts(keys: Keys, sections: list[Keys], quantised: Quantised) -> Quantise
         raise sections[0].wrong("moe_quant_algo", "is not read for this model type", _PUBLISHED)
     if not levels:
         if fp8 and v4:
-            raise keys.wrong("expert_dtype", "is missing, and engines take fp4 for it", _EXPERTS)
+            raise keys.wrong("expert_dtype", "is missing, and engines default to fp4", _EXPERTS)
         return quantised
     level = levels[0]
     if not (fp8 and v4):
-        raise level.wrong("expert_dtype", "stores experts apart from the rest", _PUBLISHED)
+        raise level.wrong("expert_dtype", "is not read for this model or quantisation", _PUBLISHED)
     if level.text("expert_dtype") not in ("fp4", "fp8"):
         raise level.wrong("expert_dtype", "is none of fp4, fp8")
     if level.is_text("expert_dtype", "fp8"):
         if quantised.routed:
             raise level.wrong("expert_dtype", "stands beside moe_quant_algo")
         return quantised
-    routed = quantised.routed or scheme("mxfp4", "float8", group=32)
+    routed = quantised.routed or make_scheme("mxfp4", "float8", group=32)
     return structs.replace(quantised, routed=routed)
 
 
@@ -337,7 +169,7 @@ _PARTS = {
 
 
 def _sections(file: Path, values: dict[str, Any]) -> Iterator[Keys]:
-    """Return the sections on quantisation, at whatever level they stand."""
+    """Yield the sections on quantisation, at any level of nesting."""
     levels = [("", values)]
     for within, level in levels:
         for key, value in level.items():
@@ -347,53 +179,55 @@ def _sections(file: Path, values: dict[str, Any]) -> Iterator[Keys]:
                 levels.append((f"{within}{key}.", value))
 
 
-def _beside(file: Path) -> Iterator[Keys]:
-    """Return ModelOpt's section out of hf_quant_config.json, if that is there.
+def _modelopt_section(file: Path) -> Iterator[Keys]:
+    """Yield ModelOpt's section of the hf_quant_config.json beside a file, if there is one.
 
     Source: convert_hf_config.py of modelopt 0.40.0.
     """
-    beside = file.with_name(_BESIDE)
-    if beside.exists() or beside.is_symlink():
+    modelopt_file = file.with_name(_MODELOPT_FILE)
+    if modelopt_file.exists() or modelopt_file.is_symlink():
         try:
-            keys = Keys(beside, read_object(beside))
+            keys = Keys(modelopt_file, read_object(modelopt_file))
         except ConfigError as error:
-            reason = error.what.removeprefix(f"{beside} ")
-            remedy = "Give ModelOpt's own file, or take it away if nothing is quantised"
-            raise RefusedError([Refusal(str(beside), "", reason, remedy)]) from error
+            reason = error.what.removeprefix(f"{modelopt_file} ")
+            remedy = "Give ModelOpt's own file, or remove it if nothing is quantised"
+            raise RefusedError([Refusal(str(modelopt_file), "", reason, remedy)]) from error
         if not keys.has("quantization"):
             raise keys.wrong("quantization", "is missing", "Give ModelOpt's own file")
         yield keys.inner("quantization")
 
 
-def _check_elsewhere(keys: Keys, sections: list[Keys], found: Refusals) -> None:
-    """Refuse what says that weights are quantised in a place that is not read."""
+def _check_elsewhere(keys: Keys, sections: list[Keys], errors: Refusals) -> None:
+    """Refuse sections and files that describe a quantisation and are not read."""
     if keys.has("quantization"):
-        found.add(keys.wrong("quantization", "is a section that is not read", _PUBLISHED))
-    for name in _UNREAD:
-        other = keys.path.with_name(name)
-        if not sections and other.exists():
+        errors.add(keys.wrong("quantization", "is a section that is not read", _PUBLISHED))
+    for name in _OTHER_FILES:
+        file = keys.path.with_name(name)
+        if not sections and file.exists():
             reason = "says that weights are quantised, and config.json does not"
             remedy = "Write what it says as quantization_config into config.json"
-            found.add(RefusedError([Refusal(str(other), "", reason, remedy)]))
+            errors.add(RefusedError([Refusal(str(file), "", reason, remedy)]))
 
 
 _PUBLISHED = "Give a checkpoint whose quantization_config says all of it"
 
 
-def _plain(keys: Keys, sections: list[Keys]) -> Dtype:
-    """Return in what a file says that the model is stored, where it is not quantised."""
-    said, parts = dict[str, Keys](), [keys.inner(part) for part in _TEXT]
-    for level in (keys, *parts, parts[-1].inner("text_config")):
+def _plain_dtype(keys: Keys, sections: list[Keys]) -> Dtype:
+    """Return the dtype of unquantised weights."""
+    levels_by_dtype, inner_levels = dict[str, Keys](), [keys.inner(part) for part in _TEXT]
+    for level in (keys, *inner_levels, inner_levels[-1].inner("text_config")):
         for key in ("dtype", "torch_dtype"):
             if level.has(key):
                 dtype = level.text(key)
                 if dtype not in PLAIN:
                     raise level.wrong(key, f"is none of {', '.join(PLAIN)}")
-                said[dtype] = level
-    if len(said) > 1:
-        raise keys.wrong("dtype", f"differs between levels: {', '.join(said)}", "Leave one out")
-    usual = {METHODS[method_of(section)].usual for section in sections}
-    dtypes = {*said} or usual - {None}
+                levels_by_dtype[dtype] = level
+    if len(levels_by_dtype) > 1:
+        raise keys.wrong(
+            "dtype", f"differs between levels: {', '.join(levels_by_dtype)}", "Leave one out"
+        )
+    defaults = {METHODS[method_of(section)].usual for section in sections}
+    dtypes = {*levels_by_dtype} or defaults - {None}
     if not dtypes:
         dtype_key(keys)
     return next(dtype for dtype in PLAIN if dtype in dtypes)

@@ -1,4 +1,4 @@
-"""What a method of quantisation says of a checkpoint's matrices, and values that several share."""
+"""The quantisation of a checkpoint, and readers that several methods share."""
 
 from msgspec import Struct
 
@@ -10,14 +10,16 @@ from nearfree.errors import Refusal
 
 
 class Quantised(Struct, frozen=True, kw_only=True):
-    """What a method says: the scheme of matrices by name, of all others, and what is left out.
+    """The quantisation of a checkpoint's matrices.
 
-    `routed` is the scheme of routed experts where it is not that of all others. `head` and
-    `experts` say whether the LM head and the routed experts are among all others, None if engines
-    differ on it. `static` says whether scales of what enters products are stored, None where it is
-    not known, and `method` is the `quant_method`. `beside` is what ModelOpt's own file says of it,
-    where that speaks of a part alone. `refusals` say what is not known of the products: the weights
-    are as is said here.
+    `named` holds the schemes of matrices by name, `ignored` the unquantised matrices, and `others`
+    the scheme of all others. `routed` is the scheme of routed experts if it differs from `others`.
+    `head` and `experts` say whether the LM head and the routed experts are among all others, None
+    if engines differ on it. `kv` is the dtype of the cache, None if the method does not give it.
+    `static` says whether scales of activations are stored, None if that is not known. `method` is
+    the `quant_method`. `modelopt_part` is the part of the quantisation that ModelOpt's own file
+    describes, if that is only a part. `refusals` say why products are not known, although the
+    storage of weights is.
     """
 
     kv: Dtype | None = None
@@ -29,19 +31,19 @@ class Quantised(Struct, frozen=True, kw_only=True):
     experts: bool | None = True
     static: bool | None = None
     method: str = ""
-    beside: "Quantised | None" = None
+    modelopt_part: "Quantised | None" = None
     refusals: tuple[Refusal, ...] = ()
 
 
 def choice(keys: Keys, key: str, *known: str) -> str:
-    """Return a text out of those that are known."""
+    """Return the string under a key, which must be one of the `known` ones."""
     if keys.text(key) not in known:
         raise keys.wrong(key, f"is none of {', '.join(known)}")
     return keys.text(key)
 
 
-ALIKE = "Give a model whose matrices all are quantised alike"
-"""What to do where one method says several things."""
+ALIKE = "Give a model whose matrices are all quantised in the same way"
+"""The remedy where matrices have different quantisations that are not read."""
 
 _CACHES: dict[tuple[str, int], Dtype] = {
     ("float", 8): "float8",
@@ -54,7 +56,7 @@ _CACHE_ALGOS: dict[str, Dtype | None] = {
 
 
 def cache_dtype(keys: Keys) -> Dtype | None:
-    """Return what the cache holds: an algorithm's name, or numbers as compressed-tensors says."""
+    """Return the dtype of the cache, from an algorithm's name or from compressed-tensors' type."""
     for key in ("kv_cache_quant_algo", "kv_cache_scheme"):
         if not keys.has(key):
             continue
@@ -63,9 +65,9 @@ def cache_dtype(keys: Keys) -> Dtype | None:
             if algo not in _CACHE_ALGOS:
                 raise keys.wrong(key, f"is none of {', '.join(filter(None, _CACHE_ALGOS))}")
             return _CACHE_ALGOS[algo]
-        inner = keys.inner(key)
-        kind, bits = inner.text("type"), inner.whole("num_bits")
+        scheme = keys.inner(key)
+        kind, bits = scheme.text("type"), scheme.whole("num_bits")
         if (kind, bits) not in _CACHES:
-            raise inner.wrong("num_bits", f"of type {kind!r:.40} is none that caches hold")
+            raise scheme.wrong("num_bits", f"of type {kind!r:.40} is no format of a cache")
         return _CACHES[kind, bits]
     return None

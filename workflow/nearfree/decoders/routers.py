@@ -1,4 +1,4 @@
-"""How routers choose a token's experts, and how much each weighs: a rule for each family."""
+"""Rules by which routers choose a token's experts and weight them, by family."""
 
 from typing import Literal
 
@@ -10,13 +10,15 @@ from nearfree.decoders.keys import Keys
 
 
 class RouterRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The k experts with the highest scores, a softmax or sigmoids of the router's logits.
+    """The rule by which a router chooses the k experts with the highest scores.
 
-    `normalised` says that the shares of a token's experts are divided by their sum. The experts
-    are `groups` groups of one size, of which the `kept_groups` with the highest sums of their two
-    best scores are chosen from, or with the highest score where `by_best`. `expert_bias` is added
-    to scores when choosing, not to shares; `scale` multiplies shares. The logits have a bias with
-    `logit_bias`. With `on_inputs` shares multiply what goes into experts, not what comes out.
+    `scores` are a softmax or sigmoids of the router's logits; the scores of the chosen experts are
+    their weights. With `normalised` these weights are divided by their sum. Experts form `groups`
+    groups of equal size; experts are chosen only from the `kept_groups` groups whose two best
+    scores have the highest sums, or with `by_best` whose best score is highest. With `expert_bias`
+    a bias is added to scores for the choice, not to weights. `scale` multiplies weights. With
+    `logit_bias` the logits have a bias. With `on_inputs` weights multiply the experts' inputs, not
+    their outputs.
     """
 
     scores: Literal["softmax", "sigmoid"]
@@ -65,17 +67,17 @@ def sigmoid_groups(keys: Keys, decoder: Decoder) -> RouterRule:
 
 
 def _groups(keys: Keys, decoder: Decoder, groups: int, kept: int) -> tuple[int, int]:
-    """Return groups of experts and those that are kept; ConfigError if they do not part them."""
+    """Return the groups and kept groups; ConfigError if they do not divide the experts."""
     experts, top_k = (decoder.experts.experts, decoder.experts.top_k) if decoder.experts else (1, 1)
     if experts % groups or experts < 2 * groups:
-        raise keys.wrong("n_group", f"does not part {experts} experts in groups of two or more")
+        raise keys.wrong("n_group", f"does not divide {experts} experts into groups of two or more")
     if kept > groups or kept * (experts // groups) < top_k:
         raise keys.wrong("topk_group", f"of {groups} groups does not hold {top_k} experts")
     return groups, kept
 
 
-def _said_groups(keys: Keys, decoder: Decoder) -> tuple[int, int]:
-    """Return the groups of a file, one where it says none."""
+def _groups_or_one(keys: Keys, decoder: Decoder) -> tuple[int, int]:
+    """Return the groups and kept groups of a file, by default one each."""
     groups, kept = (keys.whole(key, default=1) for key in ("n_group", "topk_group"))
     return _groups(keys, decoder, groups, kept)
 
@@ -85,7 +87,7 @@ def _scale(keys: Keys) -> float:
 
 
 def with_bias(keys: Keys, decoder: Decoder) -> RouterRule:
-    """Return the rule of gpt-oss: a softmax over the logits of the chosen.
+    """Return the rule of gpt-oss: a softmax over the logits of the chosen experts.
 
     Source: GptOssTopKRouter of transformers 5.23.
     """
@@ -104,7 +106,7 @@ def best_groups(keys: Keys, decoder: Decoder) -> RouterRule:
         raise keys.wrong("topk_method", "is not run", "Give a model of DeepSeek's second version")
     if keys.flag("norm_topk_prob"):
         raise keys.wrong("norm_topk_prob", "is not what the model's own code does")
-    groups, kept = (1, 1) if method == "greedy" else _said_groups(keys, decoder)
+    groups, kept = (1, 1) if method == "greedy" else _groups_or_one(keys, decoder)
     return RouterRule(
         scores="softmax",
         normalised=False,
@@ -117,10 +119,10 @@ def best_groups(keys: Keys, decoder: Decoder) -> RouterRule:
 
 def scored_groups(keys: Keys, decoder: Decoder) -> RouterRule:
     """Return the rule of DeepSeek V3. Source: DeepseekV3TopkRouter of transformers 5.23."""
-    for key, known in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")):
-        if keys.has(key) and keys.text(key) != known:
-            raise keys.wrong(key, "is not run", f"Give a model with {known}")
-    groups, kept = _said_groups(keys, decoder)
+    for key, value in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")):
+        if keys.has(key) and keys.text(key) != value:
+            raise keys.wrong(key, "is not run", f"Give a model with {value}")
+    groups, kept = _groups_or_one(keys, decoder)
     return RouterRule(
         scores="sigmoid",
         normalised=keys.flag(keys.one_of("norm_topk_prob")),
@@ -133,7 +135,7 @@ def scored_groups(keys: Keys, decoder: Decoder) -> RouterRule:
 
 def softmax_groups(keys: Keys, decoder: Decoder) -> RouterRule:
     """Return the rule of Mistral 4. Source: Mistral4TopkRouter of transformers 5.23."""
-    groups, kept = _said_groups(keys, decoder)
+    groups, kept = _groups_or_one(keys, decoder)
     return RouterRule(
         scores="softmax",
         normalised=keys.flag(keys.one_of("norm_topk_prob")),

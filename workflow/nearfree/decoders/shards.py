@@ -1,10 +1,11 @@
-"""What one rank of a deployment runs of a decoder: its shard, a decoder of smaller sizes.
+"""The shard of a decoder that one rank of a deployment runs: a decoder of smaller sizes.
 
-Query, key, value, gate and up are cut by their outputs, the output projection and down by their
-inputs, so that a sum over ranks ends both halves of a layer; embedding and LM head by rows of a
-padded vocabulary. Heads of keys and values beyond their count lie on several ranks, norms and the
-router on all. Weights that share a scale are not cut apart: vLLM does it for block-wise FP8 experts
-alone, by finer blocks whose tiles are not read (layers/fused_moe/oracle/fp8.py:292-321).
+Query, key, value, gate and up are sharded by their outputs, the output projection and down by their
+inputs, so that an all-reduce ends both halves of a layer. Embedding and LM head are sharded by rows
+of a padded vocabulary. If there are more ranks than key heads, several ranks hold the same head;
+norms and the router are on all ranks. Weights that share a scale stay on one rank: only vLLM splits
+them, for block-wise FP8 experts, by finer blocks whose tiles are not read
+(layers/fused_moe/oracle/fp8.py:292-321).
 Source: vllm 0.33.0, vllm/model_executor/models/llama.py (LlamaAttention, LlamaMLP),
 layers/linear.py:1065-1071 (heads), 497 and 1708 (cuts), layers/quantization/auto_awq.py:819-824,
 layers/quantization/utils/fp8_utils.py:1319-1327 and 1361-1373 (scales); sglang 0.5.23,
@@ -32,19 +33,19 @@ from nearfree.decoders.engines import VLLM, Engine
 from nearfree.errors import Refusal
 
 Groups = Mapping[str, tuple[int, int]]
-"""By kind of matrices, how many outputs and how many inputs share a scale: 1 and 1 where a cut
-parts none, as with one scale a row."""
+"""By kind of matrices, the numbers of outputs and of inputs that share a scale. Both are 1 where no
+shard splits a scale's weights, as with one scale per row."""
 
 
 class Shard(Struct, frozen=True, kw_only=True):
     """The part of a decoder that a rank runs.
 
     `decoder` has the rank's sizes, but all layers: a forward passes every pipeline stage, one after
-    the other, so that its T(N) is the sum over stages, whose ranks all have these sizes. Experts
-    are as many as in the model, each as wide as its cut, of which the rank has 1 / `ep`.
-    Requests are parted among `attention` groups of ranks where they attend, among `ffn` groups in
-    the FFN and the LM head, and among `ready` ones where rows are made ready for experts: in the
-    router, a latent and the shared experts. The experts see all of them.
+    the other, so that its T(N) is the sum over stages, whose ranks all have these sizes. It has all
+    experts, each as wide as its shard; the rank holds 1 / `ep` of them. Requests are divided among
+    `attention` groups of ranks in attention, among `ffn` groups in the FFN and the LM head, and
+    among `ready` groups in the modules before the experts: the router, a latent and the shared
+    experts. The experts see all requests.
     """
 
     decoder: Decoder
@@ -55,38 +56,47 @@ class Shard(Struct, frozen=True, kw_only=True):
 
 
 def shard(decoder: Decoder, parallel: Parallel = ONE_GPU, engine: Engine = VLLM) -> Shard:
-    """Return what a rank runs; all ranks of a deployment that `refusals` lets pass have one size.
+    """Return the shard of a rank; in a deployment without `refusals` all ranks have equal sizes.
 
-    Where ep does not divide the experts it is the rank with most.
+    If ep does not divide the experts, it is the shard of the rank with most of them.
     """
-    ranks, kind = engine.ranks(parallel), decoder.model_type
-    groups, parted = engine.groups(parallel), engine.parts_rows(parallel, kind)
-    cut = structs.replace(
+    ranks, model_type = engine.ranks(parallel), decoder.model_type
+    groups, sequence_parallel = (
+        engine.groups(parallel),
+        engine.uses_sequence_parallel(parallel, model_type),
+    )
+    sharded = structs.replace(
         decoder,
         heads=decoder.heads // parallel.tp,
         kv_heads=held_heads(decoder.kv_heads, parallel.tp),
         d_ff=decoder.d_ff and decoder.d_ff // ranks,
         vocabulary=cut_vocabulary(decoder.vocabulary, engine, ranks),
         experts=decoder.experts
-        and _cut(
-            decoder.experts, parallel.moe_tp, 1 if parted else ranks, UNEVEN_EXPERTS.get(kind, 1)
+        and _shard_experts(
+            decoder.experts,
+            parallel.moe_tp,
+            1 if sequence_parallel else ranks,
+            UNEVEN_EXPERTS.get(model_type, 1),
         ),
     )
     if decoder.ffn_widths is not UNSET:
         widths = tuple((width // ranks, layers) for width, layers in decoder.ffn_widths)
-        cut = structs.replace(cut, ffn_widths=widths)
+        sharded = structs.replace(sharded, ffn_widths=widths)
     if decoder.kinds is not UNSET:
-        kinds = tuple(_cut_kind(kind, parallel.tp) for kind in decoder.kinds)
-        cut = structs.replace(cut, kinds=kinds)
-    ready = parallel.ranks if parted else groups
-    return Shard(decoder=cut, ep=parallel.ep, attention=parallel.dp, ffn=groups, ready=ready)
+        kinds = tuple(_shard_kind(model_type, parallel.tp) for model_type in decoder.kinds)
+        sharded = structs.replace(sharded, kinds=kinds)
+    ready_groups = parallel.ranks if sequence_parallel else groups
+    return Shard(
+        decoder=sharded, ep=parallel.ep, attention=parallel.dp, ffn=groups, ready=ready_groups
+    )
 
 
-def _cut_kind(kind: Kind, tp: int) -> Kind:
-    """Return what a rank has of a kind of attention: latents, entries and their indexer whole.
+def _shard_kind(kind: Kind, tp: int) -> Kind:
+    """Return the shard of a kind of attention; latents, entries and their indexer are replicated.
 
-    Of attention to entries whole groups of heads are cut: vllm 0.32.0,
-    vllm/models/deepseek_v4/attention.py (wq_b and wo_a by outputs, wo_b by inputs, the rest whole).
+    Attention to entries is sharded by whole groups of heads: vllm 0.32.0,
+    vllm/models/deepseek_v4/attention.py (wq_b and wo_a by outputs, wo_b by inputs, the rest
+    replicated).
     """
     heads = kind.heads // tp
     if isinstance(kind, DeltaNet):
@@ -98,59 +108,67 @@ def _cut_kind(kind: Kind, tp: int) -> Kind:
     if isinstance(kind, Compressed):
         return structs.replace(kind, heads=heads, groups=max(1, kind.groups // tp))
     if isinstance(kind, Grouped):
-        index = kind.index_heads and held_heads(kind.index_heads, tp)
+        index_heads = kind.index_heads and held_heads(kind.index_heads, tp)
         kv_heads = held_heads(kind.kv_heads, tp)
-        return structs.replace(kind, heads=heads, kv_heads=kv_heads, index_heads=index)
+        return structs.replace(kind, heads=heads, kv_heads=kv_heads, index_heads=index_heads)
     return structs.replace(kind, heads=heads)
 
 
 def held_heads(kv_heads: int, tp: int) -> int:
-    """Return how many heads of keys and values a rank has: one at least."""
+    """Return the number of key heads on a rank, at least one."""
     return max(1, kv_heads // tp)
 
 
 def cut_vocabulary(vocabulary: int, engine: Engine, ranks: int) -> int:
-    """Return the rows of the embedding or the LM head that a rank has."""
+    """Return the number of rows of the embedding or the LM head on a rank."""
     return vocabulary if ranks == 1 else -(-engine.padded(vocabulary, ranks) // ranks)
 
 
 UNEVEN_EXPERTS = {"gpt_oss": 32}
-"""Kinds of models whose experts are cut into parts of whole blocks of so many columns, the last of
-them filled up: vllm 0.20.2, vllm/model_executor/models/gpt_oss.py:373-380; sglang 0.5.9,
+"""Model types whose experts are sharded into whole blocks of this many columns, with the last shard
+padded: vllm 0.20.2, vllm/model_executor/models/gpt_oss.py:373-380; sglang 0.5.9,
 sglang/srt/models/gpt_oss.py:783-809."""
 
 _UNCHECKED = ("mimo_v2_flash",)
-"""Kinds of models of whose query, key and value SGLang cuts blocks of quantisation: sglang 0.5.23,
+"""Model types whose blocks of quantisation of query, key and value SGLang splits: sglang 0.5.23,
 sglang/srt/models/mimo_v2.py:724 (skip_block_quant_check); mimo_v2_flash.py:461 of 0.5.9."""
 
 
-def _cut(experts: Experts, moe_tp: int, ranks: int, step: int) -> Experts:
-    whole = -(-experts.d_ff // (moe_tp * step)) * step if moe_tp > 1 else experts.d_ff
-    return structs.replace(experts, d_ff=whole, shared_d_ff=experts.shared_d_ff // ranks)
+def _shard_experts(experts: Experts, moe_tp: int, ranks: int, step: int) -> Experts:
+    """Return experts with the widths of a rank's shards, in multiples of `step` columns."""
+    d_ff = -(-experts.d_ff // (moe_tp * step)) * step if moe_tp > 1 else experts.d_ff
+    return structs.replace(experts, d_ff=d_ff, shared_d_ff=experts.shared_d_ff // ranks)
 
 
 def refusals(
     decoder: Decoder, parallel: Parallel, engine: Engine, groups: Groups
 ) -> tuple[Refusal, ...]:
-    """Return every reason why an engine does not spread a decoder so, with the sizes that it takes.
+    """Return every reason why an engine cannot run a decoder so, with sizes that it accepts.
 
     Parameters
     ----------
+    decoder
+        The whole model.
+    parallel
+        How it is to be spread over GPUs.
+    engine
+        The serving engine.
     groups
-        Of kinds of matrices whose weights share scales.
+        The kinds of matrices of which several weights share a scale, with the groups' sizes.
     """
-    found = [
+    found_refusals = [
         *_heads(decoder, parallel),
         *_cuts(decoder, parallel, engine, groups),
         *_experts(decoder, parallel, engine),
     ]
     if parallel.pp > decoder.layers:
         reason = f"{parallel.pp} is more than the {decoder.layers} layers"
-        found.append(_refused("pp", reason, f"Give {decoder.layers} stages at most"))
-    return tuple(dict.fromkeys(found))
+        found_refusals.append(_refused("pp", reason, f"Give {decoder.layers} stages at most"))
+    return tuple(dict.fromkeys(found_refusals))
 
 
 def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
+    """Yield a refusal for each kind of attention whose heads tp does not divide."""
     tp = parallel.tp
     for kind in decoder.attention:
         if isinstance(kind, DeltaNet):
@@ -159,9 +177,11 @@ def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
                 yield _uneven("tp", tp, what, _divisors(kind.key_heads))
             continue
         if isinstance(kind, Mamba2):
-            if not _parts(kind, tp):
+            if not _divides_mixer(kind, tp):
                 what = f"{kind.heads} heads of a Mamba-2 mixer in {kind.groups} groups"
-                yield _uneven("tp", tp, what, [n for n in _divisors(kind.heads) if _parts(kind, n)])
+                yield _uneven(
+                    "tp", tp, what, [n for n in _divisors(kind.heads) if _divides_mixer(kind, n)]
+                )
             continue
         if isinstance(kind, ShortConv):
             if kind.channels % tp:
@@ -169,18 +189,18 @@ def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
                 yield _uneven("tp", tp, what, _divisors(kind.channels))
             continue
         heads, kv_heads = kind.heads, kind.kv_heads if isinstance(kind, Grouped) else 1
-        if not _fits(heads, kv_heads, tp):
+        if not _divides_heads(heads, kv_heads, tp):
             what = f"{heads} heads over {kv_heads} of keys and values"
             if isinstance(kind, Latent):
                 what = f"{heads} heads over a latent"
             elif isinstance(kind, Compressed):
                 what = f"{heads} heads over one key"
-            sizes = [n for n in _divisors(heads) if _fits(heads, kv_heads, n)]
+            sizes = [n for n in _divisors(heads) if _divides_heads(heads, kv_heads, n)]
             yield _uneven("tp", tp, what, sizes)
 
 
-def _parts(kind: Mamba2, tp: int) -> bool:
-    """Return whether ranks part a mixer: heads and groups evenly, and a single group is on each.
+def _divides_mixer(kind: Mamba2, tp: int) -> bool:
+    """Return whether tp divides a mixer's heads and groups; a single group is replicated.
 
     Source: vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:316-323 and 333-341;
     sglang 0.5.23, sglang/srt/layers/attention/mamba/mamba.py:245-252 and 269-278.
@@ -188,48 +208,55 @@ def _parts(kind: Mamba2, tp: int) -> bool:
     return not kind.heads % tp and (kind.groups == 1 or not kind.groups % tp)
 
 
-def _fits(heads: int, kv_heads: int, tp: int) -> bool:
+def _divides_heads(heads: int, kv_heads: int, tp: int) -> bool:
+    """Return whether tp divides the heads, and divides the key heads or is a multiple of them."""
     return not (heads % tp or (kv_heads % tp and tp % kv_heads))
 
 
 def _cuts(
     decoder: Decoder, parallel: Parallel, engine: Engine, groups: Groups
 ) -> Iterator[Refusal]:
-    """Yield what of the matrices' cuts is no whole number, or parts what shares a scale."""
+    """Yield a refusal for each shard of matrices that is no whole number or splits a scale."""
     tp, ranks, moe_tp = parallel.tp, engine.ranks(parallel), parallel.moe_tp
-    over = "tp x dp" if engine.over_all else "tp"
+    option = "tp x dp" if engine.over_all else "tp"
     vocabulary = engine.padded(decoder.vocabulary, ranks)
     if vocabulary % ranks:
         what = f"a vocabulary of {vocabulary} rows with its padding"
-        yield _uneven(over, ranks, what, _divisors(vocabulary))
-    merged = engine.whole_blocks
-    checked = merged and decoder.model_type not in _UNCHECKED
-    for each in decoder.attention:
-        if each.heads % tp == 0:
-            matrices = "state" if isinstance(each, State) else "attention"
-            yield from _cut_products(each, tp, groups.get(matrices, (1, 1)), merged=checked)
+        yield _uneven(option, ranks, what, _divisors(vocabulary))
+    merges = engine.whole_blocks
+    checks_merged = merges and decoder.model_type not in _UNCHECKED
+    for kind in decoder.attention:
+        if kind.heads % tp == 0:
+            matrices = "state" if isinstance(kind, State) else "attention"
+            group = groups.get(matrices, (1, 1))
+            yield from _cut_products(kind, tp, group, merged=checks_merged)
     experts = decoder.experts
-    for kind, name, size, key, parts in (
-        *(("ffn", "width of the Dense FFN", width, over, ranks)
+    for matrices, name, size, key, shards in (
+        *(("ffn", "width of the Dense FFN", width, option, ranks)
           for width, _ in decoder.dense_ffns),
         ("experts", "width of an expert", experts and experts.d_ff, "tp x dp / ep", moe_tp),
-        ("shared_experts", "width of the shared experts", experts and experts.shared_d_ff, over,
-         1 if engine.parts_rows(parallel, decoder.model_type) else ranks),
+        ("shared_experts", "width of the shared experts", experts and experts.shared_d_ff, option,
+         1 if engine.uses_sequence_parallel(parallel, decoder.model_type) else ranks),
     ):  # fmt: skip
-        rows, columns = groups.get(kind, (1, 1))
-        step = columns if kind != "experts" and not merged else lcm(rows, columns)
-        if kind == "experts" and decoder.model_type in UNEVEN_EXPERTS:
+        rows, columns = groups.get(matrices, (1, 1))
+        step = columns if matrices != "experts" and not merges else lcm(rows, columns)
+        if matrices == "experts" and decoder.model_type in UNEVEN_EXPERTS:
             continue
-        for refusal in _sized(key, parts, name, size or 0, step):
-            whole = kind == "experts" and experts and parallel.ranks <= experts.experts
-            uncut = f"{refusal.remedy}; or --ep {parallel.ranks}, which cuts no expert"
-            yield refusal._replace(remedy=uncut) if whole else refusal
+        for refusal in _sized(key, shards, name, size or 0, step):
+            full_ep = matrices == "experts" and experts and parallel.ranks <= experts.experts
+            remedy = f"{refusal.remedy}; or --ep {parallel.ranks}, which cuts no expert"
+            yield refusal._replace(remedy=remedy) if full_ep else refusal
 
 
 def _cut_products(
-    kind: Kind, tp: int, scaled: tuple[int, int], *, merged: bool
+    kind: Kind, tp: int, group: tuple[int, int], *, merged: bool
 ) -> Iterator[Refusal]:
-    rows, columns = scaled
+    """Yield a refusal for each product of attention that tp does not divide into whole groups.
+
+    `group` are the outputs and inputs that share a scale. `merged` says that query, key and value
+    are one matrix whose shards must be whole blocks.
+    """
+    rows, columns = group
     if isinstance(kind, Compressed):
         yield from _sized("tp", tp, "groups of heads of the output projection", kind.groups, 1)
         yield from _sized("tp", tp, "outputs of the query", kind.heads * kind.width, rows)
@@ -238,7 +265,7 @@ def _cut_products(
         keys = kind.key_heads * kind.key_dim
         yield from _sized("tp", tp, "keys of a gated delta net", keys, rows)
         yield from _sized("tp", tp, "values of a gated delta net", kind.inputs, rows)
-    if isinstance(kind, Mamba2) and _parts(kind, tp):
+    if isinstance(kind, Mamba2) and _divides_mixer(kind, tp):
         pairs = max(kind.groups, tp) * kind.state_dim
         yield from _sized("tp", tp, "heads of a Mamba-2 mixer", kind.inputs, rows)
         yield from _sized("tp", tp, "groups of a Mamba-2 mixer", pairs, rows)
@@ -247,19 +274,19 @@ def _cut_products(
         yield from _sized("tp", tp, "channels of a short convolution", kind.channels, rows)
     if merged and isinstance(kind, Grouped):
         yield from _sized("tp", tp, "outputs of the query", kind.heads * kind.head_dim, rows)
-        held = max(kind.kv_heads, tp)
+        kv_heads = max(kind.kv_heads, tp)
         widths = {"keys": kind.head_dim, "values": kind.values}
         if kind.value_dim is None:
             widths = {"keys and values": kind.head_dim}
         for what, width in widths.items():
-            yield from _sized("tp", tp, f"outputs of {what}", width * held, rows)
+            yield from _sized("tp", tp, f"outputs of {what}", width * kv_heads, rows)
     elif merged and isinstance(kind, Latent):
-        query = kind.heads * (kind.nope_dim + kind.rope_dim)
-        yield from _sized("tp", tp, "outputs of the query", query, rows)
+        query_outputs = kind.heads * (kind.nope_dim + kind.rope_dim)
+        yield from _sized("tp", tp, "outputs of the query", query_outputs, rows)
 
 
 def _sized(key: str, parts: int, name: str, size: int, step: int) -> Iterator[Refusal]:
-    """Yield a refusal where a size over `parts` is no whole number of steps."""
+    """Yield a refusal if a size divided by `parts` is no whole number of steps."""
     if parts == 1 or size % (parts * step) == 0:
         return
     what = f"{size}, the {name}" + (f", in groups of {step} with one scale" if step > 1 else "")
@@ -267,6 +294,7 @@ def _sized(key: str, parts: int, name: str, size: int, step: int) -> Iterator[Re
 
 
 def _experts(decoder: Decoder, parallel: Parallel, engine: Engine) -> Iterator[Refusal]:
+    """Yield a refusal for each reason why the engine cannot spread the experts so."""
     ep, experts = parallel.ep, decoder.experts
     if experts is None:
         if ep > 1:
@@ -274,27 +302,27 @@ def _experts(decoder: Decoder, parallel: Parallel, engine: Engine) -> Iterator[R
         return
     if engine.lone_groups and min(parallel.tp, parallel.dp) > 1:
         reason = (
-            f"{parallel.dp} is asked with tp {parallel.tp}, and a group of {engine.name}'s that "
-            "attends to requests of its own is one rank"
+            f"{parallel.dp} needs tp 1, not {parallel.tp}: in {engine.name} each data-parallel "
+            "group of a model with experts is one rank"
         )
         yield _refused("dp", reason, f"Give --tp 1 --dp {parallel.ranks}, or another engine")
     if ep > experts.experts:
         reason = f"{ep} is more than the {experts.experts} experts"
         yield _refused("ep", reason, f"Give {experts.experts} at most")
-    elif experts.experts % ep and not engine.uneven:
+    elif experts.experts % ep and not engine.uneven_experts:
         yield _uneven("ep", ep, f"{experts.experts} experts", _divisors(experts.experts))
-    if ep not in (1, parallel.ranks) and not engine.parts_experts:
+    if ep not in (1, parallel.ranks) and not engine.any_ep:
         yield _refused(
             "ep",
-            f"{ep} leaves each expert cut over {parallel.moe_tp} ranks, which {engine.name} does "
-            "not do",
+            f"{ep} leaves each expert sharded over {parallel.moe_tp} ranks, which {engine.name} "
+            "does not support",
             f"Give 1 or {parallel.ranks}, or --moe sglang",
         )
 
 
 def without_experts(ep: int) -> Refusal:
-    """Return why a model without experts is not spread with an ep."""
-    return _refused("ep", f"{ep} is asked of a model without experts", "Leave it out")
+    """Return the refusal of an ep for a model without experts."""
+    return _refused("ep", f"{ep} needs experts, and the model has none", "Leave it out")
 
 
 def _uneven(key: str, parts: int, what: str, sizes: Sequence[int]) -> Refusal:
@@ -314,4 +342,4 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, number + 1) if number % each == 0]
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]

@@ -1,4 +1,4 @@
-"""Snapshots: folders of Hugging Face's local cache, whose paths say which commit they hold."""
+"""Snapshots: folders of Hugging Face's local cache whose paths name the commit that they hold."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 _WORD = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 REPOSITORY = re.compile(rf"(?=.{{3,96}}\Z)(?!.*(?:--|\.\.|\.git\Z)){_WORD}/{_WORD}", re.ASCII)
-"""ORG/NAME as the hub lets one be called. Source: huggingface_hub 2.4.0, utils/_validators.py."""
+"""ORG/NAME as the hub allows it. Source: huggingface_hub 2.4.0, utils/_validators.py."""
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHORT = 7
 
@@ -22,16 +22,16 @@ class Snapshot(NamedTuple):
 
 
 def snapshot_of(file: Path) -> Snapshot | None:
-    """Return the snapshot whose folder holds a file, None if it lies elsewhere.
+    """Return the snapshot whose folder holds a file, None if the file is elsewhere.
 
     Such a folder is `models--ORG--NAME/snapshots/COMMIT`.
     """
     try:
         models, snapshots, commit = file.parent.resolve().parts[-3:]
-    except (OSError, ValueError):  # reading it will say why
+    except (OSError, ValueError):  # reading the file will raise the error with its reason
         return None
     repository = models.removeprefix("models--").replace("--", "/")
-    whole = snapshots == "snapshots" and models.startswith("models--")
-    if whole and COMMIT.fullmatch(commit) and REPOSITORY.fullmatch(repository):
+    is_snapshot = snapshots == "snapshots" and models.startswith("models--")
+    if is_snapshot and COMMIT.fullmatch(commit) and REPOSITORY.fullmatch(repository):
         return Snapshot(repository, commit)
     return None

@@ -1,82 +1,99 @@
-"""What stands in the place of attention, or beside it: mixers with a state of each request."""
+"""Plans of mixers with a state per request, which replace attention or run beside it."""
 
 import math
 from collections.abc import Mapping
 
 from nearfree.core.precision import PLAIN, Dtype
 from nearfree.decoders.attention_kinds import DeltaNet, Mamba2, ShortConv, State
-from nearfree.decoders.kept import kept_of
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.layer_cache import caches_of
 from nearfree.decoders.pieces import (
     Kept,
     Layer,
     Part,
     Piece,
     Plan,
+    dotted,
     flag,
+    in_every_layer,
     linear,
-    same,
-    under,
     vector,
 )
 from nearfree.errors import Refusals
 
 
 def delta_net(*, split: bool) -> Plan:
-    """Return the plan of a gated delta net, its projections `split` in four or in two.
+    """Return the plan of a gated delta net, with `split` of four input projections, else of two.
 
-    A request keeps a matrix a value head and the convolution's last inputs.
+    Its state is a matrix per value head and the convolution's last inputs.
     Source: Qwen3NextGatedDeltaNet and Qwen3_5GatedDeltaNet of transformers 5.23.
     """
 
     def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
         d_model, kernel = keys.whole("hidden_size"), keys.whole("linear_conv_kernel_dim")
-        count, values = keys.whole("linear_num_key_heads"), keys.whole("linear_num_value_heads")
-        key, value = keys.whole("linear_key_head_dim"), keys.whole("linear_value_head_dim")
-        if values % count:
-            raise keys.wrong("linear_num_key_heads", f"does not divide {values} heads of values")
-        inner, mixed = values * value, 2 * count * key + values * value
+        key_heads, value_heads = (
+            keys.whole("linear_num_key_heads"),
+            keys.whole("linear_num_value_heads"),
+        )
+        key_dim, value_dim = keys.whole("linear_key_head_dim"), keys.whole("linear_value_head_dim")
+        if value_heads % key_heads:
+            raise keys.wrong(
+                "linear_num_key_heads", f"does not divide {value_heads} heads of values"
+            )
+        value_width, mixed = (
+            value_heads * value_dim,
+            2 * key_heads * key_dim + value_heads * value_dim,
+        )
         widths = (
-            {"in_proj_qkv": mixed, "in_proj_z": inner, "in_proj_b": values, "in_proj_a": values}
+            {
+                "in_proj_qkv": mixed,
+                "in_proj_z": value_width,
+                "in_proj_b": value_heads,
+                "in_proj_a": value_heads,
+            }
             if split
-            else {"in_proj_qkvz": mixed + inner, "in_proj_ba": 2 * values}
+            else {"in_proj_qkvz": mixed + value_width, "in_proj_ba": 2 * value_heads}
         )
         parts: list[Part] = []
         for name, width in widths.items():
             parts += linear(f"linear_attn.{name}", "state", d_model, width)
-        parts += linear("linear_attn.out_proj", "state", inner, d_model)
+        parts += linear("linear_attn.out_proj", "state", value_width, d_model)
         parts += linear("linear_attn.conv1d", "state", kernel, mixed)
-        parts += vector("linear_attn.dt_bias", values, "state")
-        parts += vector("linear_attn.A_log", values, "state")
-        parts += vector("linear_attn.norm", value)
-        keeps = DeltaNet(
-            heads=values, key_heads=count, key_dim=key, value_dim=value, conv=kernel,
+        parts += vector("linear_attn.dt_bias", value_heads, "state")
+        parts += vector("linear_attn.A_log", value_heads, "state")
+        parts += vector("linear_attn.norm", value_dim)
+        kind = DeltaNet(
+            heads=value_heads,
+            key_heads=key_heads,
+            key_dim=key_dim,
+            value_dim=value_dim,
+            conv=kernel,
             state=_state_dtype(keys, "mamba_ssm_dtype"),
-        )  # fmt: skip
-        return same(keeping(parts, keeps))
+        )
+        return in_every_layer(mixer_piece(parts, kind))
 
     return plan
 
 
-def keeping(parts: list[Part], keeps: State) -> Piece:
-    """Return the piece of a mixer, which keeps its matrices in a format of their own."""
-    return Piece(tuple(parts), kept_of(keeps), (keeps,))
+def mixer_piece(parts: list[Part], kind: State) -> Piece:
+    """Return the piece of a mixer: its weights and its state."""
+    return Piece(tuple(parts), caches_of(kind), (kind,))
 
 
 def _state_dtype(keys: Keys, key: str) -> Dtype | None:
-    """Return in what a file says that states are kept; None, the element type, as vLLM's auto.
+    """Return the dtype of states that a file says; None means the model's dtype, as vLLM's `auto`.
 
-    What another engine takes where a file says nothing, `engines` has.
+    For what other engines take where a file says nothing, see `Engine.state_dtype`.
     Source: vllm 0.32.0, vllm/model_executor/models/config.py:863-866; 0.33.0, the same file,
     812-839 (Nemotron-H) and 956-966.
     """
     if not keys.has(key):
         return None
     dtype = keys.text(key)
-    found = next((each for each in PLAIN if each == dtype), None)
-    if found is None:
+    known = next((plain for plain in PLAIN if plain == dtype), None)
+    if known is None:
         raise keys.wrong(key, f"is none of {', '.join(PLAIN)}")
-    return found
+    return known
 
 
 def mamba2(
@@ -88,58 +105,66 @@ def mamba2(
     inner_width: str = "",
     state: str = "",
 ) -> Plan:
-    """Return the plan of a state space layer of Mamba's second version.
+    """Return the plan of a Mamba-2 mixer.
 
     Parameters
     ----------
     module
         Its name in the checkpoint.
     names
-        The keys of its heads, the elements of a head, of a state, its groups and its kernel.
+        The keys of the number of heads, elements per head, elements per state, number of groups
+        and kernel size.
     flags
-        The keys of biases: of the convolution, of the input's projection and of the output's.
+        The keys of the biases of the convolution, the input projection and the output projection.
     norm
         Whether its output is normalised, or the key that says so.
     inner_width
-        The key of the width of all heads, where a file says it beside theirs.
+        The key of the width of all heads together, if files have one.
     state
-        The key of the format of states, if there is one.
+        The key of the dtype of states, if files have one.
 
     Source: NemotronHMamba2Mixer and FalconH1Mixer of transformers 5.23.
     """
 
     def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
-        sizes, found = dict[str, int](), Refusals()
+        sizes, refusals = dict[str, int](), Refusals()
         for name in names:
-            with found.collect():
+            with refusals.collect():
                 sizes[name] = _size(keys, name, names[0], inner_width)
-        with found.collect():
+        with refusals.collect():
             _check_sizes(keys, sizes, names, inner_width)
-        with found.collect():
+        with refusals.collect():
             dtype = _state_dtype(keys, state)
-        found.check()
-        count, width, states, groups, kernel = (sizes[name] for name in names)
-        convolution, inputs, outputs = (keys.flag(name) for name in flags)
-        keeps = Mamba2(
-            heads=count, groups=groups, head_dim=width, state_dim=states, conv=kernel, state=dtype
+        refusals.check()
+        heads, head_dim, state_dim, groups, kernel = (sizes[name] for name in names)
+        conv_bias, input_bias, output_bias = (keys.flag(name) for name in flags)
+        kind = Mamba2(
+            heads=heads,
+            groups=groups,
+            head_dim=head_dim,
+            state_dim=state_dim,
+            conv=kernel,
+            state=dtype,
         )
-        d_model, inner, mixed = keys.whole("hidden_size"), keeps.inputs, keeps.mixed
+        d_model, value_width, mixed = keys.whole("hidden_size"), kind.inputs, kind.mixed
         parts = [
-            *linear(f"{module}.in_proj", "state", d_model, inner + mixed + count, bias=inputs),
-            *linear(f"{module}.conv1d", "state", kernel, mixed, bias=convolution),
-            *linear(f"{module}.out_proj", "state", inner, d_model, bias=outputs),
+            *linear(
+                f"{module}.in_proj", "state", d_model, value_width + mixed + heads, bias=input_bias
+            ),
+            *linear(f"{module}.conv1d", "state", kernel, mixed, bias=conv_bias),
+            *linear(f"{module}.out_proj", "state", value_width, d_model, bias=output_bias),
         ]
         for name in ("dt_bias", "A_log", "D"):
-            parts += vector(under(module, name), count, "state")
+            parts += vector(dotted(module, name), heads, "state")
         if flag(keys, norm):
-            parts += vector(f"{module}.norm", inner)
-        return same(keeping(parts, keeps))
+            parts += vector(f"{module}.norm", value_width)
+        return in_every_layer(mixer_piece(parts, kind))
 
     return plan
 
 
 def _size(keys: Keys, name: str, heads: str, inner_width: str) -> int:
-    """Return a size; that of a head where a file leaves it to the width of all of them."""
+    """Return a size; for "auto" the width of one head, from that of all heads together."""
     if not (inner_width and keys.is_text(name, "auto")):
         return keys.whole(name)
     count, inner = keys.wholes(heads, inner_width)
@@ -151,18 +176,18 @@ def _size(keys: Keys, name: str, heads: str, inner_width: str) -> int:
 def _check_sizes(
     keys: Keys, sizes: Mapping[str, int], names: tuple[str, ...], inner_width: str
 ) -> None:
-    """Refuse groups that do not part the heads, and heads that are not as wide as is said."""
-    found = Refusals()
+    """Refuse groups that do not divide the heads, and heads whose widths do not add up."""
+    refusals = Refusals()
     heads, width, _, groups, _ = (sizes.get(name) for name in names)
     if heads and groups and heads % groups:
-        with found.collect():
+        with refusals.collect():
             raise keys.wrong(names[3], f"does not divide {names[0]} {heads}")
     if heads and width and inner_width and keys.has(inner_width):
-        with found.collect():
+        with refusals.collect():
             if keys.whole(inner_width) != heads * width:
                 why = f"is not {names[0]} {heads} times {names[1]} {width}"
                 raise keys.wrong(inner_width, why)
-    found.check()
+    refusals.check()
 
 
 def short_conv(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
@@ -174,49 +199,51 @@ def short_conv(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
         *linear("conv.conv", "state", kernel, d_model, bias=bias),
         *linear("conv.out_proj", "state", d_model, d_model, bias=bias),
     ]
-    return same(keeping(parts, ShortConv(channels=d_model, conv=kernel)))
+    return in_every_layer(mixer_piece(parts, ShortConv(channels=d_model, conv=kernel)))
 
 
 def falcon_h1(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
-    """Read what Falcon-H1 says beside its pieces: no part of a layer.
+    """Check the keys of Falcon-H1 that add no weights: kinds of layers and the activation.
 
     Source: FalconH1Config of transformers 5.23, all of whose layers are hybrid; vllm 0.33.0,
     vllm/model_executor/models/falcon_h1.py:83-87 (the one activation).
     """
-    found = Refusals()
+    refusals = Refusals()
     for key in ("layers_block_type", "layer_types"):
-        with found.collect():
+        with refusals.collect():
             if set(keys.list_of(key, str)) - {"hybrid"}:
                 raise keys.wrong(key, "has others than hybrid, of which all its layers are")
-    with found.collect():
+    with refusals.collect():
         if keys.has("hidden_act") and not keys.is_text("hidden_act", "silu"):
             raise keys.wrong("hidden_act", "is not silu, which engines run")
-    found.check()
-    return same(Piece(()))
+    refusals.check()
+    return in_every_layer(Piece(()))
 
 
 def mamba1(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
-    """Read a state space layer of Mamba's first version, with Jamba's norms.
+    """Read a Mamba-1 mixer with Jamba's norms.
 
     Source: JambaMambaMixer of transformers 5.23.
     """
-    d_model, states = keys.whole("hidden_size"), keys.whole("mamba_d_state")
-    inner, kernel = keys.whole("mamba_expand") * d_model, keys.whole("mamba_d_conv")
+    d_model, state_dim = keys.whole("hidden_size"), keys.whole("mamba_d_state")
+    value_width, kernel = keys.whole("mamba_expand") * d_model, keys.whole("mamba_d_conv")
     bias = keys.flag("mamba_proj_bias")
     rank = math.ceil(d_model / 16)
     if not keys.is_text("mamba_dt_rank", "auto"):
         rank = keys.whole("mamba_dt_rank")
-    convolution = keys.flag("mamba_conv_bias")
+    conv_bias = keys.flag("mamba_conv_bias")
     parts = [
-        *linear("mamba.in_proj", "state", d_model, 2 * inner, bias=bias),
-        *linear("mamba.conv1d", "state", kernel, inner, bias=convolution),
-        *linear("mamba.x_proj", "state", inner, rank + 2 * states),
-        *linear("mamba.dt_proj", "state", rank, inner, bias=True),
-        Part("mamba.A_log", "state", states, inner),
-        *vector("mamba.D", inner, "state"),
-        *linear("mamba.out_proj", "state", inner, d_model, bias=bias),
+        *linear("mamba.in_proj", "state", d_model, 2 * value_width, bias=bias),
+        *linear("mamba.conv1d", "state", kernel, value_width, bias=conv_bias),
+        *linear("mamba.x_proj", "state", value_width, rank + 2 * state_dim),
+        *linear("mamba.dt_proj", "state", rank, value_width, bias=True),
+        Part("mamba.A_log", "state", state_dim, value_width),
+        *vector("mamba.D", value_width, "state"),
+        *linear("mamba.out_proj", "state", value_width, d_model, bias=bias),
         *vector("mamba.dt_layernorm", rank),
-        *vector("mamba.b_layernorm", states),
-        *vector("mamba.c_layernorm", states),
+        *vector("mamba.b_layernorm", state_dim),
+        *vector("mamba.c_layernorm", state_dim),
     ]
-    return same(Piece(tuple(parts), (Kept(state=inner * (states + kernel - 1)),)))
+    return in_every_layer(
+        Piece(tuple(parts), (Kept(state=value_width * (state_dim + kernel - 1)),))
+    )

@@ -1,4 +1,4 @@
-"""Parts of a model's matrices that are in one scheme, and what they come to by kind of matrix."""
+"""Parts of a model's matrices with one scheme each, and their totals by kind of matrix."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,16 +9,16 @@ from nearfree.core.precision import FORMATS, QUANTISED, Precision, Product
 from nearfree.decoders.attention_uses import GROUPED_OUTPUT, LATENT_KEY, LAYER, role_of, state_role
 from nearfree.decoders.holding import Held, held
 from nearfree.decoders.pieces import Kind
-from nearfree.decoders.precision import StoredPrecision
 from nearfree.decoders.schemes import Scheme
+from nearfree.decoders.stored_precision import StoredPrecision
 from nearfree.decoders.weights import Matrix
 from nearfree.errors import Refusal
 
 
 class Weights(Struct, frozen=True):
-    """Weights of a kind that ranks hold alike: elements, and bytes as stored, with scales.
+    """Weights of one kind that ranks hold in the same way: elements, and stored bytes with scales.
 
-    `layers` are those that have them, each as many; none where they stand outside of layers.
+    `layers` are the layers that have them, in equal shares; empty for weights outside of layers.
     """
 
     kind: Kind
@@ -29,7 +29,7 @@ class Weights(Struct, frozen=True):
 
 
 class Part(NamedTuple):
-    """Elements of a matrix that are in one scheme, with the layers that have them if known."""
+    """The elements of a matrix that have one scheme, with their layers if known."""
 
     matrix: Matrix
     scheme: Scheme
@@ -37,102 +37,118 @@ class Part(NamedTuple):
     layers: tuple[int, ...] = ()
 
 
-def checkpoint_parts(matrix: Matrix, said: StoredPrecision) -> list[Part]:
-    """Return the elements of a matrix by scheme; RefusedError where files say none of one."""
+def checkpoint_parts(matrix: Matrix, precision: StoredPrecision) -> list[Part]:
+    """Return the parts of a matrix by scheme; RefusedError if the files give it none."""
     if matrix.inputs == 1:  # a vector is never quantised
-        plain = Scheme(weights=said.plain, activations=said.plain, bits=FORMATS[said.plain].bits)
-        return [Part(matrix, plain, matrix.elements)]
-    counted = [each for each in (matrix.layers, range(matrix.copies)) if each]
-    numbers = counted[: matrix.name.count("*")]
-    schemes = said.fitting(matrix.name, matrix.inputs, *numbers)
-    each = matrix.elements / sum(schemes.values())
+        plain, bits = precision.plain, FORMATS[precision.plain].bits
+        scheme = Scheme(weights=plain, activations=plain, bits=bits)
+        return [Part(matrix, scheme, matrix.elements)]
+    axes = [axis for axis in (matrix.layers, range(matrix.copies)) if axis]
+    numbers = axes[: matrix.name.count("*")]
+    schemes = precision.fitting(matrix.name, matrix.inputs, *numbers)
+    elements = matrix.elements / sum(schemes.values())
     layers = dict.fromkeys(schemes, matrix.layers)
     if len(schemes) > 1:
         layers = dict.fromkeys(schemes, ())
         for layer in matrix.layers if matrix.copies == 1 else ():
-            layers[said.of(matrix.name, [layer])] += (layer,)
-    return [Part(matrix, scheme, each * count, layers[scheme]) for scheme, count in schemes.items()]
+            layers[precision.of(matrix.name, [layer])] += (layer,)
+    return [
+        Part(matrix, scheme, elements * count, layers[scheme]) for scheme, count in schemes.items()
+    ]
 
 
 def weights_of(parts: Sequence[Part]) -> tuple[Weights, ...]:
-    """Return elements and bytes by kind, how ranks hold them, and layers.
+    """Return elements and bytes by kind, by how ranks hold them, and by layers.
 
-    Products about a state are among those of attention.
+    The products of state mixers count as attention.
     """
-    sizes: dict[tuple[Kind, Held, tuple[int, ...]], tuple[float, float]] = {}
+    totals: dict[tuple[Kind, Held, tuple[int, ...]], tuple[float, float]] = {}
     for matrix, scheme, elements, _ in parts:
         kind: Kind = "attention" if _belongs(matrix, "attention") else matrix.kind
-        alike = kind, held(matrix.name, matrix.kind), matrix.layers
-        count, size = sizes.get(alike, (0.0, 0.0))
-        sizes[alike] = count + elements, size + elements * scheme.bits / 8
+        key = kind, held(matrix.name, matrix.kind), matrix.layers
+        count, size = totals.get(key, (0.0, 0.0))
+        totals[key] = count + elements, size + elements * scheme.bits / 8
     return tuple(
         Weights(kind, round(count), size, how, layers)
-        for (kind, how, layers), (count, size) in sizes.items()
+        for (kind, how, layers), (count, size) in totals.items()
     )
 
 
 def groups_of(parts: Sequence[Part]) -> tuple[tuple[str, int, int], ...]:
-    """Return kinds with the outputs and inputs that share a scale: the largest of each."""
-    found: dict[str, tuple[int, int]] = {}
+    """Return for each kind the largest numbers of outputs and inputs that share a scale."""
+    largest: dict[str, tuple[int, int]] = {}
     for matrix, scheme, *_ in parts:
         if scheme.group and min(matrix.inputs, matrix.outputs) > 1:
-            rows, columns = found.get(matrix.kind, (1, 1))
-            found[matrix.kind] = max(rows, scheme.rows), max(columns, scheme.group)
-    return tuple((kind, *sizes) for kind, sizes in found.items())
+            rows, columns = largest.get(matrix.kind, (1, 1))
+            largest[matrix.kind] = max(rows, scheme.rows), max(columns, scheme.group)
+    return tuple((kind, *sizes) for kind, sizes in largest.items())
 
 
 def precision_of(
-    parts: Sequence[Part], said: StoredPrecision
+    parts: Sequence[Part], stored_as: StoredPrecision
 ) -> tuple[Precision, tuple[Refusal, ...]]:
-    """Return the formats of a forward, by kind that of most elements, and which kinds have more.
+    """Return the formats of a forward, and refusals of kinds that have several.
 
-    Products of attention that differ have their own, by role, and by layer where each has one.
+    Each kind of matrices has the format of most of its elements. Products of attention in other
+    formats have their own by role, and by layer if each layer has only one.
     """
     mixed, roles = list[Refusal](), list[tuple[str, Product]]()
-    apart = list[tuple[str, Product, tuple[int, ...]]]()
-    products = dict[str, Product]()
-    plain = Product(said.plain, said.plain)
+    layer_formats = list[tuple[str, Product, tuple[int, ...]]]()
+    by_kind = dict[str, Product]()
+    plain = Product(stored_as.plain, stored_as.plain)
     for kind in QUANTISED:
-        own = [part for part in parts if _belongs(part.matrix, kind) and _is_matrix(part.matrix)]
-        products[kind] = _most(own) or plain
-        for role, alike in _by_role(own).items():
-            formats = {_product(part): part for part in reversed(alike)}
-            found, layers = _most(alike), {} if role in ("", LAYER) else _by_layer(alike)
-            apart += [(role or "", each, layers[each]) for each in layers if each != found]
-            if len(formats) > 1 and not layers:
+        of_kind = [
+            part for part in parts if _belongs(part.matrix, kind) and _is_matrix(part.matrix)
+        ]
+        by_kind[kind] = _usual_product(of_kind) or plain
+        for role, of_role in _by_role(of_kind).items():
+            examples = {_product(part): part for part in reversed(of_role)}
+            usual, layers = (
+                _usual_product(of_role),
+                {} if role in ("", LAYER) else _by_layer(of_role),
+            )
+            layer_formats += [
+                (role or "", product, layers[product]) for product in layers if product != usual
+            ]
+            if len(examples) > 1 and not layers:
                 stored_in = ", ".join(
-                    f"{formats[each].matrix.name} in {each.weights}" for each in reversed(formats)
+                    f"{examples[product].matrix.name} in {product.weights}"
+                    for product in reversed(examples)
                 )
                 reason = f"stores {role or kind} in several formats, which no forward here has: "
                 remedy = "Name one for all: --weights, --activations"
-                mixed.append(Refusal(said.file, "", reason + stored_in, remedy))
-            if role and found and found != products[kind]:
-                roles.append((role, found))
+                mixed.append(Refusal(stored_as.file, "", reason + stored_in, remedy))
+            if role and usual and usual != by_kind[kind]:
+                roles.append((role, usual))
     precision = Precision(
-        plain=said.plain, kv=said.kv or said.plain, roles=tuple(roles), apart=tuple(apart) or UNSET,
-        **products,
-    )  # fmt: skip
+        plain=stored_as.plain,
+        kv=stored_as.kv or stored_as.plain,
+        roles=tuple(roles),
+        apart=tuple(layer_formats) or UNSET,
+        **by_kind,
+    )
     return precision, tuple(mixed)
 
 
 def _by_layer(parts: Sequence[Part]) -> dict[Product, tuple[int, ...]]:
-    """Return the layers of each format; none where one has several, or where it is not known."""
-    found: dict[int, set[Product]] = {}
+    """Return the layers of each format; empty if a layer has several, or layers are not known."""
+    products: dict[int, set[Product]] = {}
     for part in parts:
         for layer in part.layers:
-            found.setdefault(layer, set()).add(_product(part))
-    if not all(part.layers for part in parts) or any(len(each) > 1 for each in found.values()):
+            products.setdefault(layer, set()).add(_product(part))
+    if not all(part.layers for part in parts) or any(len(own) > 1 for own in products.values()):
         return {}
     layers: dict[Product, tuple[int, ...]] = {}
-    for layer, (format_,) in sorted(found.items()):
-        layers[format_] = (*layers.get(format_, ()), layer)
+    for layer, (product,) in sorted(products.items()):
+        layers[product] = (*layers.get(product, ()), layer)
     return layers
 
 
 def _belongs(matrix: Matrix, kind: str) -> bool:
-    """Return whether a matrix is of a kind: products about a state are among attention's."""
-    beside = kind == "attention" and matrix.kind == "state"
-    return matrix.kind == kind or (beside and state_role(matrix.name) is not None)
+    """Return whether a matrix is of a kind; products of state mixers count as attention."""
+    if kind == "attention" and matrix.kind == "state":
+        return state_role(matrix.name) is not None
+    return matrix.kind == kind
 
 
 def _is_matrix(matrix: Matrix) -> bool:
@@ -143,17 +159,17 @@ def _product(part: Part) -> Product:
     return Product(part.scheme.weights, part.scheme.activations)
 
 
-def _most(parts: Sequence[Part]) -> Product | None:
-    """Return the formats of most elements, None of no parts."""
-    formats: dict[Product, float] = {}
+def _usual_product(parts: Sequence[Part]) -> Product | None:
+    """Return the formats of most elements, None if there are no parts."""
+    elements: dict[Product, float] = {}
     for part in parts:
-        formats[_product(part)] = formats.get(_product(part), 0.0) + part.elements
-    return max(formats, key=lambda each: formats[each], default=None)
+        elements[_product(part)] = elements.get(_product(part), 0.0) + part.elements
+    return max(elements, key=lambda product: elements[product], default=None)
 
 
 def _by_role(parts: Sequence[Part]) -> dict[str, list[Part]]:
-    """Return the matrices of a kind by their role in attention; those of other kinds are alike."""
-    found: dict[str, list[Part]] = {}
+    """Return the parts of a kind by their role in attention; other kinds have the role ""."""
+    by_role: dict[str, list[Part]] = {}
     latent, compressed = (
         any(part.matrix.name.endswith(f".{key}") for part in parts)
         for key in (LATENT_KEY, GROUPED_OUTPUT)
@@ -165,5 +181,5 @@ def _by_role(parts: Sequence[Part]) -> dict[str, list[Part]]:
         elif part.matrix.kind == "attention":
             role = role_of(part.matrix.name, latent=latent, compressed=compressed)
         if role is not None:
-            found.setdefault(role, []).append(part)
-    return found
+            by_role.setdefault(role, []).append(part)
+    return by_role

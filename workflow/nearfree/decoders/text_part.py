@@ -1,4 +1,4 @@
-"""The part of a model that decodes text: its keys, named and completed as Hugging Face does."""
+"""The text part of a model: its keys, with the names and defaults of Hugging Face's classes."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,18 +10,18 @@ _PARTS = ("text_config", "llm_config", "thinker_config", "language_config")
 _OUTER = (
     "tie_word_embeddings", "dtype", "torch_dtype", "quantization_config", "compression_config",
 )  # fmt: skip
-"""Keys of the whole model, where it says them, that hold for its parts."""
+"""Keys of a composite model that apply to its parts."""
 
 
-class Whole(NamedTuple):
-    """A model of several parts: the model type of its text, where that says none, and its names.
+class CompositeModel(NamedTuple):
+    """A composite model: it has a text part, and others for images or sound.
 
-    `differ` says that where the file is silent, its class takes the embedding for the LM head and
-    that of its text does not. In the checkpoint the text stands under `root`, its LM head is
-    `head`; in the file it stands under the keys `at`, each within the one before. With
-    `sees_images` all positions of an image attend to each other. Where published files of the whole
-    are `silent` on sizes of its text, the class of that has them. With `text_ties` a text that
-    takes the embedding for the LM head does so whatever the whole says.
+    `text` is the default model type of the text part. In the checkpoint that part is under `root`
+    and its LM head is `head`; in the file it is under the nested keys `at`. With `differ`, the
+    composite's class ties the LM head to the embedding by default, but the text's does not. With
+    `sees_images` all positions of an image attend to each other. With `silent`, published files
+    leave out sizes of the text part, for which the text's class has defaults. With `text_ties` a
+    text part that ties its LM head does so whatever the composite says.
     """
 
     text: str
@@ -34,7 +34,7 @@ class Whole(NamedTuple):
     text_ties: bool = False
 
 
-_SILENT = {
+_TEXT_DEFAULTS = {
     "gemma": {"head_dim": 256},
     "gemma2": {"head_dim": 256},
     "llama": {
@@ -46,26 +46,26 @@ _SILENT = {
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
     },
 }  # fmt: skip
-"""What the class of a text takes where the file of a model of several parts is silent.
+"""Defaults of a text part's class where the file of a composite model leaves them out.
 Source: GemmaConfig, Gemma2Config, LlamaConfig and MistralConfig of transformers 5.23."""
-_APART = ("language_model.model", "language_model.lm_head")
+_SEPARATE = ("language_model.model", "language_model.lm_head")
 _INNER = ("model.language_model", "lm_head")
 _PLAIN = ("model", "lm_head")
 _THINKER = ("thinker.model", "thinker.lm_head")
-_TALKS = ("thinker_config", "text_config")
+_THINKER_KEYS = ("thinker_config", "text_config")
 _NEMOTRON = ("language_model.backbone", "language_model.lm_head")
 
-WHOLES = {
-    **dict.fromkeys(("aya_vision", "cohere2_vision"), Whole("cohere2", *_INNER)),
-    "dots_ocr": Whole("qwen2", *_PLAIN),
-    "ernie4_5_vl_moe": Whole("ernie4_5_vl_moe_text", *_PLAIN),
-    "exaone4_5": Whole("exaone4", *_INNER),
-    "gemma3": Whole("gemma3_text", *_APART, sees_images=True),
-    "gemma4": Whole("gemma4_text", *_INNER),
-    "gemma4_unified": Whole("gemma4_unified_text", *_INNER),
-    "glm46v": Whole("glm4v_text", *_INNER),
+COMPOSITES = {
+    **dict.fromkeys(("aya_vision", "cohere2_vision"), CompositeModel("cohere2", *_INNER)),
+    "dots_ocr": CompositeModel("qwen2", *_PLAIN),
+    "ernie4_5_vl_moe": CompositeModel("ernie4_5_vl_moe_text", *_PLAIN),
+    "exaone4_5": CompositeModel("exaone4", *_INNER),
+    "gemma3": CompositeModel("gemma3_text", *_SEPARATE, sees_images=True),
+    "gemma4": CompositeModel("gemma4_text", *_INNER),
+    "gemma4_unified": CompositeModel("gemma4_unified_text", *_INNER),
+    "glm46v": CompositeModel("glm4v_text", *_INNER),
     **{
-        kind: Whole(text, *_INNER)
+        kind: CompositeModel(text, *_INNER)
         for kind, text in (
             ("deepseek_v41", "deepseek_v41_text"),
             ("dots3_note", "dots3_note_text"),
@@ -77,55 +77,58 @@ WHOLES = {
             ("qwen4_exp", "qwen4_exp_text"),
         )
     },
-    "glm4v": Whole("glm4v_text", *_INNER),
-    "glm_ocr": Whole("glm_ocr_text", *_INNER),
-    "hunyuan_vl": Whole("hunyuan_vl_text", *_INNER),
-    "glm4v_moe": Whole("glm4v_moe_text", *_INNER),
+    "glm4v": CompositeModel("glm4v_text", *_INNER),
+    "glm_ocr": CompositeModel("glm_ocr_text", *_INNER),
+    "hunyuan_vl": CompositeModel("hunyuan_vl_text", *_INNER),
+    "glm4v_moe": CompositeModel("glm4v_moe_text", *_INNER),
     **dict.fromkeys(
-        ("idefics3", "smolvlm"), Whole("llama", "model.text_model", "lm_head", silent=True)
+        ("idefics3", "smolvlm"), CompositeModel("llama", "model.text_model", "lm_head", silent=True)
     ),
-    "internvl": Whole("qwen2", *_INNER, differ=True),
-    "internvl_chat": Whole("", *_APART, at=("llm_config",)),
-    "kimi_k25": Whole("deepseek_v3", *_APART, differ=True),
-    "kimi_k3": Whole("kimi_linear", *_APART),
-    "kimi_vl": Whole("deepseek_v3", *_APART),
-    "lighton_ocr": Whole("qwen3", *_INNER, differ=True),
-    "llama4": Whole("llama4_text", *_APART),
-    **dict.fromkeys(("llava", "llava_next"), Whole("llama", *_APART, silent=True, text_ties=True)),
-    "llava_onevision": Whole("qwen2", *_APART, text_ties=True),
-    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), Whole("qwen3_5_text", *_INNER)),
-    "minimax_m3": Whole("minimax_m3_vl_text", *_APART),
-    "minimax_m3_vl": Whole("minimax_m3_vl_text", *_APART),
-    "mistral3": Whole("mistral", *_APART, differ=True),
-    "muse_glimmer": Whole("muse_glimmer_text", *_INNER),
-    "muse_spark": Whole("muse_spark_text", *_INNER),
+    "internvl": CompositeModel("qwen2", *_INNER, differ=True),
+    "internvl_chat": CompositeModel("", *_SEPARATE, at=("llm_config",)),
+    "kimi_k25": CompositeModel("deepseek_v3", *_SEPARATE, differ=True),
+    "kimi_k3": CompositeModel("kimi_linear", *_SEPARATE),
+    "kimi_vl": CompositeModel("deepseek_v3", *_SEPARATE),
+    "lighton_ocr": CompositeModel("qwen3", *_INNER, differ=True),
+    "llama4": CompositeModel("llama4_text", *_SEPARATE),
+    **dict.fromkeys(
+        ("llava", "llava_next"), CompositeModel("llama", *_SEPARATE, silent=True, text_ties=True)
+    ),
+    "llava_onevision": CompositeModel("qwen2", *_SEPARATE, text_ties=True),
+    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), CompositeModel("qwen3_5_text", *_INNER)),
+    "minimax_m3": CompositeModel("minimax_m3_vl_text", *_SEPARATE),
+    "minimax_m3_vl": CompositeModel("minimax_m3_vl_text", *_SEPARATE),
+    "mistral3": CompositeModel("mistral", *_SEPARATE, differ=True),
+    "muse_glimmer": CompositeModel("muse_glimmer_text", *_INNER),
+    "muse_spark": CompositeModel("muse_spark_text", *_INNER),
     **dict.fromkeys(
         ("NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3"),
-        Whole("nemotron_h", *_NEMOTRON, at=("llm_config",)),
+        CompositeModel("nemotron_h", *_NEMOTRON, at=("llm_config",)),
     ),
-    "nemotron_h_omni": Whole("nemotron_h", *_NEMOTRON),
-    "paddleocr_vl": Whole("ernie4_5", *_PLAIN),
-    "paligemma": Whole("gemma", *_INNER, sees_images=True, silent=True),
-    "qwen2_5_omni": Whole("qwen2_5_omni_text", *_THINKER, at=_TALKS),
-    "qwen2_5_vl": Whole("qwen2_5_vl_text", *_PLAIN),
-    "qwen2_vl": Whole("qwen2_vl_text", *_PLAIN),
-    "qwen3_omni_moe": Whole("qwen3_omni_moe_text", *_THINKER, at=_TALKS),
-    "qwen3_5": Whole("qwen3_5_text", *_INNER),
-    "qwen3_5_moe": Whole("qwen3_5_moe_text", *_INNER),
-    "qwen3_vl": Whole("qwen3_vl_text", *_INNER),
-    "qwen3_vl_moe": Whole("qwen3_vl_moe_text", *_INNER),
-    "step3p7": Whole("step3p5", *_PLAIN),
-    "voxtral": Whole("llama", *_APART),
+    "nemotron_h_omni": CompositeModel("nemotron_h", *_NEMOTRON),
+    "paddleocr_vl": CompositeModel("ernie4_5", *_PLAIN),
+    "paligemma": CompositeModel("gemma", *_INNER, sees_images=True, silent=True),
+    "qwen2_5_omni": CompositeModel("qwen2_5_omni_text", *_THINKER, at=_THINKER_KEYS),
+    "qwen2_5_vl": CompositeModel("qwen2_5_vl_text", *_PLAIN),
+    "qwen2_vl": CompositeModel("qwen2_vl_text", *_PLAIN),
+    "qwen3_omni_moe": CompositeModel("qwen3_omni_moe_text", *_THINKER, at=_THINKER_KEYS),
+    "qwen3_5": CompositeModel("qwen3_5_text", *_INNER),
+    "qwen3_5_moe": CompositeModel("qwen3_5_moe_text", *_INNER),
+    "qwen3_vl": CompositeModel("qwen3_vl_text", *_INNER),
+    "qwen3_vl_moe": CompositeModel("qwen3_vl_moe_text", *_INNER),
+    "step3p7": CompositeModel("step3p5", *_PLAIN),
+    "voxtral": CompositeModel("llama", *_SEPARATE),
 }
-"""By model type; of some the text is refused by its name. Source: configurations of transformers
-5.23; minimax_m3 is AIConfigurator's name of the text part of minimax_m3_vl, and kimi_k3 is read as
-in vllm 0.33.0. Not in transformers: kimi_vl (vllm 0.33.0, vllm/transformers_utils/configs/
+"""By model type; some text parts are known only to be refused by name. Source: configurations of
+transformers 5.23; minimax_m3 is AIConfigurator's name of the text part of minimax_m3_vl, and
+kimi_k3 is read as in vllm 0.33.0. Not in transformers: kimi_vl (vllm 0.33.0,
+vllm/transformers_utils/configs/
 kimi_vl.py), dots_ocr and internvl_chat (sglang 0.5.23, sglang/srt/configs/dots_ocr.py and
 internvl.py:278-340), deepseek_v41 (deepseek_v41.py there), NVIDIA's two names of nemotron_h_omni
 (nano_nemotron_vl.py there). A text that ties its head: LlavaConfig of transformers 5.23;
 LlavaForConditionalGeneration of vllm 0.33.0 takes its text's."""
 
-_CALLED = {
+_EQUIVALENT_TYPES = {
     "AXK1": "axk1",
     "exaone4_5_text": "exaone4",
     "gemma4_unified_text": "gemma4_text",
@@ -135,7 +138,7 @@ _CALLED = {
     "qwen2_5_omni_text": "qwen2",
     "qwen3_omni_moe_text": "qwen3_moe",
 }
-"""Model types that compute as another model type does, and which: most are those of text parts.
+"""Model types that compute like another model type, which is the value; most are of text parts.
 Source: configurations and modeling files of transformers 5.23; mimo_v2.py:1125 (MiMo-V2.5),
 paddleocr_vl.py, qwen2_5_omni_thinker.py and qwen3_omni_moe_thinker.py of vllm 0.33.0, in
 vllm/model_executor/models, run the classes of these."""
@@ -161,13 +164,14 @@ _NAMES = {
     "lfm2": {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
     "lfm2_moe": {"tie_embedding": "tie_word_embeddings"},
 }  # fmt: skip
-"""What a model type calls the keys of all others. Source: attribute_map of its configuration."""
+"""By model type, its own names of keys, with the usual names. Source: attribute_map of its
+configuration."""
 _UNIFORM = {
     "hunyuan_v1_moe": (
         "num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_shared_expert",
     ),
 }  # fmt: skip
-"""Keys that may be a list with one number for each layer, read where all are the same."""
+"""Keys that may be a list with one number per layer, which is read if all numbers are equal."""
 _TIED = {"tie_word_embeddings": True}
 _QKV_BIAS = {"qkv_bias": True}
 _BIAS = {"attention_bias": True}
@@ -227,124 +231,126 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "step3p5": {"head_dim": 128, "first_k_dense_replace": 3},
     "hunyuan_v1_moe": {"num_shared_expert": 1},
 }  # fmt: skip
-"""What the class of a model type takes where its file is silent and published ones are.
+"""Defaults of a model type's class for keys that published files leave out.
 Source: configurations of transformers 5.23."""
-_EACH_ITS_KEY = (
+_ONE_KEY_PER_HEAD = (
     "llama", "granite", "granitemoe", "granitemoehybrid", "cohere", "cohere2", "olmo2", "olmo3",
     "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe", "granite_swa",
     "granitemoe_swa", "granitemoeshared", "cohere2_moe", "hyperclovax",
     "hunyuan_vl_text",
 )  # fmt: skip
-"""Model types in which each head has a key of its own where the file says no number of them.
+"""Model types with as many key heads as query heads if the file does not give their number.
 Source: as above."""
-_SAVED_AGAIN = {
+_RESAVED_KEYS = {
     "deepseek_v4": ("compress_rates", "compress_ratios"),
     "minimax_m3_vl_text": ("index_topk_blocks", "sparse_attention_config"),
     "step3p5": ("per_layer_config", "moe_num_experts"),
 }
-"""By model type, a key of files that transformers 5.23 has saved again, and one of the published
-file that these no longer have."""
+"""By model type, a key that only files resaved by transformers 5.23 have, and a key of the
+published file that they lack."""
 
 
 class TextPart(NamedTuple):
-    """The keys of the part that decodes text, and what is taken of what the file leaves out.
+    """The keys of a model's text part; `notes` describe values that the file leaves out.
 
-    `outer` are the keys of the object that holds them, or of the whole file where they are its own;
-    `whole` is the model of several parts, if it is one.
+    `outer` are the keys of the object that holds the text part, or of the file itself. `whole` is
+    the composite model, None if the model has no other parts.
     """
 
     keys: Keys
     outer: Keys
-    whole: Whole | None
+    whole: CompositeModel | None
     notes: tuple[str, ...] = ()
 
 
 def text_part(file: Path) -> TextPart:
-    """Return the keys of a config.json, or of a GGUF file, that say how text is decoded.
+    """Return the keys of the text part of a config.json, or of a GGUF file.
 
-    Keys that its model type calls otherwise have the name that most files use. Of the keys of a
-    model of several parts those of its dtype, of tied embeddings and of quantisation hold for the
-    text.
+    Keys have their usual names even if the model type has its own. The keys of a composite model
+    for dtype, tied embeddings and quantisation apply to the text part.
 
     Raises
     ------
     ConfigError
-        `read_values` refuses the file, it names no model type, or its parts are not understood.
+        `read_values` refuses the file, it has no model type, or its parts are not understood.
     """
     values = read_values(file)
     outer = Keys(file, values)
     kind = outer.text("model_type")
-    parts = [part for part in _PARTS if outer.has(part)]
-    whole, within = WHOLES.get(kind), ""
-    if whole is None and parts:
+    present_parts = [text_type for text_type in _PARTS if outer.has(text_type)]
+    whole, within = COMPOSITES.get(kind), ""
+    if whole is None and present_parts:
         raise outer.wrong(
-            parts[0],
+            present_parts[0],
             f"is a part of {kind!r:.40}, a model of several parts that is not read",
             "Save the part that decodes text as a file of its own, and give that",
         )
     notes: list[str] = []
-    if whole and parts:
-        if parts != [whole.at[0]]:
-            raise outer.wrong(parts[-1], "is not where this model type has its text")
+    if whole and present_parts:
+        if present_parts != [whole.at[0]]:
+            raise outer.wrong(present_parts[-1], "is not where this model type has its text")
         outer, values = _within(outer, whole)
         within = "".join(f"{key}." for key in whole.at)
     elif whole:
         values = {**values, "model_type": whole.text}
     if whole and whole.differ and values.get("tie_word_embeddings") is None:
         notes.append(
-            "tie_word_embeddings is not said: an LM head is counted, as published checkpoints and "
-            f"engines have it, though the class of {kind} takes the embedding"
+            "tie_word_embeddings is missing: an LM head is counted, as published checkpoints and "
+            f"engines have it, though the class of {kind} ties it to the embedding"
         )
     text = Keys(file, values, within)
     if text.has("quantization_config") and not (text.has("dtype") or text.has("torch_dtype")):
         values["dtype"] = "bfloat16"
-        notes.append("dtype is not said: bfloat16, as engines take beside quantised weights")
+        notes.append("dtype is missing: bfloat16, as engines assume beside quantised weights")
     section = values.get("quantization_config")
     if isinstance(section, dict) and section.get("kv_cache_scheme") == "static":
         notes.append(
-            "kv_cache_scheme is static: engines cache in the element type all the same unless they "
-            "are asked, as --kv-dtype float8 asks"
+            "kv_cache_scheme is static: engines cache in the element type all the same, unless an "
+            "option such as --kv-dtype float8 says otherwise"
         )
-    part = text.text("model_type")
-    new, old = _SAVED_AGAIN.get(part, ("", ""))
-    if new and text.has(new) and not text.has(old):
+    text_type = text.text("model_type")
+    resaved_key, published_key = _RESAVED_KEYS.get(text_type, ("", ""))
+    if resaved_key and text.has(resaved_key) and not text.has(published_key):
         raise text.wrong(
-            new,
-            f"stands in the place of {old}: transformers has saved the file again",
+            resaved_key,
+            f"replaces {published_key}: transformers has saved the file again",
             "Give the config.json that was published with the model",
         )
-    keys = _named(file, values, part, within)
-    if part in _CALLED:
-        keys = keys.replaced("model_type", _CALLED[part])
+    keys = _with_usual_names(file, values, text_type, within)
+    if text_type in _EQUIVALENT_TYPES:
+        keys = keys.replaced("model_type", _EQUIVALENT_TYPES[text_type])
     return TextPart(keys, outer, whole, tuple(notes))
 
 
-def _within(outer: Keys, whole: Whole) -> tuple[Keys, dict[str, Any]]:
-    """Return the keys of the object that holds the text's, and these, with what all say of them."""
+def _within(outer: Keys, whole: CompositeModel) -> tuple[Keys, dict[str, Any]]:
+    """Return the object that holds the text part, and the values of the text part.
+
+    The values include defaults and those that outer objects give for it.
+    """
     if not outer.empty("use_llm_lora"):
         raise outer.wrong("use_llm_lora", "adds adapters to its text, which are not read")
-    said = dict[str, Any]()
-    for key in whole.at[:-1]:
-        said = {each: outer.values[each] for each in _OUTER if outer.has(each)} | said
-        outer = outer.inner(key)
-    said = {each: outer.values[each] for each in _OUTER if outer.has(each)} | said
-    own = outer.inner(whole.at[-1]).values
-    text = {"model_type": whole.text or None, **own, **said}
+    inherited = dict[str, Any]()
+    for key in whole.at:
+        inherited = {name: outer.values[name] for name in _OUTER if outer.has(name)} | inherited
+        holder, outer = outer, outer.inner(key)
+    own = outer.values
+    text = {"model_type": whole.text or None, **own, **inherited}
     if whole.text_ties and own.get("tie_word_embeddings") is True:
         text["tie_word_embeddings"] = True
     kind = text["model_type"]
-    sizes = _SILENT.get(kind, {}) if whole.silent and isinstance(kind, str) else {}
-    return outer, {**sizes, **text}
+    sizes = _TEXT_DEFAULTS.get(kind, {}) if whole.silent and isinstance(kind, str) else {}
+    return holder, {**sizes, **text}
 
 
 def _layers(values: dict[str, Any]) -> dict[str, int]:
-    """Return the count of layers that Nemotron-H's list of their kinds stands for."""
+    """Return the number of layers, as a key, that Nemotron-H's list of their kinds has."""
     names = ("hybrid_override_pattern", "layers_block_type", "layer_types")
-    found = next((values[name] for name in names if values.get(name)), None)
-    return {"num_hidden_layers": len(found)} if isinstance(found, str | list) else {}
+    kinds = next((values[name] for name in names if values.get(name)), None)
+    return {"num_hidden_layers": len(kinds)} if isinstance(kinds, str | list) else {}
 
 
-def _named(file: Path, values: dict[str, Any], kind: str, within: str = "") -> Keys:
+def _with_usual_names(file: Path, values: dict[str, Any], kind: str, within: str = "") -> Keys:
+    """Return the keys of a model type under their usual names, with the defaults of its class."""
     names = {
         old: new
         for old, new in _NAMES.get(kind, {}).items()
@@ -354,10 +360,10 @@ def _named(file: Path, values: dict[str, Any], kind: str, within: str = "") -> K
     renamed = {names.get(key, key): value for key, value in values.items() if key not in own}
     for key in _UNIFORM.get(kind, ()):
         value = renamed.get(key)
-        if isinstance(value, list) and value and all(each == value[0] for each in value):
+        if isinstance(value, list) and value and all(number == value[0] for number in value):
             renamed[key] = value[0]
     heads = renamed.get("num_attention_heads")
-    if kind in _EACH_ITS_KEY and heads and renamed.get("num_key_value_heads") is None:
+    if kind in _ONE_KEY_PER_HEAD and heads and renamed.get("num_key_value_heads") is None:
         renamed["num_key_value_heads"] = heads
     if kind == "nemotron_h":
         given, renamed = Keys(file, values, within), _layers(values) | renamed

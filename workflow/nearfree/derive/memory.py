@@ -135,7 +135,7 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
         return sum(layer.layers * self._state_bytes(layer, engine, tp) for layer in self.cache)
 
     def _state_bytes(self, layer: CacheLayer, engine: Engine, tp: int) -> float:
-        matrices, dtype = layer.matrices or 0, layer.matrix_dtype or engine.states
+        matrices, dtype = layer.matrices or 0, layer.matrix_dtype or engine.state_dtype
         matrix_element = ELEMENT_BYTES[dtype] if dtype else self.plain_element
         size = (layer.state_elements - matrices) * self.plain_element + matrices * matrix_element
         return size if layer.whole is True else size / tp
@@ -224,7 +224,7 @@ def static_load(
         tp=parallel.tp,
         engine=needs.engine + buffers,
         states=needs.state_bytes(engine, parallel.tp),
-        windowed=engine.keeps_windows(kind),
+        windowed=engine.bounds_cache(kind),
     )
 
 

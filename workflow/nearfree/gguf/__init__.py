@@ -1,1 +1,1 @@
-"""GGUF files: what their headers say of tensors and metadata, trusting nothing."""
+"""GGUF files: their headers' metadata and tensors, read without trust."""

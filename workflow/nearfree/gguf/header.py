@@ -1,4 +1,4 @@
-"""What the header of a GGUF file says: its metadata and its tensors, without their data."""
+"""The header of a GGUF file: its metadata and its tensors, without their data."""
 
 from math import prod
 
@@ -11,12 +11,12 @@ Scalar = int | float | bool | str
 
 
 class Long(Struct, frozen=True):
-    """An array or text that was left in the file: the type of its elements, and their number.
+    """A long array or string that was not read: the type of its elements, and their number.
 
-    Of a text these are its bytes, and `of` is `text`.
+    For a string the elements are bytes, and `element_type` is `text`.
     """
 
-    of: str
+    element_type: str
     length: int
 
 
@@ -26,9 +26,8 @@ Value = Scalar | tuple[Scalar, ...] | Long
 class Tensor(Struct, frozen=True, kw_only=True):
     """A tensor of a file.
 
-    `dims` are its sizes as files have them, the innermost first: a matrix of a product has its
-    inputs first and its outputs second. `offset` is that of its data in the file, in bytes, and
-    `size_bytes` what they take there.
+    `dims` are its sizes in the file's order, the innermost first: the matrix of a product has its
+    inputs first and its outputs second. `offset` and `size_bytes` locate its data in the file.
     """
 
     name: str
@@ -39,15 +38,15 @@ class Tensor(Struct, frozen=True, kw_only=True):
 
     @property
     def elements(self) -> int:
-        """How many elements."""
+        """Number of elements."""
         return prod(self.dims)
 
 
 class GgufHeader(Struct, frozen=True, kw_only=True):
-    """All of a file but the data of its tensors.
+    """The content of a file without the data of its tensors.
 
-    `alignment`, `data_offset` and `file_bytes` are in bytes: every tensor begins at a multiple of
-    the first after the second.
+    `alignment`, `data_offset` and `file_bytes` are in bytes. Each tensor begins at a multiple of
+    `alignment` after `data_offset`.
     """
 
     file: str
@@ -60,29 +59,29 @@ class GgufHeader(Struct, frozen=True, kw_only=True):
 
     @property
     def architecture(self) -> str:
-        """The architecture that it names, empty if it names none."""
-        found = self.metadata.get("general.architecture", "")
-        return found if isinstance(found, str) else ""
+        """The architecture in the metadata, empty if there is none."""
+        name = self.metadata.get("general.architecture", "")
+        return name if isinstance(name, str) else ""
 
     @property
     def file_type(self) -> str:
-        """What most weights are in, such as Q4_K_M; empty if it does not say."""
-        found = self.metadata.get("general.file_type")
-        return FILE_TYPES.get(found, "") if isinstance(found, int) else ""
+        """The file type, after the type of most weights, such as Q4_K_M; empty if not given."""
+        number = self.metadata.get("general.file_type")
+        return FILE_TYPES.get(number, "") if isinstance(number, int) else ""
 
     @property
     def by_name(self) -> dict[str, Tensor]:
         """The tensors by name."""
-        return {each.name: each for each in self.tensors}
+        return {tensor.name: tensor for tensor in self.tensors}
 
 
 def stored_bytes(header: GgufHeader) -> int:
-    """Return the bytes of all tensors, without what fills the space between them."""
-    return sum(each.size_bytes for each in header.tensors)
+    """Return the bytes of all tensors, without the padding between them."""
+    return sum(tensor.size_bytes for tensor in header.tensors)
 
 
 def refuse_part(header: GgufHeader) -> None:
-    """Raise RefusedError for one part of several: its tensors are not all of its model."""
+    """Raise RefusedError for one part of a split file, which has only some tensors of its model."""
     count = header.metadata.get("split.count")
     if isinstance(count, int) and count > 1:
         reason = f"{count} says that the file is one of several"
@@ -92,7 +91,7 @@ def refuse_part(header: GgufHeader) -> None:
 
 def bytes_by_type(header: GgufHeader) -> dict[str, int]:
     """Return the bytes of all tensors by the name of their type, the largest first."""
-    found: dict[str, int] = {}
-    for each in header.tensors:
-        found[each.type.name] = found.get(each.type.name, 0) + each.size_bytes
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    sizes: dict[str, int] = {}
+    for tensor in header.tensors:
+        sizes[tensor.type.name] = sizes.get(tensor.type.name, 0) + tensor.size_bytes
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))

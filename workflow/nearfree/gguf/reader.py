@@ -1,7 +1,7 @@
-"""Reads the headers of GGUF files, trusting nothing that they say.
+"""Reads the headers of GGUF files without trusting their content.
 
 Source: llama.cpp v0.5.0, ggml/include/gguf.h lines 1-36 (layout), ggml/src/gguf.cpp lines 436-800
-(what it refuses), whose limits on names and dimensions are these.
+(refusals, and the limits on names and dimensions).
 """
 
 import hashlib
@@ -25,43 +25,43 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 _ALIGNMENT_KEY = "general.alignment"
 _ALIGNMENT = 32
-_LEAST_ENTRY, _LEAST_TENSOR = 13, 24
-"""Bytes of a key with its value at least, and of what is said of a tensor."""
-_MOST_ENTRIES, _MOST_TENSORS = 1 << 16, 1 << 17
-_MOST_DIMS, _LONGEST_NAME = 4, 63
-_MOST_ELEMENTS = (1 << 63) - 1
+_MIN_ENTRY_BYTES, _MIN_TENSOR_BYTES = 13, 24
+"""The smallest sizes, in bytes, of a key with its value, and of a tensor's entry."""
+_MAX_ENTRIES, _MAX_TENSORS = 1 << 16, 1 << 17
+_MAX_DIMS, _LONGEST_NAME = 4, 63
+_MAX_ELEMENTS = (1 << 63) - 1
 _CHUNK, _BUFFER = 1 << 20, 1 << 17
 
 
 def read_header(path: Path, *, whole: Collection[str] = ()) -> GgufHeader:
-    """Return what a GGUF file says of itself; the data of its tensors are not read.
+    """Return the header of a GGUF file; the data of its tensors are not read.
 
     Parameters
     ----------
     path
         The file, of version 2 or 3 with little-endian numbers.
     whole
-        Keys of metadata whose value is kept whatever its length, such as `tokenizer.ggml.tokens`.
-        Others with more than 1024 elements or 65,536 bytes are a `Long`, and so is all that comes
-        after 16 MiB of them.
+        Keys of metadata whose value is read whatever its length, such as `tokenizer.ggml.tokens`.
+        Other values with more than 1024 elements or 65,536 bytes become a `Long`, and so do all
+        values after 16 MiB of them.
 
     Raises
     ------
     ConfigError
-        There is no such file; it is none of GGUF's, or of another version or byte order; it ends
-        before what it promises; or it says what cannot be: a length, type, name or dimension that
-        the format does not have, a name twice, or data that overlap or lie outside of the file.
+        The file is absent, is no GGUF file, or has another version or byte order; it is truncated;
+        or its content is invalid: a length, type, name or dimension that the format does not have,
+        a name that occurs twice, or data that overlap or are outside of the file.
     """
-    with _opened(path) as (file, size):
-        stream = Stream(file, str(path), size)
+    with _opened(path) as (file, file_bytes):
+        stream = Stream(file, str(path), file_bytes)
         version = _version(stream)
-        tensor_count = _count(stream, "tensors", _LEAST_TENSOR, _MOST_TENSORS)
-        entry_count = _count(stream, "metadata", _LEAST_ENTRY, _MOST_ENTRIES)
+        tensor_count = _count(stream, "tensors", _MIN_TENSOR_BYTES, _MAX_TENSORS)
+        entry_count = _count(stream, "metadata", _MIN_ENTRY_BYTES, _MAX_ENTRIES)
         metadata, alignment = _metadata(stream, entry_count, frozenset(whole))
-        read = _tensors(stream, tensor_count)
-        data_offset = -(-stream.position // alignment) * alignment if read else stream.position
-        tensors = tuple(_placed(stream, each, data_offset, alignment) for each in read)
-        _check_apart(stream, tensors)
+        entries = _tensors(stream, tensor_count)
+        data_offset = -(-stream.position // alignment) * alignment if entries else stream.position
+        tensors = tuple(_placed(stream, entry, data_offset, alignment) for entry in entries)
+        _check_no_overlap(stream, tensors)
     return GgufHeader(
         file=str(path),
         version=version,
@@ -69,17 +69,17 @@ def read_header(path: Path, *, whole: Collection[str] = ()) -> GgufHeader:
         tensors=tensors,
         alignment=alignment,
         data_offset=data_offset,
-        file_bytes=size,
+        file_bytes=file_bytes,
     )
 
 
 def weights_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, 64 hex digits, by which its weights are named.
+    """Return the SHA-256 of a file's bytes, 64 hex digits, which identifies its weights.
 
     Raises
     ------
     ConfigError
-        It cannot be read.
+        The file cannot be read.
     """
     digest = hashlib.sha256()
     with _opened(path) as (file, _):
@@ -89,7 +89,7 @@ def weights_sha256(path: Path) -> str:
 
 
 def is_gguf(path: Path) -> bool:
-    """Return whether a path is that of a file whose name or first bytes are those of GGUF."""
+    """Return whether a path is that of a file with the suffix or the first bytes of GGUF."""
     try:
         if not path.is_file():
             return False
@@ -103,11 +103,11 @@ def is_gguf(path: Path) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a plain file; whatever its system says of it becomes a ConfigError."""
+    """Open a regular file; errors of the system become a ConfigError."""
     remedy = "Give the path of a .gguf file"
     try:
         state = path.stat()
-        if not S_ISREG(state.st_mode):  # opening a pipe would wait for its other end
+        if not S_ISREG(state.st_mode):  # opening a pipe would block
             raise ConfigError(printable(f"{path} is no file"), remedy=remedy)
         with path.open("rb", buffering=_BUFFER) as file:
             yield file, state.st_size
@@ -119,7 +119,7 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 def _version(stream: Stream) -> int:
     if stream.take(len(MAGIC), "its first bytes") != MAGIC:
         raise stream.wrong("is no GGUF file: it does not begin with GGUF", "Give a .gguf file")
-    version = stream.whole(4, "its version")
+    version = stream.integer(4, "its version")
     if version in VERSIONS:
         return version
     if version and version.to_bytes(4, "little")[:2] == b"\0\0":
@@ -132,51 +132,51 @@ def _version(stream: Stream) -> int:
     )
 
 
-def _count(stream: Stream, what: str, least: int, most: int) -> int:
-    """Return how many of something are said, which must have room in the file."""
-    count = stream.whole(8, f"the number of {what}")
-    if count > most:
-        raise stream.wrong(f"says that it has {count} {what}, and {most} are the most")
-    stream.need(count * least, f"{count} {what}")
+def _count(stream: Stream, entries: str, entry_bytes: int, limit: int) -> int:
+    """Return a number of entries, for which the file must be large enough."""
+    count = stream.integer(8, f"the number of {entries}")
+    if count > limit:
+        raise stream.wrong(f"says that it has {count} {entries}, and the limit is {limit}")
+    stream.need(count * entry_bytes, f"{count} {entries}")
     return count
 
 
 def _metadata(stream: Stream, count: int, whole: frozenset[str]) -> tuple[dict[str, Value], int]:
-    """Return the metadata, and the alignment that they say."""
-    found, values, alignment = dict[str, Value](), Values(stream, whole), _ALIGNMENT
+    """Return the metadata, and the alignment that they give."""
+    metadata, values, alignment = dict[str, Value](), Values(stream, whole), _ALIGNMENT
     for _ in range(count):
         key = stream.text(LONGEST_KEY, "a key")
-        if not key or key in found:
+        if not key or key in metadata:
             raise stream.wrong(f"has the key {key!r:.80} twice" if key else "has an empty key")
         kind, value = values.read(key)
         if key == _ALIGNMENT_KEY:
             if kind != UINT32 or not isinstance(value, int) or value.bit_count() != 1:
                 raise stream.wrong(f"has an alignment that is no power of 2: {value!r:.60}")
             alignment = value
-        found[key] = value
-    return found, alignment
+        metadata[key] = value
+    return metadata, alignment
 
 
 def _tensors(stream: Stream, count: int) -> list[Tensor]:
-    """Return the tensors with offsets as they stand, from where the data begin."""
-    found = dict[str, Tensor]()
+    """Return the tensors, with offsets as in the file: relative to the start of the data."""
+    tensors = dict[str, Tensor]()
     for _ in range(count):
         name = stream.text(_LONGEST_NAME, "the name of a tensor")
-        if name in found:
+        if name in tensors:
             raise stream.wrong(f"has two tensors named {name!r}")
-        found[name] = _tensor(stream, name)
-    return list(found.values())
+        tensors[name] = _tensor(stream, name)
+    return list(tensors.values())
 
 
 def _tensor(stream: Stream, name: str) -> Tensor:
-    what = f"what it says of tensor {name!r}"
-    rank = stream.whole(4, what)
-    if rank > _MOST_DIMS:
-        raise stream.wrong(f"has {rank} dimensions for tensor {name!r}: {_MOST_DIMS} are the most")
-    dims = tuple(stream.whole(8, what) for _ in range(rank))
-    if 0 in dims or prod(dims) > _MOST_ELEMENTS:
+    entry = f"the entry of tensor {name!r}"
+    rank = stream.integer(4, entry)
+    if rank > _MAX_DIMS:
+        raise stream.wrong(f"has {rank} dimensions for tensor {name!r}: the limit is {_MAX_DIMS}")
+    dims = tuple(stream.integer(8, entry) for _ in range(rank))
+    if 0 in dims or prod(dims) > _MAX_ELEMENTS:
         raise stream.wrong(f"has a tensor {name!r} of {' x '.join(map(str, dims))} elements")
-    number = stream.whole(4, what)
+    number = stream.integer(4, entry)
     if number not in TYPES:
         raise stream.wrong(
             f"has tensor {name!r} in type {number}, which is not known",
@@ -189,13 +189,13 @@ def _tensor(stream: Stream, name: str) -> Tensor:
             f"has rows of {columns} elements in tensor {name!r}, which blocks of "
             f"{type_.elements} of {type_.name} do not divide"
         )
-    offset = stream.whole(8, what)
+    offset = stream.integer(8, entry)
     size = rows * type_.row_bytes(columns)
     return Tensor(name=name, dims=dims, type=type_, offset=offset, size_bytes=size)
 
 
 def _placed(stream: Stream, tensor: Tensor, start: int, alignment: int) -> Tensor:
-    """Return a tensor with its offset in the file, given where the data begin."""
+    """Return a tensor with its offset in the file, given the start of the data."""
     if tensor.offset % alignment:
         raise stream.wrong(
             f"has tensor {tensor.name!r} at {tensor.offset}, no multiple of {alignment}"
@@ -210,9 +210,11 @@ def _placed(stream: Stream, tensor: Tensor, start: int, alignment: int) -> Tenso
     return structs.replace(tensor, offset=offset)
 
 
-def _check_apart(stream: Stream, tensors: tuple[Tensor, ...]) -> None:
+def _check_no_overlap(stream: Stream, tensors: tuple[Tensor, ...]) -> None:
     """Refuse tensors whose data overlap."""
-    ordered = sorted(tensors, key=lambda each: each.offset)
-    for one, two in pairwise(ordered):
-        if one.offset + one.size_bytes > two.offset:
-            raise stream.wrong(f"has tensors {one.name!r} and {two.name!r} in the same bytes")
+    ordered = sorted(tensors, key=lambda tensor: tensor.offset)
+    for tensor, following in pairwise(ordered):
+        if tensor.offset + tensor.size_bytes > following.offset:
+            raise stream.wrong(
+                f"has tensors {tensor.name!r} and {following.name!r} in the same bytes"
+            )

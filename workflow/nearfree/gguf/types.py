@@ -1,4 +1,4 @@
-"""Types that GGUF files store tensors in: how many elements and bytes a block of each has.
+"""The types in which GGUF files store tensors: elements and bytes of a block of each type.
 
 Source: llama.cpp v0.5.0: numbers of ggml/include/ggml.h lines 389-434, names and blocks of
 ggml/src/ggml.c lines 632-930, bytes of the structs of ggml/src/ggml-common.h lines 180-460, names
@@ -9,10 +9,9 @@ from msgspec import Struct
 
 
 class GgmlType(Struct, frozen=True):
-    """A type by the number that files have for it.
+    """A type, with its number in files.
 
-    A row of a tensor is stored in blocks of `elements` elements, of `size` bytes each, scales
-    included.
+    A row of a tensor is stored in blocks of `elements` elements and `size` bytes, scales included.
     """
 
     number: int
@@ -22,11 +21,11 @@ class GgmlType(Struct, frozen=True):
 
     @property
     def bits(self) -> float:
-        """Bits of an element, with its part of what a block shares."""
+        """Bits per element, with its share of the block's scales."""
         return 8 * self.size / self.elements
 
     def row_bytes(self, columns: int) -> int:
-        """Return the bytes of a row of as many elements, a multiple of a block's."""
+        """Return the bytes of a row of `columns` elements, a multiple of a block's elements."""
         return columns // self.elements * self.size
 
 
@@ -45,12 +44,12 @@ _TYPES = {
     40: ("nvfp4", 64, 36), 41: ("q1_0", 128, 18), 42: ("q2_0", 64, 18),
 }  # fmt: skip
 """Name, elements and bytes of a block, by number."""
-TYPES = {number: GgmlType(number, *of_block) for number, of_block in _TYPES.items()}
-"""By number. Numbers 4, 5, 31 to 33 and 36 to 38 were types that engines read no more."""
-BY_NAME = {each.name: each for each in TYPES.values()}
-"""By the name that ggml prints, in lower case, which is what the command line takes."""
+TYPES = {number: GgmlType(number, *block) for number, block in _TYPES.items()}
+"""By number. Numbers 4, 5, 31 to 33 and 36 to 38 were types that engines no longer read."""
+BY_NAME = {type_.name: type_ for type_ in TYPES.values()}
+"""By the name that ggml prints, in lower case, which the command line accepts."""
 PLAIN = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-"""Types without scales, with the name that the rest of the program has for each."""
+"""Types without scales, with the name of each in the rest of the program."""
 FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
     11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
@@ -59,5 +58,5 @@ FILE_TYPES = {
     30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4_MOE", 39: "NVFP4",
     40: "Q1_0", 41: "Q2_0",
 }  # fmt: skip
-"""What most weights of a file are in, by its `general.file_type`: a name may stand for a mixture
-of types."""
+"""Names of file types, by the `general.file_type` of files. A name stands for the type of most
+weights, and may mean a mixture of types."""

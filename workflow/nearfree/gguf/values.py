@@ -1,4 +1,4 @@
-"""Values of a header's metadata: numbers, texts and arrays of them.
+"""Values of a header's metadata: numbers, strings and arrays of them.
 
 Source: llama.cpp v0.5.0, ggml/include/gguf.h lines 54-70 (numbers of types), ggml/src/gguf.cpp
 lines 585-612: arrays of arrays are refused there, too.
@@ -20,33 +20,34 @@ _BOOL, _TEXT, _ARRAY = 7, 8, 9
 _LAYOUTS = {number: Layout(f"<{letter}") for number, (_, letter) in _LETTERS.items()}
 UINT32 = 4
 LONGEST_KEY = 1024
-"""Bytes of a key at most; the format's specification has 65,535, which no writer comes near."""
+"""Limit on the bytes of a key; the format's specification has 65,535, far above any writer's."""
 LONGEST_TEXT = 1 << 16
-"""Bytes of the longest text that is kept."""
+"""Bytes of the longest string that is kept."""
 SHORT = 1024
-"""Elements of the longest array that is kept without being asked for."""
+"""Elements of the longest array that is kept without being requested."""
 MOST_ELEMENTS = 1 << 22
-"""Texts of the longest array that is walked over: 16 times the largest vocabulary."""
+"""Limit on the strings of an array, 16 times the largest vocabulary."""
 ROOM = 1 << 24
-"""Bytes of all that is kept without being asked for, and of all that is asked for."""
+"""Limit on the bytes of all values that are kept without being requested; that of requested values
+is four times as much."""
 _OBJECT = 32
-"""Bytes that an element takes about, once it is read."""
+"""Approximate bytes of an element in memory."""
 
 
 class Values:
-    """Reads values one after another, and keeps no more of them than `ROOM`.
+    """Reads values one after another, with a limit on the memory of those it keeps.
 
     Parameters
     ----------
     stream
-        At a value's type, whenever `read` is called.
+        The file, which must be at a value's type whenever `read` is called.
     whole
-        Keys whose arrays and texts are kept whatever their length.
+        Requested keys, whose arrays and strings are kept whatever their length.
     """
 
     def __init__(self, stream: Stream, whole: frozenset[str]) -> None:
-        self._stream, self._whole = stream, whole
-        self._room, self._asked_room = ROOM, 4 * ROOM
+        self._stream, self._requested = stream, whole
+        self._room, self._requested_room = ROOM, 4 * ROOM
 
     def read(self, key: str) -> tuple[int, Value]:
         """Return the type and the value of a key.
@@ -54,11 +55,11 @@ class Values:
         Raises
         ------
         ConfigError
-            The type is unknown, an array is one of arrays or longer than the file, a truth is
-            neither 0 nor 1, or a key that was asked for has more than fits.
+            The type is unknown, an array contains arrays or is longer than the file, a boolean is
+            neither 0 nor 1, or a requested key exceeds the limit on memory.
         """
         what = f"the value of {key!r:.80}"
-        kind = self._stream.whole(4, what)
+        kind = self._stream.integer(4, what)
         if kind == _ARRAY:
             return kind, self._array(key, what)
         if kind == _TEXT:
@@ -67,8 +68,8 @@ class Values:
 
     def _scalar(self, kind: int, what: str) -> Scalar:
         layout = self._layout(kind, what)
-        found: Scalar = layout.unpack(self._stream.take(layout.size, what))[0]
-        return self._truth(found, what) if kind == _BOOL else found
+        value: Scalar = layout.unpack(self._stream.take(layout.size, what))[0]
+        return self._boolean(value, what) if kind == _BOOL else value
 
     def _layout(self, kind: int, what: str) -> Layout:
         if kind not in _LAYOUTS:
@@ -76,24 +77,24 @@ class Values:
             raise self._stream.wrong(f"has{why} for {what}, which is not read")
         return _LAYOUTS[kind]
 
-    def _truth(self, found: Scalar, what: str) -> bool:
-        if found not in (0, 1):
-            raise self._stream.wrong(f"has {found} for {what}, a truth, which is 0 or 1")
-        return bool(found)
+    def _boolean(self, value: Scalar, what: str) -> bool:
+        if value not in (0, 1):
+            raise self._stream.wrong(f"has {value} for {what}, a boolean, which is 0 or 1")
+        return bool(value)
 
     def _keeps(self, key: str, size: int, *, short: bool) -> bool:
-        """Return whether a value is kept, and count it."""
-        if key in self._whole:
-            if size > self._asked_room:
-                raise self._stream.wrong(f"has {size} bytes under {key}, too much to read")
-            self._asked_room -= size
+        """Return whether a value of some bytes is kept, and count it against the limit."""
+        if key in self._requested:
+            if size > self._requested_room:
+                raise self._stream.wrong(f"has {size} bytes under {key}, which is too much to read")
+            self._requested_room -= size
             return True
-        kept = short and size <= self._room
-        self._room -= size if kept else 0
-        return kept
+        is_kept = short and size <= self._room
+        self._room -= size if is_kept else 0
+        return is_kept
 
     def _text(self, key: str, what: str) -> Value:
-        length = self._stream.whole(8, what)
+        length = self._stream.integer(8, what)
         self._stream.need(length, what)
         if self._keeps(key, length, short=length <= LONGEST_TEXT):
             return _decoded(self._stream.take(length, what))
@@ -101,7 +102,7 @@ class Values:
         return Long("text", length)
 
     def _array(self, key: str, what: str) -> Value:
-        kind, length = self._stream.whole(4, what), self._stream.whole(8, what)
+        kind, length = self._stream.integer(4, what), self._stream.integer(8, what)
         if kind == _TEXT:
             return self._texts(key, length, what)
         layout = self._layout(kind, what)
@@ -111,31 +112,31 @@ class Values:
             self._stream.skip(size, what)
             return Long(_LETTERS[kind][0], length)
         raw = self._stream.take(size, what)
-        found = tuple(each[0] for each in iter_unpack(layout.format, raw))
-        return tuple(self._truth(each, what) for each in found) if kind == _BOOL else found
+        values = tuple(value for (value,) in iter_unpack(layout.format, raw))
+        return tuple(self._boolean(value, what) for value in values) if kind == _BOOL else values
 
     def _texts(self, key: str, length: int, what: str) -> Value:
         self._stream.need(8 * length, what)
         if length > MOST_ELEMENTS:
-            raise self._stream.wrong(f"has {length} texts in {what}: {MOST_ELEMENTS} are the most")
+            raise self._stream.wrong(f"has {length} texts in {what}: the limit is {MOST_ELEMENTS}")
         if not self._keeps(key, length * _OBJECT, short=length <= SHORT):
-            for each in self._lengths(length, what):
-                self._stream.skip(each, what)
+            for size in self._lengths(length, what):
+                self._stream.skip(size, what)
             return Long("text", length)
-        found, complete = list[str](), True
-        for each in self._lengths(length, what):
-            if complete and self._keeps(key, each, short=each <= LONGEST_TEXT):
-                found.append(_decoded(self._stream.take(each, what)))
+        texts, complete = list[str](), True
+        for size in self._lengths(length, what):
+            if complete and self._keeps(key, size, short=size <= LONGEST_TEXT):
+                texts.append(_decoded(self._stream.take(size, what)))
             else:
-                self._stream.skip(each, what)
+                self._stream.skip(size, what)
                 complete = False
-        return tuple(found) if complete else Long("text", length)
+        return tuple(texts) if complete else Long("text", length)
 
     def _lengths(self, count: int, what: str) -> Iterator[int]:
         for _ in range(count):
-            yield self._stream.whole(8, what)
+            yield self._stream.integer(8, what)
 
 
 def _decoded(raw: bytes) -> str:
-    """Return a text; what is no UTF-8 in it, such as a token that is a byte, is escaped."""
+    """Return a string; bytes that are no UTF-8, such as single-byte tokens, are escaped."""
     return raw.decode(errors="backslashreplace")

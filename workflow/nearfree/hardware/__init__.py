@@ -1,1 +1,1 @@
-"""Platforms: datasheet facts, and what a machine shows of itself."""
+"""Platforms: datasheet facts, and probes of this machine."""

@@ -1,4 +1,4 @@
-"""A machine's fingerprint; it is measured as the platform that the log knows, or not at all."""
+"""A machine's fingerprint, checked against the platform that the log records."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ _UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 def cpu_fingerprint() -> Fingerprint:
-    """Return what makes this CPU the same platform tomorrow: no load, kernel or memory size."""
+    """Return the stable facts that identify this CPU: no load, kernel version or memory size."""
     model, features = _linux() if Path("/proc/cpuinfo").exists() else _darwin()
     return Fingerprint(
         kind="cpu",
@@ -69,7 +69,7 @@ def _caches() -> dict[str, int]:
         kind = (folder / "type").read_text().strip()
         try:
             size = (folder / "size").read_text().strip()
-        except OSError:  # some virtual machines do not tell it
+        except OSError:  # some virtual machines do not report it
             continue
         name = f"l{level}" + {"Data": "d", "Instruction": "i"}.get(kind, "")
         caches[name] = int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
@@ -77,7 +77,7 @@ def _caches() -> dict[str, int]:
 
 
 def cuda_fingerprint() -> Fingerprint:
-    """Return what makes the first visible GPU the same platform tomorrow.
+    """Return the stable facts that identify the first visible GPU.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def machine_fingerprint(kind: str) -> Fingerprint:
     """Return the fingerprint of this machine's CPU or first GPU; HardwareError without one."""
     if kind == "rocm":
         raise HardwareError(
-            "nothing is measured on AMD's GPUs: their platforms are datasheets",
+            "AMD's GPUs are not measured: their platforms are datasheets",
             remedy="Choose a platform of kind cpu or cuda",
         )
     return cpu_fingerprint() if kind == "cpu" else cuda_fingerprint()
@@ -124,41 +124,41 @@ def known_probe(layout: Layout, scope: str) -> HardwareProbed | None:
     return None
 
 
-def check_identity(layout: Layout, scope: str, here: Fingerprint) -> None:
-    """Raise HardwareError if this machine is not the one that a platform's probe describes."""
+def check_identity(layout: Layout, scope: str, fingerprint: Fingerprint) -> None:
+    """Raise HardwareError if this machine differs from the one in the platform's probe."""
     probe = known_probe(layout, scope)
     if probe is None:
         return
-    known = probe.fingerprint
-    if known != here:
-        differing = [f for f in known.__struct_fields__ if getattr(known, f) != getattr(here, f)]
-        field = differing[0]
+    recorded = probe.fingerprint
+    if recorded != fingerprint:
+        fields = recorded.__struct_fields__
+        field = next(f for f in fields if getattr(recorded, f) != getattr(fingerprint, f))
         raise HardwareError(
             f"this machine is not the platform {scope!r} of the log: {field} is "
-            f"{getattr(here, field)!r}, not {getattr(known, field)!r}",
-            remedy=f"Add `{scope}_2: {{kind: {here.kind}}}` to config/platforms.yaml and set "
-            f"`here: [{scope}_2]` in config/config.yaml, or give another --results",
+            f"{getattr(fingerprint, field)!r}, not {getattr(recorded, field)!r}",
+            remedy=f"Add `{scope}_2: {{kind: {fingerprint.kind}}}` to config/platforms.yaml and "
+            f"set `here: [{scope}_2]` in config/config.yaml, or give another --results",
         )
 
 
-def check_device(scope: str, here: Fingerprint, names: Sequence[str]) -> None:
-    """Raise HardwareError if the driver's name of this device is none of a platform's.
+def check_device(scope: str, fingerprint: Fingerprint, names: Sequence[str]) -> None:
+    """Raise HardwareError if the driver's name of this device is no name of the platform.
 
     Parameters
     ----------
     names
-        As `driver_names` gives them; none where no document tells the platform's.
+        The names that `driver_names` returns; without any, the device is not checked.
     """
-    if names and as_alias(here.model) not in names:
+    if names and as_alias(fingerprint.model) not in names:
         raise HardwareError(
-            f"this device calls itself {here.model!r}, which is not the platform {scope!r}",
-            remedy="On a cluster, set gpu_model or the partition in config/cluster.yaml; else name "
-            "the platform that it is as `here`, or add one to config/platforms.yaml",
+            f"this device calls itself {fingerprint.model!r}, which is not the platform {scope!r}",
+            remedy="On a cluster, set gpu_model or the partition in config/cluster.yaml; otherwise "
+            "name its platform as `here`, or add one to config/platforms.yaml",
         )
 
 
 def require_probe(layout: Layout, scope: str) -> HardwareProbed:
-    """Return a platform's probe; EvidenceError if nothing was probed yet."""
+    """Return a platform's first probe; EvidenceError if there is none."""
     probe = known_probe(layout, scope)
     if probe is None:
         raise EvidenceError(

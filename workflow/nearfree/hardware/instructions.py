@@ -1,4 +1,4 @@
-"""What instructions this machine's CPU has, as the operating system names them."""
+"""The instruction sets of this machine's CPU, as the operating system names them."""
 
 from pathlib import Path
 
@@ -8,26 +8,26 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def plain(flag: str) -> str:
-    """Return a name of instructions without what spellings differ in: `avx512_bf16`, AVX512BF16."""
+    """Return a normalised name of an instruction set: `avx512_bf16` and AVX512BF16 are equal."""
     return flag.strip().lower().replace("_", "").replace("-", "").replace(".", "")
 
 
 def cpu_flags(path: Path = CPUINFO) -> frozenset[str]:
-    """Return the flags of the first processor, spelt plainly.
+    """Return the normalised flags of the first processor.
 
     Raises
     ------
     HardwareError
-        The system says none, as on other processors than x86-64.
+        The system reports none, as on processors other than x86-64.
     """
     try:
         lines = path.read_text().splitlines()
     except OSError as error:
         raise HardwareError(
-            f"{path} says no flags of this CPU: {error.strerror}", remedy="Give --cpu-flags"
+            f"{path} gives no flags of this CPU: {error.strerror}", remedy="Give --cpu-flags"
         ) from error
     for line in lines:
         key, _, value = line.partition(":")
         if key.strip() == "flags":
             return frozenset(map(plain, value.split()))
-    raise HardwareError(f"{path} says no flags of this CPU", remedy="Give --cpu-flags")
+    raise HardwareError(f"{path} gives no flags of this CPU", remedy="Give --cpu-flags")

@@ -1,8 +1,8 @@
-"""Datasheet facts of the known platforms, each with the document that it was read from.
+"""Datasheet facts of the known platforms, each with its source document.
 
 Shared memory by compute capability is from NVIDIA, CUDA C++ Programming Guide, "Technical
-Specifications per Compute Capability", in bytes. The limit a block may opt in to is 1 KB below the
-memory of an SM.
+Specifications per Compute Capability", in bytes. The limit to which a block may opt in is 1 KB
+below the memory of an SM.
 """
 
 import re
@@ -20,27 +20,27 @@ from nearfree.units import balance_flop_per_byte
 Amount = Annotated[float, Meta(gt=0, lt=1e12)]
 Count = Annotated[int, Meta(ge=1, lt=1_000_000)]
 PCIE_GPUS = 8
-"""GPUs that meet over PCIe and are taken to fit one machine, where its builder chooses how many."""
+"""The assumed number of GPUs of a machine with PCIe, where the builder chooses their number."""
 DIRECT_GPUS = 2
-"""GPUs that are taken to reach each other over PCIe without the host, where nobody says how many:
-those of public tables do, and more of most of L40S's do not (AIConfigurator 0.12.0)."""
+"""The assumed number of GPUs with peer-to-peer access over PCIe, where it is not given: two GPUs of
+public tables have it, and more GPUs of most of L40S's do not (AIConfigurator 0.12.0)."""
 _NO_FACTS = frozenset({"kind", "vendor_name", "aliases", "sources", "unknown"})
-_PEAKS = tuple(dict.fromkeys(each.peak for each in FORMATS.values()))
+_PEAKS = tuple(dict.fromkeys(format_.peak for format_ in FORMATS.values()))
 
 
 class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One kind of machine; a fact that no trustworthy document gives is None.
 
-    `peak_tflops` is phi by dtype, dense; `bandwidth_gb_s` is beta in decimal GB/s; caches and
+    `peak_tflops` is phi by dtype, dense. `bandwidth_gb_s` is beta in decimal GB/s. Caches and
     shared memory are in binary units, memory in decimal GB as vendors print it. `nvlink` is the
-    generation of NVLink between a node's `node_gpus` GPUs, None where they meet over PCIe;
-    `machine_gpus` are those of one operating system, where a node has several; `direct_gpus` how
-    many reach each other over PCIe, beyond which all share one path through the host;
-    `nvlink_gb_s`, `pcie_gb_s` and, between nodes, `network_gb_s` are one way; `host_cpu` is the CPU
-    that the product joins to its GPUs, None where buyers choose it. `device_name` is
-    what the driver calls the device: backends look for tuned files by it. Of `rocm`, AMD's GPUs,
-    `sm_count` counts compute units, and there is no `sm`: nothing is measured on them, and no
-    backend's rule answers for them.
+    generation of NVLink between the `node_gpus` GPUs of a node, None if they communicate over PCIe.
+    `machine_gpus` are the GPUs of one operating system, if a node has several. `direct_gpus` is the
+    number of GPUs with peer-to-peer access over PCIe; more GPUs share one path through the host.
+    `nvlink_gb_s`, `pcie_gb_s` and, between nodes, `network_gb_s` are one-way bandwidths. `host_cpu`
+    is the CPU that the product includes, None if buyers choose it. `device_name` is the driver's
+    name of the device, by which backends look for tuned files. For AMD's GPUs, `rocm`, `sm_count`
+    counts compute units and there is no `sm`: they are not measured, and no backend's rule covers
+    them.
     """
 
     kind: Literal["cpu", "cuda", "rocm"]
@@ -70,35 +70,35 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     unknown: tuple[str, ...] = ()
 
     def peak(self, dtype: str) -> float | None:
-        """Return phi of products in a format, or of a peak's own name, TFLOP/s; None if unknown."""
+        """Return phi in TFLOP/s by a format or by the name of a peak; None if unknown."""
         return self.peak_tflops.get(FORMATS[dtype].peak if dtype in FORMATS else dtype)
 
     def lacks(self, dtype: str) -> bool:
-        """Return whether its units multiply no dtype: there are other peaks, and this is known."""
+        """Return whether it is known that the platform has no units for a dtype."""
         unknown = f"peak_tflops.{FORMATS[dtype].peak}" in self.unknown
         return bool(self.peak_tflops) and self.peak(dtype) is None and not unknown
 
     @property
     def link_gb_s(self) -> float | None:
-        """What a GPU sends to the others of its node, one way: over NVLink, else over PCIe."""
+        """One-way bandwidth of a GPU to the others of its node: of NVLink, else of PCIe."""
         return self.nvlink_gb_s or self.pcie_gb_s
 
     @property
     def joined_gpus(self) -> int | None:
-        """GPUs that meet over its links: of a node, or where that is not fixed of PCIe's slots.
+        """Number of GPUs that its links connect: of a node, else the assumed number with PCIe.
 
-        A GPU that the product joins to a CPU of its own is in none.
+        It is None for a GPU that the product includes with a CPU and without such links.
         """
         over_pcie = (self.nvlink, self.host_cpu) == (None, None) and self.pcie_gb_s is not None
         return self.node_gpus or (PCIE_GPUS if over_pcie else None)
 
     @property
     def direct(self) -> int | None:
-        """GPUs that are taken to reach each other over PCIe, None where NVLink joins them."""
+        """Number of GPUs with peer-to-peer access over PCIe; None if NVLink connects them."""
         return None if self.nvlink else self.direct_gpus or DIRECT_GPUS
 
     def balance(self, dtype: str) -> float | None:
-        """Return rho = phi / beta of a dtype in FLOP per byte, None without both facts."""
+        """Return rho = phi / beta of a dtype in FLOP per byte; None if either is unknown."""
         peak = self.peak(dtype)
         if peak is None or self.bandwidth_gb_s is None:
             return None
@@ -106,26 +106,28 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 def check_platforms(platforms: dict[str, Platform], file: Path) -> None:
-    """Raise ConfigError for a fact without a source, or of no known name, or a shared name.
+    """Raise ConfigError for a fact without a source, an unknown fact, or a name used twice.
 
-    A peak under another name than a format's would say that the units multiply no such format.
+    A misspelt peak would otherwise mean that the platform has no units for the format.
 
     Parameters
     ----------
+    platforms
+        By name.
     file
-        Where they were read from, which a message begins with.
+        The file that they were read from, for messages.
     """
-    owner: dict[str, str] = {}
+    owners: dict[str, str] = {}
     facts = sorted(set(Platform.__struct_fields__) - _NO_FACTS)
     known = {*facts, *(f"peak_tflops.{peak}" for peak in _PEAKS)}
     for name, platform in platforms.items():
         for alias in (name, *platform.aliases):
-            if alias in owner:
+            if alias in owners:
                 raise ConfigError(
-                    f"{file}: {name} and {owner[alias]} share the name {alias}",
+                    f"{file}: {name} and {owners[alias]} share the name {alias}",
                     remedy="Give each platform its own names",
                 )
-            owner[alias] = name
+            owners[alias] = name
         for fact in (*(f"peak_tflops.{peak}" for peak in platform.peak_tflops), *platform.unknown):
             if fact not in known:
                 raise ConfigError(
@@ -141,7 +143,7 @@ def check_platforms(platforms: dict[str, Platform], file: Path) -> None:
 
 
 def driver_names(name: str, platform: Platform) -> tuple[str, ...]:
-    """Return what a driver may call a platform's device, as aliases are written; none if unknown.
+    """Return the names of a platform's device in drivers, written like aliases; empty if unknown.
 
     Parameters
     ----------
@@ -154,23 +156,27 @@ def driver_names(name: str, platform: Platform) -> tuple[str, ...]:
 
 
 def as_alias(device: str) -> str:
-    """Return a device's name as aliases are written: lower case, the rest underscores."""
+    """Return a device's name written like an alias: in lower case, other characters as `_`."""
     return "_".join(re.findall(r"[a-z0-9]+", device.lower()))
 
 
 def resolve(platforms: dict[str, Platform], name: str) -> str:
-    """Return the platform that a name or alias means, in any case, with spaces or `-` for `_`.
+    """Return the platform of a name or alias, in any case, with spaces or `-` for `_`.
 
     Raises
     ------
     ConfigError
-        It means none, with the nearest names.
+        There is no such platform; the error gives the nearest names.
     """
-    plain = re.sub(r"[ -]+", "_", name.lower())
-    owner = {alias: known for known, of in platforms.items() for alias in (known, *of.aliases)}
-    if found := owner.get(name) or owner.get(plain):
-        return found
-    near = dict.fromkeys(owner[alias] for alias in get_close_matches(plain[:80], owner, n=5))
+    normalised = re.sub(r"[ -]+", "_", name.lower())
+    owners = {
+        alias: owner
+        for owner, platform in platforms.items()
+        for alias in (owner, *platform.aliases)
+    }
+    if owner := owners.get(name) or owners.get(normalised):
+        return owner
+    near = dict.fromkeys(owners[alias] for alias in get_close_matches(normalised[:80], owners, n=5))
     nearest = f"Nearest are {', '.join(near)}. " if near else ""
     raise ConfigError(
         f"unknown platform {name!r:.120}",
@@ -179,7 +185,7 @@ def resolve(platforms: dict[str, Platform], name: str) -> str:
 
 
 class SharedMemory(Struct, frozen=True):
-    """Shared memory of one SM, and the most that one block may opt in to, in bytes."""
+    """Shared memory of one SM, and the limit to which one block may opt in, in bytes."""
 
     per_sm: int
     per_block: int
@@ -200,8 +206,8 @@ def shared_memory(sm: int) -> SharedMemory:
         known = ", ".join(map(str, sorted(_KB_PER_SM)))
         raise EvidenceError(
             f"the shared memory of compute capability {sm} is unknown",
-            remedy=f"Ask for one of {known}",
+            remedy=f"Choose one of {known}",
         )
-    size = _KB_PER_SM[sm]
-    reserved = 0 if sm == 75 else 1
-    return SharedMemory(per_sm=size * 1024, per_block=(size - reserved) * 1024)
+    size_kb = _KB_PER_SM[sm]
+    reserved_kb = 0 if sm == 75 else 1
+    return SharedMemory(per_sm=size_kb * 1024, per_block=(size_kb - reserved_kb) * 1024)

@@ -1,7 +1,7 @@
-"""The hardware probe: phi by dtype and beta by two methods, as this machine reaches them.
+"""The hardware probe: phi by dtype, and beta by two methods, as measured on this machine.
 
-On a CPU everything runs on as many threads as the measurements use, one by default. Peaks are the
-best of several rounds; all samples stay in the event.
+A CPU is probed with one thread. Peaks are the best of several rounds; all samples stay in the
+event.
 """
 
 import time
@@ -46,10 +46,10 @@ def _seconds(device: str, call: Callable[[], object]) -> float:
 
 
 def compute_peak(device: str, dtype: str, plan: ProbePlan) -> ComputePeak:
-    """Return phi of a dtype, growing the product until its full size or the time guard.
+    """Return phi of a dtype; the product grows up to its full size or until the time guard.
 
-    A dtype without instructions of its own can be a thousand times slower than its neighbour, so
-    the next size (eight times the work) is tried only if it should fit into `guard_s`.
+    A dtype without instructions of its own can be a thousand times slower than others, so the next
+    size (eight times the work) is tried only if it is expected to fit into `guard_s`.
     """
     for size in _SIZES[device]:
         left = torch.randn(size, size).to(device, getattr(torch, dtype))
@@ -59,8 +59,8 @@ def compute_peak(device: str, dtype: str, plan: ProbePlan) -> ComputePeak:
             product()  # loads the library
         seconds = _seconds(device, product)
         seconds = min(seconds, _seconds(device, product)) if seconds < plan.guard_s else seconds
-        guarded = 8 * seconds * plan.rounds > plan.guard_s
-        if guarded:
+        over_guard = 8 * seconds * plan.rounds > plan.guard_s
+        if over_guard:
             break
     rounds = max(1, min(plan.rounds, int(plan.guard_s / seconds)))
     samples = [_seconds(device, product) for _ in range(rounds)]
@@ -70,7 +70,7 @@ def compute_peak(device: str, dtype: str, plan: ProbePlan) -> ComputePeak:
         gflop_s=round(flop / min(*samples, seconds) / FLOP_PER_GFLOP, 2),
         size=size,
         samples=tuple(round(flop / s / FLOP_PER_GFLOP, 2) for s in samples),
-        guarded=guarded and size != _SIZES[device][-1],
+        guarded=over_guard and size != _SIZES[device][-1],
     )
 
 
@@ -84,18 +84,18 @@ def stream_bandwidth(device: str, plan: ProbePlan) -> BandwidthPeak:
 
 
 def gemm_bandwidth(device: str, dtype: str, plan: ProbePlan) -> BandwidthPeak:
-    """Return beta by the weight traffic of a two-row product, which is what a decode FFN does.
+    """Return beta by the weight traffic of a two-row product, as in a decode FFN.
 
-    Several copies of the weight take turns, so that each is read from memory.
+    Several copies of the weight are used in turn, so that each is read from memory.
     """
     rows, columns = _GEMM_WIDTHS[device]
-    kind = getattr(torch, dtype)
-    weights = [torch.randn(columns, rows).to(device, kind) for _ in range(_GEMM_COPIES)]
-    x = torch.randn(_GEMM_ROWS, rows).to(device, kind)
+    torch_dtype = getattr(torch, dtype)
+    weights = [torch.randn(columns, rows).to(device, torch_dtype) for _ in range(_GEMM_COPIES)]
+    inputs = torch.randn(_GEMM_ROWS, rows).to(device, torch_dtype)
 
-    def stream(some: list[torch.Tensor]) -> None:
-        for weight in some:
-            torch.matmul(x, weight.t())
+    def stream(copies: list[torch.Tensor]) -> None:
+        for weight in copies:
+            torch.matmul(inputs, weight.t())
 
     stream(weights)
     # On a GPU many products are one sample, so that launching them is hidden.
@@ -118,41 +118,41 @@ def probe(
     *,
     names: Sequence[str] = (),
 ) -> Seal:
-    """Make sure that a platform's probe is sealed.
+    """Return the seal of a platform's probe, after probing if there is none yet.
 
     Parameters
     ----------
     names
-        What the driver may call its device, as `driver_names` gives them.
+        The driver's names of its device, as `driver_names` returns them.
 
     Raises
     ------
     HardwareError
-        There is no such device here, it is not the platform's, or this machine is another than
-        the one on record.
+        There is no such device here, it is not the platform's, or this machine differs from the
+        one on record.
     ConfigError
-        The plan is of a simulated machine.
+        The plan is for a simulated machine.
     EvidenceError
         The root holds simulated takes.
     """
     if plan.curves:
         raise ConfigError(
-            f"the probe of {scope} is of a simulated machine",
+            f"the plan for the probe of {scope} is for a simulated machine",
             remedy="Run `nearfree probe` where its curve file is",
         )
     refuse_mixed(layout, as_simulated=False)
-    here = machine_fingerprint(kind)
-    check_device(scope, here, names)
-    check_identity(layout, scope, here)
+    fingerprint = machine_fingerprint(kind)
+    check_device(scope, fingerprint, names)
+    check_identity(layout, scope, fingerprint)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    native = "bfloat16" if kind == "cuda" else native_dtype(here)
+    native = "bfloat16" if kind == "cuda" else native_dtype(fingerprint)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def probed() -> list[HardwareProbed]:
         return [
             HardwareProbed(
-                fingerprint=here,
+                fingerprint=fingerprint,
                 compute=tuple(compute_peak(kind, dtype, plan) for dtype in plan.dtypes),
                 bandwidth=(stream_bandwidth(kind, plan), gemm_bandwidth(kind, native, plan)),
                 threads=1,
@@ -161,4 +161,6 @@ def probe(
         ]
 
     name, command = take_name(scope, STREAM, take, plan), f"nearfree probe {scope}"
-    return ensure_events(layout, name, plan, command, probed, environment="cpu", device=here.model)
+    return ensure_events(
+        layout, name, plan, command, probed, environment="cpu", device=fingerprint.model
+    )

@@ -1,6 +1,6 @@
-"""A simulated machine: a curve file, which holds a datasheet's facts and T(N) of settings.
+"""A simulated machine: a curve file with the facts of a datasheet and T(N) of settings.
 
-`nearfree predict --curves` writes it; what is timed on it is of origin `simulated`.
+`nearfree predict --curves` writes the file; timings on the machine have the origin `simulated`.
 """
 
 from collections.abc import Iterator
@@ -31,10 +31,10 @@ MOST_BYTES = 256 * 1024**2
 
 
 class Curve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """T(N) of one module in microseconds, N rising.
+    """T(N) of one module in microseconds, with N rising.
 
-    `release` is the package and version whose rules it follows; `block_rows` and
-    `rows_per_position` are the rows of its blocks or tiles, and those that a position takes.
+    `release` is the package and version of the rules. `block_rows` are the rows of its blocks or
+    tiles by N, `rows_per_position` the rows per position.
     """
 
     setting: Setting
@@ -53,11 +53,11 @@ class Curve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
             self.rows_per_position or self.n,
         ):
             if len(values) != len(self.n):
-                raise ValueError(f"{len(self.n)} N have {len(values)} values beside them")
+                raise ValueError(f"there are {len(values)} values for {len(self.n)} N")
 
 
 class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A module of a model, and how often a forward runs it."""
+    """A module of a model, with its count per forward."""
 
     role: str
     count: Positive
@@ -72,18 +72,18 @@ class Forward(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A setting of which the predictor knows no T(N), and why."""
+    """A setting for which the predictor has no T(N), and the reason."""
 
     setting: Setting
     refusal: str
 
 
 class CurveFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `nearfree predict --curves` says of a platform: facts, T(N), and what it rests on.
+    """The output of `nearfree predict --curves` for a platform: facts, T(N), and their sources.
 
-    `dtype` is what a study's `auto` means; `peak_tflops` is phi by dtype, `cores` are SMs.
-    `releases` are the versions of the packages that the machine pretends to run, `calibrations` the
-    events of the predictor's constants, and `code` a digest of what computed the curves.
+    `dtype` is the meaning of a study's `auto`; `peak_tflops` is phi by dtype; `cores` are SMs.
+    `releases` are the versions of the packages that the machine simulates, `calibrations` the
+    events of the predictor's constants, and `code` a digest of the code that computed the curves.
     """
 
     form: Literal[1] = 1
@@ -105,7 +105,7 @@ class CurveFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Machine:
-    """A simulated machine: a curve file, and its digest, which plans name."""
+    """A simulated machine: a curve file and its digest, which plans contain."""
 
     def __init__(self, file: CurveFile, digest: str) -> None:
         self.file, self.digest = file, digest
@@ -115,7 +115,7 @@ class Machine:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """The datasheet's device, named as simulated."""
+        """The fingerprint of the datasheet's device, marked as simulated."""
         return Fingerprint(
             kind="simulated",
             model=f"{self.file.device} (simulated)",
@@ -125,12 +125,12 @@ class Machine:
         )
 
     def parts(self, setting: Setting) -> tuple[tuple[int, Curve], ...]:
-        """Return the curves that a setting's T(N) is the sum of, each with how often it counts.
+        """Return the curves whose weighted sum is a setting's T(N), each with its count.
 
         Raises
         ------
         EvidenceError
-            The predictor refused the setting, or the file does not hold it.
+            The predictor refused the setting, or the file lacks it.
         """
         forward = self._forwards.get(setting)
         if forward is None:
@@ -157,7 +157,7 @@ class Machine:
         return curve.latency_us[curve.n.index(n)]
 
     def resolved(self, setting: Setting) -> Setting:
-        """Return a setting with the dtype that `auto` means here."""
+        """Return a setting with `auto` replaced by the dtype that it means here."""
         return (
             structs.replace(setting, dtype=self.file.dtype) if setting.dtype == "auto" else setting
         )
@@ -168,22 +168,26 @@ def read_machine(path: Path, platform: str) -> Machine:
 
     Parameters
     ----------
+    path
+        The curve file.
     platform
-        The platform that it must be of.
+        The platform for which it must be.
 
     Raises
     ------
     ConfigError
-        It cannot be read, is no curve file, or is of another platform.
+        The file cannot be read, is no curve file, or is for another platform.
     """
     raw = read_curves(path, platform)
     try:
         file = json.decode(raw, type=CurveFile)
     except UNREADABLE as error:
-        raise ConfigError(f"{path} is no curve file: {error}", remedy=_again(platform)) from error
+        raise ConfigError(
+            f"{path} is no curve file: {error}", remedy=_write_remedy(platform)
+        ) from error
     if file.platform != platform:
         raise ConfigError(
-            f"{path} is of {file.platform}, not of {platform}", remedy=_again(platform)
+            f"{path} is for {file.platform}, not for {platform}", remedy=_write_remedy(platform)
         )
     return Machine(file, sha256(raw))
 
@@ -192,37 +196,41 @@ def read_curves(path: Path, platform: str) -> bytes:
     """Return a curve file's bytes; ConfigError if they cannot be read."""
     try:
         if path.exists() and not path.is_file():
-            raise ConfigError(f"{path} is no file", remedy=_again(platform))
+            raise ConfigError(f"{path} is no file", remedy=_write_remedy(platform))
         if path.stat().st_size > MOST_BYTES:
-            raise ConfigError(f"{path} is too large for a curve file", remedy=_again(platform))
+            raise ConfigError(
+                f"{path} is too large for a curve file", remedy=_write_remedy(platform)
+            )
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"the curve file {path} cannot be read: {error.strerror}", remedy=_again(platform)
+            f"the curve file {path} cannot be read: {error.strerror}",
+            remedy=_write_remedy(platform),
         ) from error
 
 
-def _again(platform: str) -> str:
+def _write_remedy(platform: str) -> str:
+    """Return the remedy that writes the curve file."""
     return f"Write it: `nearfree predict --curves FOLDER --platform {platform}`"
 
 
 def simulate_probe(
     layout: Layout, scope: str, take: int, plan: ProbePlan, machine: Machine
 ) -> Seal:
-    """Make sure that a simulated platform's probe is sealed: phi and beta of its datasheet.
+    """Return the seal of a simulated platform's probe, which holds phi and beta of its datasheet.
 
     Raises
     ------
     ConfigError
         The plan was made with another curve file.
     HardwareError
-        The datasheet is another than that of the machine on record.
+        The datasheet differs from that of the machine on record.
     EvidenceError
-        The root holds what was really measured.
+        The root holds real measurements.
     """
     if plan.curves != machine.digest:
         raise ConfigError(
-            f"the probe of {scope} is of another curve file", remedy="Probe it once more"
+            f"the plan for the probe of {scope} is for another curve file", remedy="Probe it again"
         )
     refuse_mixed(layout, as_simulated=True)
     check_identity(layout, scope, machine.fingerprint)

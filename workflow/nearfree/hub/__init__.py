@@ -1,1 +1,1 @@
-"""The Hugging Face Hub: models that a question names by their ids."""
+"""The Hugging Face Hub: models that are named by their ids."""

@@ -1,4 +1,4 @@
-"""Bounds on what a server may send: the bytes of a file, and the time that all takes."""
+"""Limits on downloads: the size of a file, and the total time."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,13 +10,13 @@ from nearfree.errors import ConfigError
 
 
 def within(seconds: float, work: Callable[[], str]) -> str:
-    """Return what work makes; TimeoutError after some seconds, however slowly a server sends."""
+    """Return the result of `work`; TimeoutError after `seconds`, however slowly a server sends."""
     done = Future[str]()
 
     def run() -> None:
         try:
             done.set_result(work())
-        except Exception as error:  # noqa: BLE001 (it is raised where it is waited for)
+        except Exception as error:  # noqa: BLE001 (`result` raises it)
             done.set_exception(error)
 
     Thread(target=run, daemon=True).start()
@@ -27,7 +27,7 @@ def within(seconds: float, work: Callable[[], str]) -> str:
 
 
 def bounded(name: str) -> type:
-    """Return what is told how far a file is, and ends it where it is larger than any is read."""
+    """Return a progress-bar class that aborts the download of a file above SIZE_LIMIT."""
 
     class Bounded(AbstractContextManager[object]):
         def __init__(self, *, total: int | None = None, **_: object) -> None:
@@ -41,8 +41,8 @@ def bounded(name: str) -> type:
         def _check(self, size: int) -> None:
             if size > SIZE_LIMIT:
                 raise ConfigError(
-                    f"{name} has {size} bytes or more, and {SIZE_LIMIT} are the most",
-                    remedy="Name another repository: published ones have three million at most",
+                    f"{name} has {size} bytes or more, and the limit is {SIZE_LIMIT}",
+                    remedy="Name another repository: published files have three million at most",
                 )
 
         def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""A decoder's attention: the keys that new positions see, and one runner for each backend."""
+"""A decoder's attention: the keys that new positions see, and a runner per backend."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,10 +21,10 @@ from nearfree.errors import EvidenceError
 
 
 class AttentionMask(Struct, frozen=True):
-    """New positions from L on, under one mask.
+    """The mask of new positions, which begin at L = `context`.
 
-    A window hides keys that lie further back than it reaches: a position sees the last `window` up
-    to its own; with a `chunk` it sees those from the last multiple of it on; all of them if None.
+    With a `window` a position sees the last `window` positions including its own. With a `chunk` it
+    sees the positions from the last multiple of the chunk size on. Without both it sees all.
     """
 
     mask: Mask
@@ -41,41 +41,40 @@ class AttentionMask(Struct, frozen=True):
 
     @property
     def causal(self) -> bool:
-        """Whether a new position sees none after it."""
+        """Whether a new position sees no later one."""
         return self.mask == "causal"
 
     @property
     def first(self) -> int:
-        """The first key that any new position sees."""
+        """The first key that any new position sees, counted from 0."""
         if self.chunk is not None:
             return self.context // self.chunk * self.chunk
         return 0 if self.window is None else max(0, self.context + 1 - self.window)
 
     def bias(self, n: int, like: Tensor) -> Tensor | None:
-        """Return what is added to the logits of N positions, [N, keys], None where all see all.
+        """Return the bias on the logits of N positions, [N, keys]; None if all see all keys.
 
-        Keys are those from the first on that any of them sees; it has the dtype of `like`, and lies
-        where that does.
+        Keys begin with the first one that any position sees. Dtype and device are those of `like`.
         """
         if not self.causal or n == 1:
             return None
-        before, device = self.context - self.first, str(like.device)
-        sight = {"window": self.window, "chunk": self.chunk}
-        return causal_mask(n, before, like.dtype, device=device, **sight)
+        cached, device = self.context - self.first, str(like.device)
+        limits = {"window": self.window, "chunk": self.chunk}
+        return causal_mask(n, cached, like.dtype, device=device, **limits)
 
 
 class AttentionRunner(Protocol):
-    """Attention of N new positions over a KV cache that holds their keys already.
+    """Attention of N new positions over a KV cache that already holds their keys.
 
-    What depends on N is made when an N is first asked for, and kept: after that nothing waits for
-    the device.
+    Tensors that depend on N are made on the first call with that N and kept: later calls do not
+    wait for the device.
     """
 
     attention_mask: AttentionMask
     positions_first: bool
     """Whether a cache is [b, positions, kv_heads, head_dim] in memory, or has its heads first."""
     page_size: int
-    """The cache has room for a multiple of so many positions."""
+    """The number of positions per page; the cache has room for whole pages."""
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Return attention [b, N, heads, head_dim].
@@ -96,16 +95,16 @@ def make_attention_runner(
     execution: ExecutionContext,
     kind: Grouped | None = None,
 ) -> AttentionRunner:
-    """Return what runs the attention of a model's layers on a backend.
+    """Return the runner of a model's attention on a backend.
 
-    What `execution` shares, workspaces and plans, may serve several models, which never run at the
-    same time. `kind` says what some layers do beyond a mask, if anything.
+    The workspaces and plans that `execution` shares may serve several models, which never run at
+    the same time. `kind` gives the features of layers beyond a mask, if there are any.
 
     Raises
     ------
     EvidenceError
-        No such backend runs the attention of a model, or none on this GPU, in this dtype, or with
-        what the kind has: sinks, capped logits or chunks, which torch on a CPU alone runs here.
+        The backend does not run the attention of models, or not on this GPU, in this dtype or with
+        the features of the kind. Sinks, capped logits and chunks run here only in torch on a CPU.
     """
     known = in_models(ATTENTION.name)
     if backend not in known:
@@ -117,18 +116,18 @@ def make_attention_runner(
         raise EvidenceError(
             f"{backend} does not run in {dtype} on a GPU", remedy="Choose bfloat16 or float16"
         )
-    made: AttentionRunner = load(known[backend])(attention_mask, execution)
-    own = [name for name in ("sinks", "soft_cap", "chunk") if kind and getattr(kind, name)]
-    if own and not isinstance(made, Sdpa):
+    runner: AttentionRunner = load(known[backend])(attention_mask, execution)
+    features = [name for name in ("sinks", "soft_cap", "chunk") if kind and getattr(kind, name)]
+    if features and not isinstance(runner, Sdpa):
         raise EvidenceError(
-            f"{backend} on {execution.device} is not run with {' and '.join(own)}",
+            f"{backend} on {execution.device} is not run with {' and '.join(features)}",
             remedy="Choose torch_sdpa on a CPU",
         )
-    return Capped(attention_mask, kind.soft_cap) if kind and kind.soft_cap else made
+    return Capped(attention_mask, kind.soft_cap) if kind and kind.soft_cap else runner
 
 
 class Sdpa:
-    """torch's SDPA, given a mask for each N; keys before a window are not read."""
+    """torch's SDPA, with a mask for each N; keys before a window are not read."""
 
     positions_first, page_size = False, 1
 
@@ -139,25 +138,22 @@ class Sdpa:
     def attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None = None
     ) -> Tensor:
-        """Return attention [b, N, heads, head_dim].
-
-        With `sinks` each head has a logit besides, [heads].
-        """
+        """Return attention [b, N, heads, head_dim]; `sinks` are an additional logit per head."""
         n = queries.shape[2]
-        seen = slice(self.attention_mask.first, self.attention_mask.context + n)
-        given = queries, keys[:, :, seen], values[:, :, seen], self._mask(n, queries)
-        out = sdpa(*given) if sinks is None else with_sinks(*given, sinks)
+        visible = slice(self.attention_mask.first, self.attention_mask.context + n)
+        arguments = queries, keys[:, :, visible], values[:, :, visible], self._mask(n, queries)
+        out = sdpa(*arguments) if sinks is None else with_sinks(*arguments, sinks)
         return out.transpose(1, 2)
 
     def _mask(self, n: int, queries: Tensor) -> Tensor | None:
-        """Return the mask of N positions; None where all see all."""
+        """Return the mask of N positions; None if all see all keys."""
         if n not in self._masks:
             self._masks[n] = self.attention_mask.bias(n, queries)
         return self._masks[n]
 
 
 class Capped(Sdpa):
-    """The same in products and a softmax of their own, which SDPA does not cap."""
+    """Attention with capped logits, in separate products and a softmax: SDPA has no cap."""
 
     def __init__(self, attention_mask: AttentionMask, cap: float) -> None:
         super().__init__(attention_mask)
@@ -172,13 +168,13 @@ class Capped(Sdpa):
                 "layers with sinks and capped logits are not run", remedy="Choose another model"
             )
         n = queries.shape[2]
-        seen = slice(self.attention_mask.first, self.attention_mask.context + n)
-        given = queries, keys[:, :, seen], values[:, :, seen], self._mask(n, queries)
-        return capped(*given, self._cap).transpose(1, 2)
+        visible = slice(self.attention_mask.first, self.attention_mask.context + n)
+        arguments = queries, keys[:, :, visible], values[:, :, visible], self._mask(n, queries)
+        return capped(*arguments, self._cap).transpose(1, 2)
 
 
 class Flash:
-    """torch's FlashAttention op on GPUs, which knows mask and window."""
+    """torch's FlashAttention op on GPUs, which supports the causal mask and windows."""
 
     positions_first, page_size = True, 1
 
@@ -187,34 +183,34 @@ class Flash:
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Return attention [b, N, heads, head_dim]."""
-        seen = slice(self.attention_mask.first, self.attention_mask.context + queries.shape[2])
+        visible = slice(self.attention_mask.first, self.attention_mask.context + queries.shape[2])
         return flash(
             queries.transpose(1, 2),
-            keys.transpose(1, 2)[:, seen],
-            values.transpose(1, 2)[:, seen],
+            keys.transpose(1, 2)[:, visible],
+            values.transpose(1, 2)[:, visible],
             causal=self.attention_mask.causal,
             window=self.attention_mask.window,
         )
 
 
 def torch_attention(attention_mask: AttentionMask, execution: ExecutionContext) -> Flash | Sdpa:
-    """Return what runs attention in torch on a device."""
+    """Return the runner of attention in torch on a device."""
     return Flash(attention_mask) if execution.device == "cuda" else Sdpa(attention_mask)
 
 
 class CacheCall:
     """FlashAttention's cache call over the whole cache; nothing is appended.
 
-    The new keys lie in the cache already: it is L + N long in each request, which `call` is told
-    under the name `lengths`.
+    The cache already holds the new keys: its length is L + N in each request. `lengths_name` is the
+    name of the argument by which `call` takes that length.
     """
 
     positions_first, page_size = True, 1
 
     def __init__(
-        self, attention_mask: AttentionMask, call: Callable[..., Tensor], lengths: str
+        self, attention_mask: AttentionMask, call: Callable[..., Tensor], lengths_name: str
     ) -> None:
-        self.attention_mask, self._call, self._name = attention_mask, call, lengths
+        self.attention_mask, self._call, self._lengths_name = attention_mask, call, lengths_name
         self._lengths: dict[int, Tensor] = {}
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -228,27 +224,26 @@ class CacheCall:
             values.transpose(1, 2),
             causal=self.attention_mask.causal,
             window=self.attention_mask.window,
-            **{self._name: self._lengths[n]},
+            **{self._lengths_name: self._lengths[n]},
         )
 
 
 def flash_2(attention_mask: AttentionMask, execution: ExecutionContext) -> CacheCall:  # noqa: ARG001 (one signature for all)
-    """Return what runs attention in FlashAttention 2."""
+    """Return the runner of attention in FlashAttention 2."""
     function = getattr(flash_attn.load(), flash_attn.FUNCTIONS["kvcache"])
     return CacheCall(attention_mask, partial(flash_attn.attend, function), "cache_seqlens")
 
 
 def flash_3(attention_mask: AttentionMask, execution: ExecutionContext) -> CacheCall:
-    """Return what runs attention in FlashAttention 3."""
+    """Return the runner of attention in FlashAttention 3."""
     flash_attn_3.refuse_other_capability(execution)
     return CacheCall(attention_mask, partial(flash_attn_3.attend, flash_attn_3.load()), "seqused_k")
 
 
 class FlashInfer:
-    """Paged prefill over the cache, by a plan for each N, which layers and forwards share.
+    """Paged prefill over the cache, with a plan for each N that layers and forwards share.
 
-    A cache that has room for whole pages is a pool of them: request i owns those from
-    i * room / page size on.
+    The cache is a pool of pages: request i owns those from i * room / page size on.
     """
 
     positions_first, page_size = True, PAGE_SIZE
@@ -271,19 +266,19 @@ class FlashInfer:
         return out.view(batch, n, heads, head_dim)
 
     def _plan(self, queries: Tensor, keys: Tensor) -> Plan:
-        """Return the plan that all forwards of an execution share which see and own the same."""
+        """Return the plan, which all forwards of an execution with the same arguments share."""
         batch, _, n, _ = queries.shape
-        owned = keys.shape[2] // PAGE_SIZE
+        pages_per_request = keys.shape[2] // PAGE_SIZE
         heads = (queries.shape[1], keys.shape[1], queries.shape[3], PAGE_SIZE)
         mask, dtype = self.attention_mask, queries.dtype
         shared: dict[tuple[object, ...], Any] = self._execution.shared
-        key = ("flashinfer plan", self._kernels, batch, n, owned, heads, mask, dtype)
+        key = ("flashinfer plan", self._kernels, batch, n, pages_per_request, heads, mask, dtype)
         if key not in shared:
             shared[key] = Plan(
                 self._kernels,
                 self._workspace,
                 n,
-                Pages(batch, mask.context + n, PAGE_SIZE, owned, queries.device),
+                Pages(batch, mask.context + n, PAGE_SIZE, pages_per_request, queries.device),
                 heads=heads,
                 dtype=dtype,
                 causal=mask.causal,

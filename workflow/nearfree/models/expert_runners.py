@@ -1,4 +1,4 @@
-"""What runs the routed experts of a model: a core of torch, or an engine's call."""
+"""Runners of a model's routed experts: torch cores, and calls of engines."""
 
 import torch
 from torch import Tensor
@@ -22,13 +22,13 @@ from nearfree.decoders.decoder import Experts
 from nearfree.errors import EvidenceError
 
 _GROUPED = (9, 10)
-"""The compute capabilities, before the point, that torch's grouped_mm has a kernel for."""
+"""The major compute capabilities for which torch's grouped_mm has a kernel."""
 
 
 class _Torch:
-    """A core of torch, given where the rows of each expert lie.
+    """A torch core, which takes the layout of rows by expert.
 
-    What controlled routing decides is made when a number of tokens first comes, and kept.
+    The layout of controlled routing is made on the first call with a number of tokens and kept.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class _Torch:
     ) -> None:
         self._core, self._experts, self._routing = core, experts, routing
         self._on_inputs = on_inputs
-        self._kept: dict[int, Aligned] = {}
+        self._layouts: dict[int, Aligned] = {}
 
     def run(
         self,
@@ -46,27 +46,29 @@ class _Torch:
         shares: Tensor,
         inner: Activation = PLAIN,
     ) -> Tensor:
-        """Return [tokens, d_model], given as much.
+        """Return the experts' outputs, [tokens, d_model].
 
         Parameters
         ----------
         rows
             [tokens, d_model].
         weights
-            Of gate and up, [E, 2 d_ff, d_model], and of down, [E, d_model, d_ff].
+            Gate and up, [E, 2 d_ff, d_model], and down, [E, d_model, d_ff].
         ids, shares
-            What the layer's own router says, [tokens, k]: experts, int64, and what each weighs,
+            The choice of the layer's own router, [tokens, k]: experts, int64, and their weights,
             float32. Controlled routing overrides both.
         inner
-            What experts do between their products.
+            The operation of experts between their products.
         """
-        own, on_inputs = self._routing == "router", self._on_inputs
-        if not own and len(rows) not in self._kept:
-            self._kept[len(rows)] = self._aligned(_controlled(self._routing, rows, self._experts))
-        aligned = self._aligned(ids) if own else self._kept[len(rows)]
-        weighed = shares if own else None
+        by_router, on_inputs = self._routing == "router", self._on_inputs
+        if not by_router and len(rows) not in self._layouts:
+            self._layouts[len(rows)] = self._aligned(
+                _controlled(self._routing, rows, self._experts)
+            )
+        aligned = self._aligned(ids) if by_router else self._layouts[len(rows)]
+        router_weights = shares if by_router else None
         return moe_forward(
-            self._core, rows, aligned, weights, weighed, inner=inner, on_inputs=on_inputs
+            self._core, rows, aligned, weights, router_weights, inner=inner, on_inputs=on_inputs
         )
 
     def _aligned(self, ids: Tensor) -> Aligned:
@@ -75,11 +77,11 @@ class _Torch:
 
 
 class _Engine:
-    """An engine's call, given ids and shares, as it is when serving."""
+    """An engine's call with experts and weights of tokens, as in serving."""
 
     def __init__(self, call: Call, experts: Experts, routing: ModelRouting) -> None:
         self._call, self._experts, self._routing = call, experts, routing
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._layouts: dict[int, tuple[Tensor, Tensor]] = {}
 
     def run(
         self,
@@ -89,15 +91,15 @@ class _Engine:
         shares: Tensor,
         inner: Activation = PLAIN,
     ) -> Tensor:
-        del inner  # a model with others is refused
+        del inner  # a model with another inner operation is refused
         if self._routing == "router":
             return self._call(rows, *weights, shares, ids.to(torch.int32))
-        if len(rows) not in self._kept:
-            kept = _controlled(self._routing, rows, self._experts).to(torch.int32)
-            even = torch.full(kept.shape, 1.0 / self._experts.top_k, device=rows.device)
-            self._kept[len(rows)] = kept, even
-        kept, even = self._kept[len(rows)]
-        return self._call(rows, *weights, even, kept)
+        if len(rows) not in self._layouts:
+            fixed_ids = _controlled(self._routing, rows, self._experts).to(torch.int32)
+            even_shares = torch.full(fixed_ids.shape, 1.0 / self._experts.top_k, device=rows.device)
+            self._layouts[len(rows)] = fixed_ids, even_shares
+        fixed_ids, even_shares = self._layouts[len(rows)]
+        return self._call(rows, *weights, even_shares, fixed_ids)
 
 
 ExpertRunner = _Torch | _Engine
@@ -118,15 +120,16 @@ def make_expert_runner(
     on_inputs: bool = False,
     plain: bool = True,
 ) -> ExpertRunner:
-    """Return what runs a model's experts on a backend.
+    """Return the runner of a model's experts on a backend.
 
-    Shares multiply what goes into experts with `on_inputs`; they have SiLU and no biases if
-    `plain`.
+    With `on_inputs` router weights multiply the experts' inputs. `plain` experts have SiLU and no
+    biases.
 
     Raises
     ------
     EvidenceError
-        No such backend runs the experts of a model, or not such ones, or it would wait for the GPU.
+        The backend does not run the experts of models, or not experts of this form, or the host
+        would wait for the GPU.
     """
     known = in_models("moe_ffn")
     if backend not in known:
@@ -148,10 +151,10 @@ def make_expert_runner(
 
 
 def _refuse_waiting(core: Core, routing: ModelRouting, dtype: torch.dtype, sm: int) -> None:
-    """Raise EvidenceError where the host reads what lies on a GPU in the middle of a forward.
+    """Raise EvidenceError if the host would read GPU memory in the middle of a forward.
 
-    Without a kernel for the dtype and the GPU, grouped_mm multiplies expert by expert, up to ends
-    that it copies to the host (ATen/native/cuda/GroupedBlas.cpp of torch 2.13).
+    Without a kernel for the dtype and the GPU, grouped_mm multiplies expert by expert, for which it
+    copies the ends of groups to the host (ATen/native/cuda/GroupedBlas.cpp of torch 2.13).
     """
     if core is PADDED and routing == "router":
         raise EvidenceError(

@@ -1,4 +1,4 @@
-"""The memory that a decoder's forward takes, known before anything of it is allocated."""
+"""The memory of a decoder's forward, computed before anything is allocated."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from nearfree.backends.adapters.tensors import pages_of
 from nearfree.backends.records import BY_NAME
 from nearfree.core.routing_names import ModelRouting
 from nearfree.core.setting import Mask
-from nearfree.decoders.attention_kinds import Grouped, Run, runs
+from nearfree.decoders.attention_kinds import Grouped, Runnable, runnable_kinds
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.errors import EvidenceError
@@ -23,27 +23,28 @@ from nearfree.units import BYTES_PER_GB
 
 _BOOL_BYTES = 1
 _PACKED_FROM = 64
-"""The N from which torch's CPU kernel repacks a layer's keys and values, where a CPU has bfloat16
-products: ATen/native/cpu/FlashAttentionKernel.cpp. Where it has none this is too much by that."""
+"""The N from which on torch's CPU kernel repacks a layer's keys and values, if the CPU has bfloat16
+products: ATen/native/cpu/FlashAttentionKernel.cpp. On other CPUs the estimate is too high by that.
+"""
 
 
 class Footprint(Struct, frozen=True, kw_only=True):
-    """Bytes that a forward holds at once while it runs its largest N."""
+    """Bytes that a forward holds at the same time while it runs its largest N."""
 
     weights: int
     kv_cache: int
     masks: int
-    """Of every N that is run."""
+    """Masks of every N that is run."""
     tables: int
-    """Cosines and sines, weights of queries, and where controlled routing puts rows of each N."""
+    """Cosines and sines, scales of queries, and the row layouts of controlled routing by N."""
     workspaces: int
-    """FlashInfer's own, and what its plan of each N keeps; forwards of one execution share them."""
+    """FlashInfer's workspace and its plan of each N; forwards of one execution share them."""
     activations: int
-    """What is alive at once where that is most: in a norm, attention, an FFN or the LM head."""
+    """The peak of temporary tensors: in a norm, attention, an FFN or the LM head."""
 
     @property
     def total(self) -> int:
-        """All parts together."""
+        """The sum of all parts."""
         return sum(structs.astuple(self))
 
 
@@ -62,92 +63,102 @@ def footprint(
     moe: str = "torch_padded",
     copies: int = 1,
 ) -> Footprint:
-    """Return what a `DecoderForward` with the same arguments takes, in bytes.
+    """Return the memory of a `DecoderForward` with the same arguments, in bytes.
 
-    What libraries and the heap of a process keep of what was freed is not in it.
+    Freed memory that libraries and the process's heap keep is not included.
 
     Parameters
     ----------
     positions
-        Every N that it will run; the largest is its `most`.
+        Every N that it will run; the largest is its `max_positions`.
     copies
-        How many of them take turns, each with weights and a cache of its own.
+        The number of forwards that take turns, each with its own weights and cache.
     """
-    size, most = dtype.itemsize, max(positions)
-    seats = [_Seat(kind, mask, context, size, device) for kind in runs(decoder.attention)]
+    element_bytes, max_positions = dtype.itemsize, max(positions)
+    kinds = [
+        _KindMemory(kind, mask, context, element_bytes, device)
+        for kind in runnable_kinds(decoder.attention)
+    ]
     kernels = BY_NAME[attention].kernels
     page = PAGE_SIZE if kernels else 1
-    room = pages_of(context + most, page) * page
-    cached = sum(len(seat.kind.layers) * seat.cached() for seat in seats)
+    cached_positions = pages_of(context + max_positions, page) * page
+    layer_bytes = sum(len(memory.kind.layers) * memory.cached() for memory in kinds)
     controlled = positions if routing != "router" else ()
-    laid_out = sum(_laid_out(decoder, batch * n, moe) for n in controlled)
-    passing = Activations(decoder, details, batch, context, most, size, moe)
-    meanwhile = [seat.meanwhile(batch, most) for seat in seats]
+    layout_bytes = sum(_layout_bytes(decoder, batch * n, moe) for n in controlled)
+    temporaries = Activations(decoder, details, batch, context, max_positions, element_bytes, moe)
+    attention_workspaces = [memory.workspace(batch, max_positions) for memory in kinds]
     return Footprint(
-        weights=copies * weight_bytes(decoder, details, size),
-        kv_cache=copies * batch * room * cached,
-        masks=copies * sum(seat.masks(n) for seat in seats for n in positions),
-        tables=copies * (most * _turned(decoder, details) * size + laid_out),
+        weights=copies * weight_bytes(decoder, details, element_bytes),
+        kv_cache=copies * batch * cached_positions * layer_bytes,
+        masks=copies * sum(memory.masks(n) for memory in kinds for n in positions),
+        tables=copies
+        * (max_positions * _table_elements(decoder, details) * element_bytes + layout_bytes),
         workspaces=copies * bytes_held(kernels, len(set(positions))) if kernels else 0,
-        activations=passing.most_bytes(meanwhile, own_router=routing == "router"),
+        activations=temporaries.peak_bytes(attention_workspaces, own_router=routing == "router"),
     )
 
 
-class _Seat(NamedTuple):
-    """A kind of layers, and what it is told of positions."""
+class _KindMemory(NamedTuple):
+    """The memory of one kind of attention, under a mask and with L = `context`."""
 
-    kind: Run
+    kind: Runnable
     mask: Mask
     context: int
-    size: int
+    element_bytes: int
     device: str
 
     def cached(self) -> int:
-        """Return the bytes that a layer keeps of a position of a request."""
+        """Return the bytes that a layer caches per position of a request."""
         kind = self.kind
         if isinstance(kind, Grouped):
-            return 0 if kind.shares else 2 * kind.kv_heads * kind.head_dim * self.size
-        return (kind.cached + (kind.index_dim or 0)) * self.size
+            return 0 if kind.shares else 2 * kind.kv_heads * kind.head_dim * self.element_bytes
+        return (kind.cached + (kind.index_dim or 0)) * self.element_bytes
 
     def sees(self, n: int) -> int:
-        """Return the positions that any of N new ones sees."""
+        """Return the number of positions that at least one of N new positions sees."""
         grouped = isinstance(self.kind, Grouped)
-        sight = (self.kind.window, self.kind.chunk) if isinstance(self.kind, Grouped) else ()
-        first = AttentionMask(self.mask, self.context, *sight).first if grouped else 0
+        limits = (self.kind.window, self.kind.chunk) if isinstance(self.kind, Grouped) else ()
+        first = AttentionMask(self.mask, self.context, *limits).first if grouped else 0
         return self.context + n - first
 
     def masks(self, n: int) -> int:
-        """Return the bytes of the mask of N positions; of latents it is made for each head, too."""
+        """Return the bytes of the mask of N positions; for latents there is one more per head."""
         if n == 1 or self.device != "cpu" or self.mask != "causal":
             return 0
-        of = 1 if isinstance(self.kind, Grouped) else 1 + self.kind.heads
-        return of * n * self.sees(n) * self.size
+        mask_count = 1 if isinstance(self.kind, Grouped) else 1 + self.kind.heads
+        return mask_count * n * self.sees(n) * self.element_bytes
 
-    def meanwhile(self, batch: int, most: int) -> int:
-        """Return the bytes that attention has for itself at most.
+    def workspace(self, batch: int, n: int) -> int:
+        """Return the bytes of temporary tensors within attention.
 
-        A mask is made of two of booleans; logits that are capped are held in float32, besides, and
-        as shares.
+        A mask is made from two masks of booleans. Capped logits are held in float32, and twice in
+        the model's dtype.
         """
-        kind, repacks = self.kind, self.device == "cpu" and self.size < FLOAT32_BYTES
-        own = self.cached() * batch * self.sees(most) if repacks and most >= _PACKED_FROM else 0
+        kind, repacks = self.kind, self.device == "cpu" and self.element_bytes < FLOAT32_BYTES
+        kernel_bytes = self.cached() * batch * self.sees(n) if repacks and n >= _PACKED_FROM else 0
         if isinstance(kind, Grouped) and kind.soft_cap:
-            logits = batch * most * kind.heads * self.sees(most)
-            own = logits * (FLOAT32_BYTES + 2 * self.size)
-        masked = 2 * _BOOL_BYTES * most * self.sees(most) if self.masks(most) else 0
-        return max(own, masked)
+            logits = batch * n * kind.heads * self.sees(n)
+            kernel_bytes = logits * (FLOAT32_BYTES + 2 * self.element_bytes)
+        mask_bytes = 2 * _BOOL_BYTES * n * self.sees(n) if self.masks(n) else 0
+        return max(kernel_bytes, mask_bytes)
 
 
-def _turned(decoder: Decoder, details: Details) -> int:
-    """Return the elements that tables have of a position: cosines, sines and weights of queries."""
-    kinds = layer_kinds(decoder, details)
-    ropes = {rope for each in kinds for rope in (each.form.rope, each.form.index_rope) if rope}
-    warm = sum(each.form.warmth is not None for each in kinds)
-    return 2 * sum(rope.width for rope in ropes) + warm
+def _table_elements(decoder: Decoder, details: Details) -> int:
+    """Return the elements of tables per position: cosines, sines and scales of queries."""
+    forms = [kind.form for kind in layer_kinds(decoder, details)]
+    ropes = {rope for form in forms for rope in (form.rope, form.index_rope) if rope}
+    query_scales = sum(form.warmth is not None for form in forms)
+    return 2 * sum(rope.width for rope in ropes) + query_scales
 
 
 def refuse_too_large(
-    needed: Footprint, decoder: Decoder, *, batch: int, context: int, most: int, device: str
+    needed: Footprint,
+    decoder: Decoder,
+    *,
+    batch: int,
+    context: int,
+    max_positions: int,
+    device: str,
 ) -> None:
     """Raise EvidenceError, before anything is allocated, if a forward does not fit."""
     free = free_bytes(device)
@@ -157,13 +168,14 @@ def refuse_too_large(
     free_gb = f"{free / BYTES_PER_GB:.1f} GB"
     summary = ", ".join(f"{name} {part / BYTES_PER_GB:.1f}" for name, part in parts.items())
     raise EvidenceError(
-        f"{decoder.name} with L={context}, batch {batch}, N={most} needs "
+        f"{decoder.name} with L={context}, batch {batch}, N={max_positions} needs "
         f"{needed.total / BYTES_PER_GB:.1f} GB ({summary}), and {free_gb} are free",
         remedy="Choose a smaller model, context or batch, or fewer positions",
     )
 
 
-def _laid_out(decoder: Decoder, tokens: int, moe: str) -> int:
+def _layout_bytes(decoder: Decoder, tokens: int, moe: str) -> int:
+    """Return the bytes of the layout that controlled routing keeps for a number of tokens."""
     if decoder.experts is None:
         return 0
     rows = expert_rows(decoder.experts, tokens, moe)

@@ -1,5 +1,6 @@
 """A decoder's forward in torch: N new positions of every request over a KV cache of L."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,35 +12,35 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled, pages_of
 from nearfree.core.routing_names import ModelRouting
 from nearfree.core.setting import Mask
-from nearfree.decoders.attention_kinds import Grouped, Latent, Run
+from nearfree.decoders.attention_kinds import Grouped, Latent, Runnable
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
-from nearfree.decoders.modules import BETWEEN, HEAD, UNTOLD, Laps
+from nearfree.decoders.modules import BETWEEN, HEAD, NO_LAPS, Laps
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.models.attention import AttentionMask, AttentionRunner, make_attention_runner
 from nearfree.models.build import Build, LayerInputs
 from nearfree.models.expert_runners import make_expert_runner
 from nearfree.models.kinds import (
     LayerKind,
-    kind_of_layers,
+    kind_by_layer,
     layer_kinds,
+    query_scales,
     roles_of,
-    weights_of_queries,
 )
 from nearfree.models.latent import LatentRunner
-from nearfree.models.layers import NAMES, Cache, Names, Places, RandomWeights
-from nearfree.models.rotation import Turns
+from nearfree.models.layers import NAMES, AttentionInputs, Cache, Names, RandomWeights
+from nearfree.models.rotation import RotationTables
 
 
 class DecoderForward:
-    """A decoder with everything allocated, for any number of positions up to `most`.
+    """A decoder with all tensors allocated, for any number of positions up to `max_positions`.
 
-    `caches` has one a layer, another's where it shares that, in whole pages where attention reads
-    pages: random until something is written into them. Their first L positions are read, those from
-    L on written by each forward.
+    `caches` has one cache per layer; a layer that shares has that of another layer. Caches consist
+    of whole pages if attention reads pages, and are random until they are written. A forward reads
+    their first L positions and writes those from L on.
 
-    What depends on N is made at its first forward and kept: after that no forward waits for the
-    device, so that a CUDA graph can hold it.
+    Tensors that depend on N are made in its first forward and kept: later forwards do not wait for
+    the device, so that a CUDA graph can hold them.
     """
 
     def __init__(
@@ -50,16 +51,16 @@ class DecoderForward:
         *,
         batch: int,
         context: int,
-        most: int,
+        max_positions: int,
         dtype: torch.dtype,
         device: str = "cpu",
         mask: Mask = "causal",
         routing: ModelRouting = "router",
         attention: str = "torch_sdpa",
         moe: str = "torch_padded",
-        kept: dict[tuple[object, ...], Tensor] | None = None,
+        shared: dict[tuple[object, ...], Tensor] | None = None,
     ) -> None:
-        """Take the weights, layer by layer, and allocate the caches.
+        """Create the weights, layer by layer, and allocate the caches.
 
         Parameters
         ----------
@@ -67,48 +68,48 @@ class DecoderForward:
             The model, as `read_decoder` and `read_details` return it.
         weights
             Its weights, in `dtype` and on `device`.
-        batch, context, most
-            Requests b, positions L in the cache of each, and the largest N.
+        batch, context, max_positions
+            Requests b, positions L in the cache of each request, and the largest N.
         mask
             Which of the new positions see each other.
         routing
-            How tokens fall on experts.
+            The distribution of tokens over experts.
         attention
-            What runs attention: torch_sdpa, flash_attn, flash_attn_3, flashinfer_fa2 or
+            The backend of attention: torch_sdpa, flash_attn, flash_attn_3, flashinfer_fa2 or
             flashinfer_fa3.
         moe
-            What runs experts: torch_padded, torch_grouped, vllm or sglang.
-        kept
-            Caches and workspaces that forwards of one shape have in common, which never run at the
-            same time.
+            The backend of experts: torch_padded, torch_grouped, vllm or sglang.
+        shared
+            Caches and workspaces that forwards of one shape share; they never run at the same time.
 
         Raises
         ------
         EvidenceError
-            The device lacks memory, its attention runs no such dtype or mask, `attention` or `moe`
-            is none of those, or the host would wait for a GPU in the middle of a forward.
+            The device lacks memory, its attention does not run this dtype or mask, `attention` or
+            `moe` is none of those backends, or the host would wait for a GPU in the middle of a
+            forward.
         """
-        self._decoder, self._batch, self._most = decoder, batch, most
+        self._decoder, self._batch, self._max_positions = decoder, batch, max_positions
         self._form = details.form or None
-        caches = {} if kept is None else kept
-        execution = ExecutionContext(device=device, shared=caches)
+        shared_tensors = {} if shared is None else shared
+        execution = ExecutionContext(device=device, shared=shared_tensors)
         kinds = layer_kinds(decoder, details)
         runners = [
-            _runner(each, attention, mask=mask, context=context, dtype=dtype, execution=execution)
-            for each in kinds
+            _runner(kind, attention, mask=mask, context=context, dtype=dtype, execution=execution)
+            for kind in kinds
         ]
-        turns = Turns(context, most, dtype, device)
-        self._places = [
-            Places(
+        tables = RotationTables(context, max_positions, dtype, device)
+        self._kind_inputs = [
+            AttentionInputs(
                 runner,
-                roles_of(decoder, each, attention),
-                turns.of(each.form.rope),
-                turns.of(each.form.index_rope),
-                weights_of_queries(each, context, most, dtype, device),
+                roles_of(decoder, kind, attention),
+                tables.table(kind.form.rope),
+                tables.table(kind.form.index_rope),
+                query_scales(kind, context, max_positions, dtype, device),
             )
-            for each, runner in zip(kinds, runners, strict=True)
+            for kind, runner in zip(kinds, runners, strict=True)
         ]
-        self._kind_of = kind_of_layers(kinds)
+        self._kind_by_layer = kind_by_layer(kinds)
         experts, rule = decoder.experts, details.router
         runner = (
             make_expert_runner(
@@ -128,9 +129,9 @@ class DecoderForward:
         self._embedding = weights(f"{names.embedding}.weight", vocabulary)
         build = Build(decoder, details, weights, names, runner)
         self.layers = [
-            build.layer(index, kinds[self._kind_of[index]]) for index in range(decoder.layers)
+            build.layer(index, kinds[self._kind_by_layer[index]]) for index in range(decoder.layers)
         ]
-        self._inputs = (
+        self._layer_inputs = (
             LayerInputs(
                 weights,
                 layers=decoder.layers,
@@ -144,16 +145,8 @@ class DecoderForward:
         )
         self._norm = build.norm("model.norm")
         self._head = self._embedding if details.tied else weights("lm_head.weight", vocabulary)
-        room = _Room(batch, context, most, attention, dtype, execution)
-        self.caches: list[Cache] = []
-        alike: dict[Run, Cache] = {}
-        for index, at in sorted(self._kind_of.items()):
-            of = structs.replace(kinds[at].kind, layers=())
-            if isinstance(of, Grouped) and of.shares:
-                self.caches.append(alike[structs.replace(of, shares=False)])
-            else:
-                alike[of] = room.cache(index, of, runners[at])
-                self.caches.append(alike[of])
+        cache_space = _CacheSpace(batch, context, max_positions, attention, dtype, execution)
+        self.caches = cache_space.caches(kinds, runners)
 
     @property
     def keys(self) -> list[Tensor]:
@@ -165,28 +158,35 @@ class DecoderForward:
         """The values of each layer's cache."""
         return [cache.values for cache in self.caches]
 
-    def forward(self, tokens: Tensor, laps: Laps = UNTOLD) -> Tensor:
+    def forward(self, tokens: Tensor, laps: Laps = NO_LAPS) -> Tensor:
         """Return the logits [b, N, vocabulary] of tokens [b, N] at positions L to L + N - 1.
 
         Raises
         ------
         ConfigError
-            There are other than b requests, or other than 1 to `most` positions.
+            There are other than b requests, or other than 1 to `max_positions` positions.
         """
-        if tokens.ndim != 2 or len(tokens) != self._batch or not 0 < tokens.shape[1] <= self._most:
+        if (
+            tokens.ndim != 2
+            or len(tokens) != self._batch
+            or not 0 < tokens.shape[1] <= self._max_positions
+        ):
             raise ConfigError(
-                f"tokens of shape {tuple(tokens.shape)} are not [{self._batch}, 1 to {self._most}]",
-                remedy="Give as many as the forward was made for",
+                f"tokens of shape {tuple(tokens.shape)} are not "
+                f"[{self._batch}, 1 to {self._max_positions}]",
+                remedy="Give the numbers of requests and positions that the forward was made for",
             )
         hidden = functional.embedding(tokens, self._embedding)
         if self._form and self._form.embedding_scale:
             hidden = hidden * torch.tensor(self._form.embedding_scale, dtype=hidden.dtype)
-        told = [each.upto(tokens.shape[1]) for each in self._places]
-        own = None if self._inputs is None else self._inputs.forward(tokens, hidden, laps)
+        kind_inputs = [inputs.truncated(tokens.shape[1]) for inputs in self._kind_inputs]
+        layer_inputs: Tensor | list[None] = [None] * len(self.layers)
+        if self._layer_inputs is not None:
+            layer_inputs = self._layer_inputs.forward(tokens, hidden, laps)
         for index, layer in enumerate(self.layers):
-            places = told[self._kind_of[index]]
-            hidden = layer.attend(hidden, places, self.caches[index], laps)
-            hidden = layer.feed(hidden, laps, None if own is None else own[index])
+            inputs = kind_inputs[self._kind_by_layer[index]]
+            hidden = layer.attend(hidden, inputs, self.caches[index], laps)
+            hidden = layer.feed(hidden, laps, layer_inputs[index])
         states = self._norm.forward(hidden)
         laps.lap(BETWEEN)
         logits = functional.linear(states, self._head)
@@ -196,9 +196,9 @@ class DecoderForward:
         laps.lap(HEAD)
         return logits
 
-    def places(self, index: int, n: int) -> Places:
-        """Return what a layer, counted from 0, is told of N positions."""
-        return self._places[self._kind_of[index]].upto(n)
+    def attention_inputs(self, layer: int, n: int) -> AttentionInputs:
+        """Return the attention inputs of a layer, counted from 0, for N positions."""
+        return self._kind_inputs[self._kind_by_layer[layer]].truncated(n)
 
 
 def _runner(
@@ -210,49 +210,71 @@ def _runner(
     dtype: torch.dtype,
     execution: ExecutionContext,
 ) -> AttentionRunner:
-    """Return what runs the attention of a kind of layers."""
-    of = kind.kind
-    if isinstance(of, Grouped):
-        sight = AttentionMask(mask, context, of.window, of.chunk)
-        return make_attention_runner(attention, sight, dtype, execution, of)
+    """Return the runner of the attention of a kind of layers."""
+    attention_kind = kind.attention
+    if isinstance(attention_kind, Grouped):
+        window, chunk = attention_kind.window, attention_kind.chunk
+        attention_mask = AttentionMask(mask, context, window, chunk)
+        return make_attention_runner(attention, attention_mask, dtype, execution, attention_kind)
     if attention != "torch_sdpa" or execution.device == "cuda":
         raise EvidenceError(
             f"{attention} on {execution.device} is not run with latent attention",
             remedy="Choose torch_sdpa on a CPU",
         )
-    return LatentRunner(AttentionMask(mask, context), of, kind.form.scale)
+    return LatentRunner(AttentionMask(mask, context), attention_kind, kind.form.scale)
 
 
-class _Room(NamedTuple):
-    """What decides the size of a layer's cache."""
+class _CacheSpace(NamedTuple):
+    """The sizes that determine a layer's cache."""
 
     batch: int
     context: int
-    most: int
+    max_positions: int
     attention: str
     dtype: torch.dtype
     execution: ExecutionContext
 
-    def cache(self, index: int, kind: Run, runner: AttentionRunner) -> Cache:
+    def caches(
+        self, kinds: tuple[LayerKind, ...], runners: Sequence[AttentionRunner]
+    ) -> list[Cache]:
+        """Return the cache of each layer; a layer that shares has that of an earlier layer."""
+        caches: list[Cache] = []
+        cache_by_kind: dict[Runnable, Cache] = {}
+        for layer, index in sorted(kind_by_layer(kinds).items()):
+            kind = structs.replace(kinds[index].attention, layers=())
+            if isinstance(kind, Grouped) and kind.shares:
+                caches.append(cache_by_kind[structs.replace(kind, shares=False)])
+            else:
+                cache_by_kind[kind] = self.cache(layer, kind, runners[index])
+                caches.append(cache_by_kind[kind])
+        return caches
+
+    def cache(self, layer: int, kind: Runnable, runner: AttentionRunner) -> Cache:
         """Return a layer's cache, laid out in memory as attention reads it."""
         if isinstance(kind, Latent):
-            keys = self._kept("keys", index, 1, kind.latent + kind.rope_dim, runner)
-            own = self._kept("index", index, 1, kind.index_dim, runner) if kind.index_dim else None
-            return Cache(keys, keys[..., : kind.latent], own if own is None else own[:, 0])
+            keys = self._shared_cache("keys", layer, 1, kind.latent + kind.rope_dim, runner)
+            index_keys = None
+            if kind.index_dim:
+                index_keys = self._shared_cache("index", layer, 1, kind.index_dim, runner)[:, 0]
+            return Cache(keys, keys[..., : kind.latent], index_keys)
         sizes = kind.kv_heads, kind.head_dim, runner
-        return Cache(self._kept("keys", index, *sizes), self._kept("values", index, *sizes))
+        return Cache(
+            self._shared_cache("keys", layer, *sizes), self._shared_cache("values", layer, *sizes)
+        )
 
-    def _kept(
-        self, what: str, index: int, heads: int, width: int, runner: AttentionRunner
+    def _shared_cache(
+        self, name: str, layer: int, heads: int, width: int, runner: AttentionRunner
     ) -> Tensor:
         batch, dtype, page = self.batch, self.dtype, runner.page_size
-        length = self.context + self.most
-        room, caches = pages_of(length, page) * page, self.execution.shared
-        key = (what, index, self.attention, str(dtype), heads, width, batch, length)
-        if key not in caches:
+        length = self.context + self.max_positions
+        positions, shared_tensors = pages_of(length, page) * page, self.execution.shared
+        key = (name, layer, self.attention, str(dtype), heads, width, batch, length)
+        if key not in shared_tensors:
             if runner.positions_first:
-                made = filled(self.execution, dtype, batch, room, heads, width).transpose(1, 2)
+                cache = filled(self.execution, dtype, batch, positions, heads, width).transpose(
+                    1, 2
+                )
             else:
-                made = filled(self.execution, dtype, batch, heads, room, width)
-            caches[key] = made
-        return caches[key]
+                cache = filled(self.execution, dtype, batch, heads, positions, width)
+            shared_tensors[key] = cache
+        return shared_tensors[key]

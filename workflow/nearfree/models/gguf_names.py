@@ -1,4 +1,4 @@
-"""The weights of a model one by one: what checkpoints and GGUF files call each, and its shapes."""
+"""The weights of a model one by one: their names in checkpoints and GGUF files, and shapes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from nearfree.decoders.gguf_tensors import tensor_names
 from nearfree.decoders.weights import Matrix, stored
 from nearfree.errors import Refusal, RefusedError
 
-WRITTEN = {
+ARCHITECTURES = {
     "llama": "llama",
     "mistral": "llama",
     "mixtral": "llama",
@@ -20,27 +20,29 @@ WRITTEN = {
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
 }
-"""The architecture that GGUF files of a model type name."""
+"""The architecture in GGUF files by model type, for those that are written here."""
 
 
 class Weight(Struct, frozen=True, kw_only=True):
     """One tensor of a GGUF file, and the weights of a checkpoint that it holds.
 
-    `names` are those of the checkpoint: one, or that of each expert. `shape` is that of one of
-    them, outputs before inputs. `heads` is above 0 where rows are in the order of neighbours.
+    `names` are those in the checkpoint: one, or with `routed` one per expert. `shape` is that of
+    one weight, outputs before inputs. With `ones` the weights are factors and all one; with
+    `float32` they are stored in float32. `heads` is above 0 for queries and keys whose rows are
+    reordered so that rotated pairs are neighbours.
     """
 
     tensor: str
     names: tuple[str, ...]
     shape: tuple[int, ...]
     routed: bool
-    one: bool
-    full: bool
+    ones: bool
+    float32: bool
     heads: int = 0
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape of all of them, the outermost size first."""
+        """The shape of the tensor, the outermost size first."""
         return (len(self.names), *self.shape) if self.routed else self.shape
 
 
@@ -52,42 +54,42 @@ def model_weights(config: Path) -> tuple[Decoder, tuple[Weight, ...]]:
     ConfigError
         `read_decoder` or `stored` refuses the file.
     RefusedError
-        No GGUF file is written here of its model type.
+        GGUF files of its model type are not written here.
     """
     decoder = read_decoder(config)
     reason = ""
-    if decoder.model_type not in WRITTEN:
-        reason = f"is of {decoder.model_type}, of which no GGUF file is written here"
+    if decoder.model_type not in ARCHITECTURES:
+        reason = f"is of model type {decoder.model_type}, whose GGUF files are not written here"
     elif decoder.window:
-        reason = "has a window, which GGUF files of its architecture do not say"
+        reason = "has a window, which GGUF files of its architecture cannot give"
     if reason:
-        remedy = f"Give a model of {', '.join(WRITTEN)} without a window"
+        remedy = f"Give a model of {', '.join(ARCHITECTURES)} without a window"
         raise RefusedError([Refusal(str(config_file(config)), "", reason, remedy)])
-    found = (each for matrix in stored(config).weights for each in _each(decoder, matrix))
-    return decoder, tuple(found)
+    weights = (weight for matrix in stored(config).weights for weight in _weights(decoder, matrix))
+    return decoder, tuple(weights)
 
 
-def _each(decoder: Decoder, matrix: Matrix) -> Iterator[Weight]:
+def _weights(decoder: Decoder, matrix: Matrix) -> Iterator[Weight]:
+    """Yield the tensors of a matrix, one per layer."""
     ending = ".bias" if matrix.name.endswith(".bias") else ".weight"
     name = matrix.name.removesuffix(".bias")
     shape = (matrix.outputs,) if matrix.inputs == 1 else (matrix.outputs, matrix.inputs)
     routed = name.count("*") > 1
-    turned = WRITTEN[decoder.model_type] == "llama"
+    reorders_rows = ARCHITECTURES[decoder.model_type] == "llama"
     for layer in matrix.layers or (None,):
         (tensor,) = tensor_names(decoder.model_type, matrix.name, layer)
-        here = name if layer is None else name.replace("*", str(layer), 1)
-        experts = range(matrix.copies) if routed else (None,)
-        names = tuple(
-            (here if each is None else here.replace("*", str(each), 1)) + ending for each in experts
-        )
+        in_layer = name if layer is None else name.replace("*", str(layer), 1)
+        names = [in_layer]
+        if routed:
+            names = [in_layer.replace("*", str(expert), 1) for expert in range(matrix.copies)]
         yield Weight(
             tensor=tensor,
-            names=names,
+            names=tuple(name + ending for name in names),
             shape=shape,
             routed=routed,
-            one=matrix.kind == "norm",
-            full=len(shape) == 1 or matrix.kind == "router" or matrix.outputs == 1,
-            heads=_heads(decoder, name) if turned else 0,
+            ones=matrix.kind == "norm",
+            float32=len(shape) == 1 or matrix.kind == "router" or matrix.outputs == 1,
+            heads=_heads(decoder, name) if reorders_rows else 0,
         )
 
 

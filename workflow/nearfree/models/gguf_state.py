@@ -1,4 +1,4 @@
-"""The weights of a GGUF file as a forward here asks for them, by Hugging Face's names."""
+"""The weights of a GGUF file for a forward here, by Hugging Face's names."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from nearfree.gguf.header import Tensor as StoredTensor
 from nearfree.gguf.reader import read_header
 from nearfree.gguf.types import PLAIN
 from nearfree.models.gguf_names import Weight, model_weights
-from nearfree.models.gguf_values import FROM, TO, Stored, to_halves
+from nearfree.models.gguf_values import LOAD, STORE, StoredArray, to_halves
 from nearfree.models.layers import Part, RandomWeights
 
 _MIXTRAL = {
@@ -27,20 +27,23 @@ _JOINED = ".experts.gate_up_proj"
 
 
 class GgufWeights(RandomWeights):
-    """The weights of a GGUF file in BF16, F16 or F32, in the place of random ones.
+    """The weights of a GGUF file in BF16, F16 or F32, instead of random ones.
 
-    Tensors are read when they are asked for, and not kept. Rows of queries and keys, which such
-    files have in another order, are in that of checkpoints.
+    Tensors are read on each call and not kept. The rows of queries and keys, which such files
+    reorder, are returned in the order of checkpoints.
 
     Parameters
     ----------
+    path
+        The file.
     dtype, device
-        Of the weights of a forward.
+        Dtype and device of the weights of the forward.
 
     Raises
     ------
     ConfigError
-        It is none that is read, its weights are quantised, or are not those of its metadata.
+        The file is not read, its weights are quantised, or they are not those that its metadata
+        imply.
     """
 
     def __init__(self, path: Path, dtype: torch.dtype, device: str = "cpu") -> None:
@@ -49,7 +52,9 @@ class GgufWeights(RandomWeights):
         self._tensors = read_header(path).by_name
         _, weights = model_weights(path)
         self._weights: dict[str, tuple[Weight, int]] = {
-            _plain(name): (each, place) for each in weights for place, name in enumerate(each.names)
+            _usual_name(name): (weight, index)
+            for weight in weights
+            for index, name in enumerate(weight.names)
         }
 
     def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -58,21 +63,23 @@ class GgufWeights(RandomWeights):
             return self._experts(name.removesuffix("gate_up_proj"), ("gate_proj", "up_proj"), shape)
         if name.endswith(".experts.down_proj"):
             return self._experts(name.removesuffix("down_proj"), ("down_proj",), shape)
-        found = self._read(name)
-        if tuple(found.shape) != shape and found.numel() == int(np.prod(shape)):
-            found = found.reshape(shape)
-        if tuple(found.shape) != shape:
-            raise self._wrong(f"has {name} of shape {tuple(found.shape)} in place of {shape}")
-        return found
+        weight = self._read(name)
+        if tuple(weight.shape) != shape and weight.numel() == int(np.prod(shape)):
+            weight = weight.reshape(shape)
+        if tuple(weight.shape) != shape:
+            raise self._wrong(f"has {name} of shape {tuple(weight.shape)} instead of {shape}")
+        return weight
 
     def joined(self, parts: Sequence[Part]) -> Tensor:
-        """Return weights of one input as one product's, first outputs first."""
+        """Return weights with the same input, concatenated along their outputs."""
         return torch.cat([self(*part) for part in parts])
 
-    def _experts(self, at: str, names: tuple[str, ...], shape: tuple[int, ...]) -> Tensor:
-        """Return matrices of all experts, [E, outputs, inputs], those of names behind another."""
+    def _experts(self, prefix: str, names: tuple[str, ...], shape: tuple[int, ...]) -> Tensor:
+        """Return the matrices of all experts, [E, outputs, inputs], concatenated over names."""
         parts = (
-            torch.stack([self._read(f"{at}{expert}.{name}.weight") for expert in range(shape[0])])
+            torch.stack(
+                [self._read(f"{prefix}{expert}.{name}.weight") for expert in range(shape[0])]
+            )
             for name in names
         )
         return torch.cat(list(parts), 1)
@@ -80,37 +87,37 @@ class GgufWeights(RandomWeights):
     def _read(self, name: str) -> Tensor:
         if name not in self._weights:
             raise self._wrong(f"has no weight {name}")
-        weight, place = self._weights[name]
-        stored = _data(self._path, self._tensors[weight.tensor], weight, place)
+        weight, index = self._weights[name]
+        stored = _data(self._path, self._tensors[weight.tensor], weight, index)
         if weight.heads:
             stored = to_halves(stored, weight.heads)
-        values = FROM[self._tensors[weight.tensor].type.name](stored)
+        values = LOAD[self._tensors[weight.tensor].type.name](stored)
         return torch.from_numpy(values.copy()).to(self._device, self._torch_dtype)
 
     def _wrong(self, what: str) -> ConfigError:
         return ConfigError(f"{self._path} {what}", remedy="Give the file of the same model")
 
 
-def _plain(name: str) -> str:
-    """Return the name that most model types have for a weight of experts, given Mixtral's."""
-    for theirs, ours in _MIXTRAL.items():
-        name = name.replace(theirs, ours)
+def _usual_name(name: str) -> str:
+    """Return the usual name of a weight of experts, given Mixtral's."""
+    for mixtral, usual in _MIXTRAL.items():
+        name = name.replace(mixtral, usual)
     return name
 
 
-def _data(path: Path, tensor: StoredTensor, weight: Weight, place: int) -> Stored:
-    """Return the data of one weight of a tensor, of which experts have several."""
+def _data(path: Path, tensor: StoredTensor, weight: Weight, index: int) -> StoredArray:
+    """Return the data of the weight at `index` within a tensor; experts share a tensor."""
     if tensor.type.name not in PLAIN:
         raise ConfigError(
             f"{path} has {tensor.name} in {tensor.type.name}, which is not read here",
             remedy="Give the file in BF16, F16 or F32",
         )
-    kind = np.dtype(TO[tensor.type.name][0])
+    dtype = np.dtype(STORE[tensor.type.name][0])
     count = int(np.prod(weight.shape))
-    offset = tensor.offset + place * count * kind.itemsize
-    read = np.fromfile(path, dtype=kind, count=count, offset=offset)
-    if len(read) < count:
+    offset = tensor.offset + index * count * dtype.itemsize
+    values = np.fromfile(path, dtype=dtype, count=count, offset=offset)
+    if len(values) < count:
         raise ConfigError(
             f"{path} grew shorter while it was read", remedy="Leave it as it is meanwhile"
         )
-    return cast("Stored", read.reshape(weight.shape))
+    return cast("StoredArray", values.reshape(weight.shape))

@@ -1,11 +1,10 @@
-"""Random weights of a config.json as a GGUF file, one tensor after another.
+"""Writes random weights of a config.json as a GGUF file, one tensor after another.
 
-Source: what an engine asks of a file is in llama.cpp v0.5.0, src/llama-model.cpp and
-src/models/NAME.cpp; of its tokenizer in src/llama-vocab.cpp lines 1949-2100.
+Source: llama.cpp v0.5.0, src/llama-model.cpp and src/models/NAME.cpp for what an engine needs of a
+file, and src/llama-vocab.cpp lines 1949-2100 for its tokenizer.
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -20,11 +19,11 @@ from nearfree.errors import ConfigError, Refusal, RefusedError
 from nearfree.gguf.header import GgufHeader
 from nearfree.gguf.reader import read_header
 from nearfree.gguf.types import BY_NAME, FILE_TYPES
-from nearfree.models.gguf_names import WRITTEN, Weight, model_weights
+from nearfree.models.gguf_names import ARCHITECTURES, Weight, model_weights
 from nearfree.models.gguf_values import (
-    FROM,
-    TO,
-    Stored,
+    LOAD,
+    STORE,
+    StoredArray,
     random_weight,
     rope_factors,
     to_neighbours,
@@ -35,49 +34,53 @@ _BYTES = 256
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 """Types of tokens, as llama.cpp numbers them (include/llama.h, llama_token_type)."""
 _CONTEXT = 8192
-"""Positions of a model whose file does not say how many it has."""
+"""The context length of a model whose file does not give it."""
 
 
 def write_random_gguf(config: Path, to: Path, *, type_: str = "bf16", seed: int = 0) -> GgufHeader:
     """Write random weights of a model as a GGUF file, and return its header.
 
-    Matrices are in `type_`, vectors and routers in float32, as converted models have them, but
-    rounded to `type_` before. Norms are one; all else is normal, and follows from names and seed.
+    Matrices are in `type_`; vectors and routers are in float32 as in converted models, but rounded
+    to `type_` before. Norms are one; all other weights are normal and depend on names and seed.
 
     Parameters
     ----------
     config
         A config.json, or the folder that holds it.
     to
-        The file; it is there whole, or not at all.
+        The path of the file; it is written atomically.
+    type_
+        ggml's name of the type of matrices.
+    seed
+        The seed of all weights.
 
     Raises
     ------
     ConfigError
-        The package `gguf` is not installed, there is no such type, the file cannot be written, or
-        the model is none of which a file is written here.
+        The package `gguf` is not installed, the type is unknown, the file cannot be written, or
+        GGUF files of the model's type are not written here.
     """
-    if type_ not in TO:
+    if type_ not in STORE:
         raise ConfigError(
-            f"{type_!r:.60} is no type that random weights are written in",
-            remedy=f"Choose {', '.join(TO)}; an engine's own tool quantises such a file",
+            f"{type_!r:.60} is no type in which random weights are written",
+            remedy=f"Choose {', '.join(STORE)}; an engine's own tool quantises such a file",
         )
     package = _package()
     decoder, weights = model_weights(config)
     details = read_details(config)
     factors = _factors(config, decoder, details)
-    part = to.with_name(f".{to.name}.{os.getpid()}")
+    partial = to.with_name(f".{to.name}.{os.getpid()}")
     try:
-        writer = package.GGUFWriter(part, WRITTEN[decoder.model_type])
+        writer = package.GGUFWriter(partial, ARCHITECTURES[decoder.model_type])
         _describe(writer, config, decoder, details, type_)
         _write(package, writer, weights, factors, type_=type_, seed=seed)
-        part.replace(to)
+        partial.replace(to)
     except OSError as error:
         raise ConfigError(
             f"{to} cannot be written: {error.strerror}", remedy="Choose a folder with room"
         ) from error
     finally:
-        part.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     return read_header(to)
 
 
@@ -89,19 +92,19 @@ def _package() -> ModuleType:
             "writing GGUF files needs the package gguf, which is not installed",
             remedy="Install it, or the project with its extra `engines`: pip install gguf",
         ) from error
-    found: ModuleType = gguf
-    return found
+    package: ModuleType = gguf
+    return package
 
 
-def _factors(config: Path, decoder: Decoder, details: Details) -> Stored | None:
-    """Return what frequencies are divided by, None where all are as they are or by one number."""
+def _factors(config: Path, decoder: Decoder, details: Details) -> StoredArray | None:
+    """Return the divisors of frequencies, None if they are unscaled or share one divisor."""
     rope = details.rope
     if rope is None or rope.yarn or rope.turned or rope.width != decoder.head_dim:
         raise _refused(config, "has rotations that are not written here")
     if rope.llama3 is None:
         return None
-    if WRITTEN[decoder.model_type] != "llama":
-        raise _refused(config, "has Llama 3's scaling, which files of its architecture do not say")
+    if ARCHITECTURES[decoder.model_type] != "llama":
+        raise _refused(config, "has Llama 3's scaling, which files of its architecture cannot give")
     return rope_factors(rope, rope.llama3)
 
 
@@ -111,7 +114,7 @@ def _refused(config: Path, reason: str) -> RefusedError:
 
 
 def _describe(writer: Any, config: Path, decoder: Decoder, details: Details, type_: str) -> None:
-    """Write what engines ask of a file: sizes, rotations, norms, experts, and a tokenizer."""
+    """Write the metadata that engines need: sizes, rotations, norms, experts, and a tokenizer."""
     keys = text_part(config_file(config)).keys
     writer.add_name(f"{decoder.name}, random weights")
     numbers = {name: number for number, name in FILE_TYPES.items()}
@@ -143,21 +146,21 @@ def _describe(writer: Any, config: Path, decoder: Decoder, details: Details, typ
 
 
 def _tokenizer(writer: Any, vocabulary: int) -> None:
-    """Write a tokenizer of bytes and tokens that stand for themselves, none if bytes have no room.
+    """Write a tokenizer of single bytes and placeholder tokens; none if the vocabulary is smaller.
 
-    Tokens are unknown, begin and end, 256 bytes, and <t259> and so on.
+    The tokens are unknown, begin and end, 256 bytes, and then <t259> and so on.
     """
     first = len(_SPECIAL) + _BYTES
     if vocabulary < first:
         writer.add_tokenizer_model("no_vocab")
         return
-    named = [f"<0x{byte:02X}>" for byte in range(_BYTES)]
-    others = [f"<t{number}>" for number in range(first, vocabulary)]
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(_BYTES)]
+    placeholders = [f"<t{number}>" for number in range(first, vocabulary)]
     writer.add_tokenizer_model("llama")
-    writer.add_token_list([*_SPECIAL, *named, *others])
-    writer.add_token_scores([0.0] * first + [-float(each) for each in range(len(others))])
-    kinds = [_UNKNOWN, _CONTROL, _CONTROL, *[_BYTE] * _BYTES]
-    writer.add_token_types([*kinds, *[_NORMAL] * len(others)])
+    writer.add_token_list([*_SPECIAL, *bytes_, *placeholders])
+    writer.add_token_scores([0.0] * first + [-float(rank) for rank in range(len(placeholders))])
+    types = [_UNKNOWN, _CONTROL, _CONTROL, *[_BYTE] * _BYTES]
+    writer.add_token_types([*types, *[_NORMAL] * len(placeholders)])
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
@@ -168,43 +171,40 @@ def _write(
     package: ModuleType,
     writer: Any,
     weights: tuple[Weight, ...],
-    factors: Stored | None,
+    factors: StoredArray | None,
     *,
     type_: str,
     seed: int,
 ) -> None:
-    """Write all that the file says of its tensors, then the tensors, made one at a time."""
-    for each in weights:
-        kind = "f32" if each.full else type_
-        size = int(np.prod(each.stored_shape)) * BY_NAME[kind].size
-        dtype = np.dtype(TO[kind][0])
-        raw = package.GGMLQuantizationType(BY_NAME[kind].number)
-        writer.add_tensor_info(each.tensor, each.stored_shape, dtype, size, raw)
+    """Write the metadata of all tensors, then the tensors, which are made one at a time."""
+    for weight in weights:
+        name = "f32" if weight.float32 else type_
+        size_bytes = int(np.prod(weight.stored_shape)) * BY_NAME[name].size
+        dtype = np.dtype(STORE[name][0])
+        ggml_type = package.GGMLQuantizationType(BY_NAME[name].number)
+        writer.add_tensor_info(weight.tensor, weight.stored_shape, dtype, size_bytes, ggml_type)
     if factors is not None:
         writer.add_tensor_info("rope_freqs.weight", factors.shape, factors.dtype, factors.nbytes)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        for tensor in _tensors(weights, type_, seed):
-            writer.write_tensor_data(tensor)
+        for weight in weights:
+            writer.write_tensor_data(stored_tensor(weight, type_, seed))
         if factors is not None:
             writer.write_tensor_data(factors)
     finally:
         writer.close()
 
 
-def _tensors(weights: tuple[Weight, ...], type_: str, seed: int) -> Iterator[Stored]:
-    for each in weights:
-        yield made(each, type_, seed)
-
-
-def made(weight: Weight, type_: str, seed: int) -> Stored:
-    """Return the tensor of a file, outermost size first, as it is stored there."""
-    if weight.one:
+def stored_tensor(weight: Weight, type_: str, seed: int) -> StoredArray:
+    """Return a random tensor in its stored form, the outermost size first."""
+    if weight.ones:
         return np.ones(weight.stored_shape, dtype=np.float32)
     parts = [random_weight(name, weight.shape, seed=seed, type_=type_) for name in weight.names]
-    found = cast("Stored", np.stack(parts)) if weight.routed else parts[0]
+    tensor = cast("StoredArray", np.stack(parts)) if weight.routed else parts[0]
     if weight.heads:
-        found = to_neighbours(found, weight.heads)
-    return FROM[type_](found) if weight.full else cast("Stored", np.ascontiguousarray(found))
+        tensor = to_neighbours(tensor, weight.heads)
+    return (
+        LOAD[type_](tensor) if weight.float32 else cast("StoredArray", np.ascontiguousarray(tensor))
+    )

@@ -1,4 +1,4 @@
-"""A whole model as a kernel: one forward of all its layers over N positions, and its work."""
+"""A model as a kernel: one forward of all its layers over N positions, and its work."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -16,7 +16,7 @@ from nearfree.core.routing_names import ModelRouting
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.decoders.model import Model, model_of
-from nearfree.decoders.modules import UNTOLD, Laps, ModuleUse
+from nearfree.decoders.modules import NO_LAPS, Laps, ModuleUse
 from nearfree.models.footprint import footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
 from nearfree.models.layers import RandomWeights
@@ -25,17 +25,17 @@ _SEED = 0
 
 
 def bytes_read(setting: Setting, model: Model, n: int) -> tuple[int, int]:
-    """Return the bytes that a forward over N moves at least, and those of its largest module."""
+    """Return the compulsory bytes of a forward over N, in total and of its largest module."""
     works = list(_works(setting, model, n))
     total = sum(work.bytes_compulsory * use.count for use, work in works)
     return total, max(work.bytes_compulsory for _, work in works)
 
 
 def model_work(setting: Setting, model: Model, n: int) -> ExecutedWork:
-    """Return the work of a forward over N positions a request.
+    """Return the work of a forward over N positions per request.
 
-    Rows that a backend pads are counted where the padding is this project's own (`torch_padded`);
-    where the model's own router spreads its tokens they are counted as if it did so evenly.
+    Padded rows are counted only for this project's own padding (`torch_padded`). Tokens of the
+    model's own router are counted as if it used the experts evenly.
     """
     works = list(_works(setting, model, n))
     spread = ", experts as if evenly used" if setting.routing == "router" else ""
@@ -59,9 +59,9 @@ def _work(module: Setting, n: int) -> ExecutedWork:
 
 
 class ModelKernel:
-    """Random weights, which settings of one model share, and a random KV cache.
+    """A forward with random weights, which settings of one model share, and a random KV cache.
 
-    Tokens are made beforehand; a forward ends with the logits of all N positions.
+    Tokens are made in advance; a forward ends with the logits of all N positions.
     """
 
     def __init__(
@@ -69,12 +69,14 @@ class ModelKernel:
     ) -> None:
         model = model_of(setting, execution.models)
         self._setting, self._model, self._execution = setting, model, execution
-        read, largest = bytes_read(setting, model, min(positions))
-        count = execution.copies or max(1, copies_for(read, execution.cache_bytes) - 1)
+        bytes_per_forward, largest = bytes_read(setting, model, min(positions))
+        count = execution.copies or max(1, copies_for(bytes_per_forward, execution.cache_bytes) - 1)
         self._refuse_too_large(positions, count)
-        between = count * read - largest
-        self.cache: Literal["cold", "warm"] = "cold" if between >= execution.cache_bytes else "warm"
-        self._forwards = [self._made(copy, max(positions)) for copy in range(count)]
+        bytes_between = count * bytes_per_forward - largest
+        self.cache: Literal["cold", "warm"] = (
+            "cold" if bytes_between >= execution.cache_bytes else "warm"
+        )
+        self._forwards = [self._make_forward(copy, max(positions)) for copy in range(count)]
         self._next_copy = 0
         generator = torch.Generator().manual_seed(_SEED)
         shape = (setting.batch, max(positions))
@@ -82,7 +84,7 @@ class ModelKernel:
         self._tokens = {n: tokens[:, :n].contiguous().to(execution.device) for n in positions}
 
     def _refuse_too_large(self, positions: tuple[int, ...], copies: int) -> None:
-        """Raise EvidenceError unless it fits beside what other settings have made already."""
+        """Raise EvidenceError unless it fits beside the tensors of other settings."""
         setting, decoder, execution = self._setting, self._model.decoder, self._execution
         needed = footprint(
             decoder,
@@ -106,31 +108,31 @@ class ModelKernel:
             decoder,
             batch=setting.batch,
             context=setting.context or 0,
-            most=max(positions),
+            max_positions=max(positions),
             device=execution.device,
         )
 
-    def _made(self, copy: int, most: int) -> DecoderForward:
+    def _make_forward(self, copy: int, max_positions: int) -> DecoderForward:
         setting, device = self._setting, self._execution.device
-        dtype, kept = torch_dtype(setting), self._execution.shared
+        dtype, shared = torch_dtype(setting), self._execution.shared
         key = (setting.model_digest, copy)
         return DecoderForward(
             self._model.decoder,
             self._model.details,
-            RandomWeights(dtype, device, _SEED, kept, key),
+            RandomWeights(dtype, device, _SEED, shared, key),
             batch=setting.batch,
             context=setting.context or 0,
-            most=most,
+            max_positions=max_positions,
             dtype=dtype,
             device=device,
             mask=setting.mask or "causal",
             routing=_routing(setting),
             attention=setting.backend,
             moe=setting.moe or "torch_padded",
-            kept=None if copy else kept,  # copies that take turns have caches of their own
+            shared=None if copy else shared,  # copies that take turns have their own caches
         )
 
-    def forward(self, n: int, laps: Laps = UNTOLD) -> Tensor:
+    def forward(self, n: int, laps: Laps = NO_LAPS) -> Tensor:
         """Run one forward, [batch, N] tokens in, [batch, N, vocabulary] logits out."""
         forward = self._forwards[self._next_copy]
         self._next_copy = (self._next_copy + 1) % len(self._forwards)

@@ -1,6 +1,6 @@
 """The parts of a decoder's layer without experts, and their weights by Hugging Face's names.
 
-They are norms, attention with grouped queries and the Dense FFN.
+They are norms, grouped-query attention and the Dense FFN.
 """
 
 import re
@@ -26,7 +26,7 @@ Part = tuple[str, tuple[int, ...]]
 
 
 class Names(NamedTuple):
-    """The names in which the families differ."""
+    """The names of modules in which the families differ."""
 
     embedding: str = "model.embed_tokens"
     attention: str = "self_attn"
@@ -38,7 +38,7 @@ class Names(NamedTuple):
     feed: str = "mlp"
     router: str = "gate"
     expert_bias: str = "gate.expert_bias"
-    """What is added to scores when experts are chosen."""
+    """The bias that is added to scores to choose experts."""
     shared: str = "shared_expert"
 
 
@@ -64,7 +64,7 @@ NAMES = {
     "gpt_oss": Names(router="router"),
     "llama4_text": Names(feed="feed_forward", router="router"),
 }  # fmt: skip
-"""By model type; all others have those of `Names()`.
+"""By model type; all others have the names of `Names()`.
 Source: the modules of transformers 5.23, inclusionAI/Ling-V2 and inclusionAI/dFactory."""
 
 
@@ -72,12 +72,12 @@ _FACTORS = re.compile(r"norm(_\d)?\.weight$|scal(e|ar)$")
 
 
 class RandomWeights:
-    """Normal random weights of variance 1 / in; factors, such as those of norms, are one, biases 0.
+    """Normal random weights of variance 1 / in; factors, such as those of norms, are 1, biases 0.
 
-    A forward that asks for them in the same order gets the same: the seed is torch's own, set now.
-    With `kept`, what was made once is what is given again. Weights of products are [..., out, in].
+    The constructor sets torch's seed, so the same sequence of calls gives the same weights. With
+    `kept` a weight is made once and then returned again. Weights of products are [..., out, in].
     The experts of a layer are two weights, `mlp.experts.gate_up_proj` [E, 2 d_ff, d_model] and
-    `mlp.experts.down_proj` [E, d_model, d_ff], as transformers 5 holds them.
+    `mlp.experts.down_proj` [E, d_model, d_ff], as in transformers 5.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RandomWeights:
         kept: MutableMapping[tuple[object, ...], Tensor] | None = None,
         key: tuple[object, ...] = (),
     ) -> None:
-        """Set the seed; `key` tells the weights of models and copies apart in `kept`."""
+        """Set the seed; `key` distinguishes the weights of models and copies in `kept`."""
         torch.manual_seed(seed)
         self._dtype, self._execution = dtype, ExecutionContext(device=device)
         self._kept: MutableMapping[tuple[object, ...], Tensor] = {} if kept is None else kept
@@ -98,15 +98,15 @@ class RandomWeights:
         """Return the weight of a name and shape."""
         key = (*self._key, name, *shape)
         if key not in self._kept:
-            self._kept[key] = self._made(name, shape)
+            self._kept[key] = self._make(name, shape)
         return self._kept[key]
 
     def joined(self, parts: Sequence[Part]) -> Tensor:
-        """Return weights of one input as one product's, first outputs first."""
+        """Return weights with the same input, concatenated along their outputs."""
         names, shapes = zip(*parts, strict=True)
         return self("+".join(names), (sum(shape[0] for shape in shapes), *shapes[0][1:]))
 
-    def _made(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def _make(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if len(shape) > 1:
             return filled(self._execution, self._dtype, *shape, scale=shape[-1] ** -0.5)
         value = 1.0 if _FACTORS.search(name) else 0.0
@@ -114,7 +114,7 @@ class RandomWeights:
 
 
 class Norm:
-    """RMS norm over the last dimension, by its weight, or by one more than that."""
+    """RMS norm over the last dimension; with `from_one` the factor is one plus the weight."""
 
     def __init__(
         self, weights: RandomWeights, name: str, width: int, eps: float, *, from_one: bool = False
@@ -127,16 +127,16 @@ class Norm:
         return functional.rms_norm(states, self._weight.shape, self._weight, self._eps)
 
 
-def divided(states: Tensor, eps: float) -> Tensor:
-    """Return states over the root mean square of their last dimension."""
+def rms_divided(states: Tensor, eps: float) -> Tensor:
+    """Return states divided by the root mean square of their last dimension."""
     return functional.rms_norm(states, states.shape[-1:], None, eps)
 
 
 class Cache(NamedTuple):
-    """A layer's cache, [b, kv_heads, L + most or more, head_dim] each.
+    """A layer's keys and values, [b, kv_heads, L + max_positions or more, head_dim] each.
 
-    A latent is one head, of which the values are the first elements. `index_keys` are those of
-    an indexer, [b, L + most, index_dim].
+    A latent is one head, whose first elements are the values. `index_keys` are those of an indexer,
+    [b, L + max_positions, index_dim].
     """
 
     keys: Tensor
@@ -144,39 +144,42 @@ class Cache(NamedTuple):
     index_keys: Tensor | None = None
 
 
-class Places(NamedTuple):
-    """What layers of one kind are told of N new positions.
+class AttentionInputs(NamedTuple):
+    """What the attention of layers of one kind needs for N new positions.
 
-    How they attend, what their modules are called, the rotations of heads and of an indexer, and
-    what queries are multiplied by, [N, 1] or a number, None for nothing.
+    That is the runner, the roles of its modules, the rotations of heads and of an indexer, and
+    `query_scales`, the factors on queries: [N, 1], a number, or None.
     """
 
     runner: AttentionRunner
     roles: Mapping[str, str]
     rotation: Rotation | None = None
     index_rotation: Rotation | None = None
-    weights: Tensor | float | None = None
+    query_scales: Tensor | float | None = None
 
-    def upto(self, n: int) -> "Places":
-        """Return what is told of the first N of them."""
-        weights = self.weights[:n] if isinstance(self.weights, Tensor) else self.weights
-        rotation, index = (each and each.upto(n) for each in (self.rotation, self.index_rotation))
-        return Places(self.runner, self.roles, rotation, index, weights)
+    def truncated(self, n: int) -> "AttentionInputs":
+        """Return the inputs of the first N positions."""
+        scales = (
+            self.query_scales[:n] if isinstance(self.query_scales, Tensor) else self.query_scales
+        )
+        rotation = self.rotation and self.rotation.truncated(n)
+        index_rotation = self.index_rotation and self.index_rotation.truncated(n)
+        return AttentionInputs(self.runner, self.roles, rotation, index_rotation, scales)
 
     def lap(self, laps: Laps, role: str) -> None:
-        """Tell of a module of attention that has run, by the name that this kind's has."""
+        """Report that a module of attention has run, under the role of this kind of layers."""
         laps.lap(self.roles.get(role, role))
 
     def new(self, n: int) -> slice:
-        """Return where N new positions lie in a cache."""
+        """Return the slice of N new positions in a cache."""
         context = self.runner.attention_mask.context
         return slice(context, context + n)
 
 
 class Attention:
-    """Grouped-query attention of N new positions, whose keys and values are put into the cache.
+    """Grouped-query attention of N new positions, whose keys and values are written into the cache.
 
-    A layer that shares makes neither: its cache is another layer's, which has put them there.
+    A layer that shares makes neither: its cache is another layer's, which has written them.
     """
 
     def __init__(
@@ -191,55 +194,63 @@ class Attention:
         names: Names,
     ) -> None:
         self._form, self._eps, width = form, details.norm_eps, kind.head_dim
-        at = f"{prefix}.{names.attention}"
+        module = f"{prefix}.{names.attention}"
         products = 1 if kind.shares else 2 if kind.keys_are_values else 3
         qkv = names.qkv[:products]
         self._heads = [kind.heads, kind.kv_heads, kind.kv_heads][:products]
         counts = self._heads if len(qkv) > 1 else [sum(self._heads)]
-        outs = [(f"{at}.{n}", count * width) for n, count in zip(qkv, counts, strict=True)]
-        self._qkv = weights.joined([(f"{name}.weight", (out, d_model)) for name, out in outs])
+        projections = [
+            (f"{module}.{n}", count * width) for n, count in zip(qkv, counts, strict=True)
+        ]
+        self._qkv = weights.joined(
+            [(f"{name}.weight", (out, d_model)) for name, out in projections]
+        )
         self._qkv_bias = (
-            weights.joined([(f"{name}.bias", (out,)) for name, out in outs])
+            weights.joined([(f"{name}.bias", (out,)) for name, out in projections])
             if details.qkv_bias
             else None
         )
-        output = f"{at}.{names.output}"
+        output = f"{module}.{names.output}"
         self._output = weights(f"{output}.weight", (d_model, kind.heads * width))
         self._output_bias = weights(f"{output}.bias", (d_model,)) if details.output_bias else None
         from_one = bool(details.form and details.form.norms_from_one)
         self._norms = [
-            Norm(weights, f"{at}.{name}", width, details.norm_eps, from_one=from_one)
+            Norm(weights, f"{module}.{name}", width, details.norm_eps, from_one=from_one)
             for name in ((names.query_norm, names.key_norm) if details.qk_norm else ())[:products]
         ]
-        self._sinks = weights(f"{at}.sinks", (kind.heads,)) if kind.sinks else None
+        self._sinks = weights(f"{module}.sinks", (kind.heads,)) if kind.sinks else None
 
-    def forward(self, hidden: Tensor, places: Places, cache: Cache, laps: Laps) -> Tensor:
-        """Return [b, N, d_model], given as much, with the layer's keys and values."""
+    def forward(self, hidden: Tensor, inputs: AttentionInputs, cache: Cache, laps: Laps) -> Tensor:
+        """Return the attention output, [b, N, d_model], given states of the same shape."""
         states = functional.linear(hidden, self._qkv, self._qkv_bias)
-        places.lap(laps, QKV)
+        inputs.lap(laps, QKV)
         states = states.unflatten(-1, (sum(self._heads), -1)).transpose(1, 2)
-        queries, *stored = states.split(self._heads, 1)
-        queries = self._placed(queries, 0, places)
-        if places.weights is not None:
-            queries = queries * places.weights
-        if stored:
-            values = divided(stored[-1], self._eps) if self._form.value_norm else stored[-1]
-            new = places.new(hidden.shape[1])
-            cache.keys[:, :, new] = self._placed(stored[0], 1, places)
+        queries, *keys_values = states.split(self._heads, 1)
+        queries = self._positioned(queries, 0, inputs)
+        if inputs.query_scales is not None:
+            queries = queries * inputs.query_scales
+        if keys_values:
+            values = (
+                rms_divided(keys_values[-1], self._eps)
+                if self._form.value_norm
+                else keys_values[-1]
+            )
+            new = inputs.new(hidden.shape[1])
+            cache.keys[:, :, new] = self._positioned(keys_values[0], 1, inputs)
             cache.values[:, :, new] = values
         laps.lap(BETWEEN)
-        out = self._attend(places.runner, queries, cache)
-        places.lap(laps, ATTENTION)
+        out = self._attend(inputs.runner, queries, cache)
+        inputs.lap(laps, ATTENTION)
         out = functional.linear(out.flatten(2), self._output, self._output_bias)
-        places.lap(laps, OUTPUT)
+        inputs.lap(laps, OUTPUT)
         return out
 
-    def _placed(self, states: Tensor, norm: int, places: Places) -> Tensor:
-        """Return queries or keys normalised, by their own norm, and turned."""
+    def _positioned(self, states: Tensor, norm_index: int, inputs: AttentionInputs) -> Tensor:
+        """Return queries or keys, normalised by their own norm and rotated."""
         states = rotate(
-            self._norms[norm].forward(states) if self._norms else states, places.rotation
+            self._norms[norm_index].forward(states) if self._norms else states, inputs.rotation
         )
-        return divided(states, self._eps) if self._form.unit_norm else states
+        return rms_divided(states, self._eps) if self._form.unit_norm else states
 
     def _attend(self, runner: AttentionRunner, queries: Tensor, cache: Cache) -> Tensor:
         if self._sinks is not None and isinstance(runner, Sdpa):
@@ -248,7 +259,7 @@ class Attention:
 
 
 class DenseFfn:
-    """A gated FFN; gate and up are one product. `role` is what its laps are called."""
+    """A gated FFN; gate and up are one product. `role` is the role in its laps."""
 
     def __init__(
         self,
@@ -267,7 +278,7 @@ class DenseFfn:
         self._down = weights(f"{prefix}.down_proj.weight", (d_model, d_ff))
 
     def forward(self, rows: Tensor, laps: Laps) -> Tensor:
-        """Return rows of d_model, given as many."""
+        """Return rows of d_model, given rows of the same shape."""
         inner = self._gate(functional.linear(rows, self._gate_up))
         out = functional.linear(inner, self._down)
         laps.lap(self._role)

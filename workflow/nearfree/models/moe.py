@@ -1,4 +1,4 @@
-"""The experts of a decoder's layer: its router, routed experts, and those that all tokens pass."""
+"""The experts of a decoder's layer: its router, routed experts and shared experts."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ from nearfree.models.layers import DenseFfn, Names, Norm, RandomWeights
 
 
 class Router:
-    """A router's weight [E, d_model], and biases [E] of scores and logits, if it has them."""
+    """A router with a weight [E, d_model] and optional biases [E] of scores and of logits."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Router:
         self._logit_bias = logit_bias
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the experts of each row, [rows, k], int64, and their shares, float32."""
+        """Return the experts of each row, [rows, k], int64, and their weights, float32."""
         if self._rule.scores == "softmax":
             logits = functional.linear(rows, self._weight, self._logit_bias)
             scores = logits.softmax(-1, dtype=torch.float32)
@@ -47,26 +47,28 @@ class Router:
         return ids, shares if self._rule.scale == 1.0 else shares * self._rule.scale
 
     def _choice(self, scores: Tensor) -> Tensor:
-        """Return the scores to choose by, those of groups that are not kept being lowest."""
-        choice = scores if self._bias is None else scores + self._bias
+        """Return the scores by which experts are chosen, -inf in groups that are not kept."""
+        scores_ = scores if self._bias is None else scores + self._bias
         rule = self._rule
         if rule.groups == rule.kept_groups:
-            return choice
-        grouped = choice.unflatten(1, (rule.groups, -1))
-        best = grouped.topk(1 if rule.by_best else 2, -1).values.sum(-1)
-        best = best.topk(rule.kept_groups, -1).indices
-        dropped = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter_(1, best, value=False)
+            return scores_
+        grouped = scores_.unflatten(1, (rule.groups, -1))
+        group_scores = grouped.topk(1 if rule.by_best else 2, -1).values.sum(-1)
+        group_scores = group_scores.topk(rule.kept_groups, -1).indices
+        dropped = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter_(
+            1, group_scores, value=False
+        )
         return grouped.masked_fill(dropped.unsqueeze(-1), float("-inf")).flatten(1)
 
 
 def inner_of(
-    form: Form | None, experts: Experts, d_model: int, weights: RandomWeights, at: str
+    form: Form | None, experts: Experts, d_model: int, weights: RandomWeights, module: str
 ) -> Activation:
-    """Return what a layer's experts do between their products, and their biases."""
+    """Return the operation of a layer's experts between their products, with their biases."""
     gate = gate_of(form)
     if form is None or not form.expert_biases:
         return Activation(gate)
-    count, prefix = experts.experts, f"{at}.experts"
+    count, prefix = experts.experts, f"{module}.experts"
     return Activation(
         gate,
         weights(f"{prefix}.gate_up_proj_bias", (count, 2 * experts.d_ff)),
@@ -75,7 +77,7 @@ def inner_of(
 
 
 def gate_of(form: Form | None, *, routed: bool = True) -> Gate:
-    """Return the gate of a model's FFNs; routed experts may have one of their own."""
+    """Return the gate of a model's FFNs; routed experts may have a different one."""
     if form is None:
         return silu
     if routed and form.clamp is not None:
@@ -84,7 +86,7 @@ def gate_of(form: Form | None, *, routed: bool = True) -> Gate:
 
 
 class MoeFfn:
-    """Routed experts, chosen by a router or controlled, and those that every token passes.
+    """Routed experts, chosen by a router or by controlled routing, and shared experts.
 
     Controlled routing overrides the router's choice; the router runs all the same.
     """
@@ -101,7 +103,7 @@ class MoeFfn:
         rule: RouterRule,
         expert_runner: ExpertRunner,
     ) -> None:
-        """Take a layer's weights, whose names begin with `prefix`; `rule` is that of its router."""
+        """Create a layer's weights, whose names begin with `prefix`; `rule` is its router's."""
         self._expert_runner = expert_runner
         d_model, count, form = decoder.d_model, experts.experts, details.form or None
         router = f"{prefix}.{names.router}"
@@ -128,7 +130,7 @@ class MoeFfn:
         self._shared_gate = weights(f"{shared}_gate.weight", (1, d_model)) if gated else None
 
     def forward(self, hidden: Tensor, laps: Laps) -> Tensor:
-        """Return [b, N, d_model], given as much."""
+        """Return the FFN's output, [b, N, d_model], given states of the same shape."""
         rows = hidden.flatten(0, 1)
         ids, shares = self._router.route(rows)
         laps.lap(ROUTER)
@@ -144,8 +146,8 @@ class MoeFfn:
         return functional.linear(rows, self._shared_gate).sigmoid() * out
 
 
-class Beside:
-    """Routed experts beside a layer's Dense FFN, each with norms of its own (Gemma 4).
+class ParallelExperts:
+    """Routed experts beside a layer's Dense FFN, both with their own norms (Gemma 4).
 
     Source: Gemma4TextDecoderLayer and Gemma4TextRouter of transformers 5.23.
     """
@@ -163,7 +165,7 @@ class Beside:
     ) -> None:
         d_model, count, self._eps = decoder.d_model, experts.experts, details.norm_eps
         self._expert_runner = expert_runner
-        self._into, self._of_dense, self._of_experts = (
+        self._input_norm, self._dense_norm, self._expert_norm = (
             Norm(weights, f"{prefix}.{name}", d_model, details.norm_eps)
             for name in (
                 "pre_feedforward_layernorm_2",
@@ -182,15 +184,15 @@ class Beside:
         self._inner = inner_of(details.form or None, experts, d_model, weights, prefix)
 
     def forward(self, hidden: Tensor, dense: Tensor, laps: Laps) -> Tensor:
-        """Return the sum of both, given what enters the FFNs and what the dense one made."""
+        """Return the sum of both FFNs, given their input and the Dense FFN's output."""
         rows = hidden.flatten(0, 1)
         normed = functional.rms_norm(rows, rows.shape[-1:], self._factors, self._eps)
         laps.lap(BETWEEN)
         ids, shares = self._router.route(normed)
         shares = shares * self._per_expert[ids]
         laps.lap(ROUTER)
-        into = self._into.forward(rows)
+        expert_rows = self._input_norm.forward(rows)
         laps.lap(BETWEEN)
-        out = self._expert_runner.run(into, self._weights, ids, shares, self._inner)
+        out = self._expert_runner.run(expert_rows, self._weights, ids, shares, self._inner)
         laps.lap(MOE)
-        return self._of_dense.forward(dense) + self._of_experts.forward(out).view_as(hidden)
+        return self._dense_norm.forward(dense) + self._expert_norm.forward(out).view_as(hidden)

@@ -31,7 +31,7 @@ from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import Product, uniform
 from nearfree.decoders.collectives import LOGITS
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.draft_heads import own_layer
+from nearfree.decoders.draft_heads import mtp_layer
 from nearfree.decoders.engines import VLLM
 from nearfree.decoders.modules import HEAD, STATES
 from nearfree.derive.engine_step.form import StepConstants
@@ -89,7 +89,7 @@ def as_own(deployment: Deployment) -> Deployment:
     """
     layer = structs.replace(
         deployment,
-        decoder=own_layer(deployment.decoder),
+        decoder=mtp_layer(deployment.decoder),
         memory=None,
         parallel=structs.replace(deployment.parallel, pp=1),
     )

@@ -7,9 +7,9 @@ from msgspec import UNSET, structs
 from nearfree.core.precision import ELEMENT_BYTES, Precision
 from nearfree.decoders.attention_kinds import Grouped, Kind
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.draft_heads import own_layer
+from nearfree.decoders.draft_heads import mtp_layer
 from nearfree.decoders.engines import VLLM, engine_of
-from nearfree.decoders.kept import kept_of
+from nearfree.decoders.layer_cache import caches_of
 from nearfree.decoders.weights import cache_layer
 from nearfree.derive.memory import Memory, cached_bytes
 from nearfree.derive.predict.forecast.deployment import Deployment
@@ -46,7 +46,7 @@ def _own_memory(memory: Memory, deployment: Deployment) -> Memory:
     Its FFN and its cache are computed; its other weights are taken as the model's mean per layer.
     """
     formats, decoder = deployment.formats, deployment.decoder
-    all_ffn, layer_ffn = _ffn_bytes(decoder, formats), _ffn_bytes(own_layer(decoder), formats)
+    all_ffn, layer_ffn = _ffn_bytes(decoder, formats), _ffn_bytes(mtp_layer(decoder), formats)
     weights = max(memory.weights_bytes - all_ffn, 0.0) / decoder.layers + layer_ffn
     if deployment.drafts_plain:
         weights *= ELEMENT_BYTES[formats.plain] / ELEMENT_BYTES[deployment.main.weights]
@@ -78,9 +78,9 @@ def _ffn_bytes(decoder: Decoder, formats: Precision) -> float:
 
 def _own_cache_bytes(deployment: Deployment) -> float:
     """Return the cache bytes of a model's own draft layer on all GPUs."""
-    (kind,) = own_layer(deployment.decoder).attention
+    (kind,) = mtp_layer(deployment.decoder).attention
     engine = engine_of(deployment.engine.name)
-    windowed = engine.keeps_windows(deployment.decoder.model_type)
+    windowed = engine.bounds_cache(deployment.decoder.model_type)
     return _cache_bytes(deployment, kind, windowed=windowed)
 
 
@@ -91,7 +91,7 @@ def _cache_bytes(deployment: Deployment, kind: Kind, *, windowed: bool) -> float
     positions = deployment.context + 1
     rank = sum(
         cached_bytes(cache_layer(layer), positions, tp, *sizes, windowed=windowed)
-        for layer in kept_of(kind)
+        for layer in caches_of(kind)
     )
     return deployment.batch * tp * rank
 

@@ -1,4 +1,4 @@
-"""A model as a question names it: a name of ours, a path, or a Hugging Face id."""
+"""Resolves a model's name on the command line: a configured name, a path, or a Hugging Face id."""
 
 import re
 from pathlib import Path
@@ -11,11 +11,11 @@ _REVISION = re.compile(r"(?=.{1,200}\Z)(?!.*(?:\.\.|//))[A-Za-z0-9_](?:[\w./-]*\
 _FILES = (".json", ".gguf")
 
 
-def asked_model(config_folder: Path, model: str) -> str:
-    """Return a model as files name it: what is given, or the path of its id's config.json.
+def resolve_model(config_folder: Path, model: str) -> str:
+    """Return a name or path unchanged, or for a Hugging Face id the path of its config.json.
 
-    A name under config/models comes before a path, and a path that is there before an id. Studies
-    and deployments of a config do not come here: they name what a ledger can keep.
+    A name under config/models has priority over a path, and an existing path over an id. Studies
+    and deployments of a config may not name ids, because a ledger could not reproduce them.
 
     Parameters
     ----------
@@ -27,17 +27,17 @@ def asked_model(config_folder: Path, model: str) -> str:
     Raises
     ------
     ConfigError
-        It is none of these; or the id's files are neither in Hugging Face's local cache nor to be
-        had, and why.
+        It is none of these; or the id's files are not in Hugging Face's local cache and cannot be
+        fetched, with the reason.
     """
     try:
         find_file(config_folder, model)
     except ConfigError as error:
-        repository, at, revision = model.partition("@")
+        repository, separator, revision = model.partition("@")
         if not REPOSITORY.fullmatch(repository) or model.lower().endswith(_FILES):
             remedy = f"{error.remedy}; or a Hugging Face id, ORG/NAME or ORG/NAME@REVISION"
             raise ConfigError(printable(error.what), remedy=remedy) from error
-        if at and not _REVISION.fullmatch(revision):
+        if separator and not _REVISION.fullmatch(revision):
             raise ConfigError(
                 printable(f"{revision!r:.120} is no revision of {repository}"),
                 remedy="Name a branch, a tag or a commit",

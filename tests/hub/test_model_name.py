@@ -14,8 +14,8 @@ from nearfree.decoders.keys import SIZE_LIMIT
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.snapshots import REPOSITORY, Snapshot, snapshot_of
 from nearfree.errors import ConfigError
-from nearfree.hub.asked import asked_model
 from nearfree.hub.bounds import bounded, within
+from nearfree.hub.model_name import resolve_model
 
 COMMIT = "9c925d64d72725edaf899c6cb9c377fd0709d9c5"
 
@@ -40,8 +40,8 @@ def test_a_name_comes_before_a_path_and_a_path_before_an_id(
     for folder in ("qwen3_8b", "Qwen/Qwen3-8B"):
         Path(folder).mkdir(parents=True)
         write(Path(folder), SMALL["llama"], "config.json")
-    assert asked_model(CONFIG, "qwen3_8b") == "qwen3_8b"
-    assert asked_model(CONFIG, "Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
+    assert resolve_model(CONFIG, "qwen3_8b") == "qwen3_8b"
+    assert resolve_model(CONFIG, "Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
 
 
 ODD = (
@@ -54,7 +54,7 @@ ODD = (
 def test_what_is_no_id_is_refused_before_the_hub_is_asked(model: str) -> None:
     """A path that climbs, a file's name and odd letters are told on one line."""
     with pytest.raises(ConfigError) as error:
-        asked_model(CONFIG, model)
+        resolve_model(CONFIG, model)
     assert str(error.value).isprintable()
     assert "revision" in str(error.value).lower()
 

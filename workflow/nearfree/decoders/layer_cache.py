@@ -1,25 +1,26 @@
-"""What a layer keeps of a request, by how it attends."""
+"""What a layer caches of a request, by its kind of attention."""
 
 from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Matrices, ShortConv
 from nearfree.decoders.pieces import Kept
 
 _SCALED, _SCALE_BYTES = 128, 4
 _RECORD = 584 - 512
-"""Bytes of a key or an entry in float8 beyond one for each of its 512 elements: 64 are in 16 bits,
-the others share scales. Source: vllm 0.33.0, vllm/models/deepseek_v4/attention.py:880-882; sglang
-0.5.23, sglang/srt/mem_cache/deepseek_v4_memory_pool.py:312-316."""
+"""Bytes of a float8 key or entry beyond one byte for each of its 512 elements: 64 elements are in
+16 bits, and the others share scales. Source: vllm 0.33.0,
+vllm/models/deepseek_v4/attention.py:880-882; sglang 0.5.23,
+sglang/srt/mem_cache/deepseek_v4_memory_pool.py:312-316."""
 
 
-def kept_of(kind: Kind) -> tuple[Kept, ...]:
-    """Return what each layer of a kind keeps of a request; nothing where it shares a cache.
+def caches_of(kind: Kind) -> tuple[Kept, ...]:
+    """Return what each layer of a kind caches of a request; nothing where it shares a cache.
 
-    A key of the indexer that selects blocks is whole on every rank, in the plain format.
+    Each rank holds the whole key of the indexer that selects blocks, in the model's element type.
     """
     if isinstance(kind, Grouped):
         elements = kind.kv_heads * (kind.head_dim + kind.values)
-        cached = Kept(elements, kind.most, heads=kind.kv_heads)
-        index = (Kept(kind.index_dim, whole=True),) if kind.index_dim else ()
-        return () if kind.shares else (cached, *index)
+        key_value_cache = Kept(elements, kind.most, heads=kind.kv_heads)
+        index_cache = (Kept(kind.index_dim, whole=True),) if kind.index_dim else ()
+        return () if kind.shares else (key_value_cache, *index_cache)
     if isinstance(kind, Compressed):
         return _compressed(kind)
     if isinstance(kind, ShortConv):
@@ -30,24 +31,24 @@ def kept_of(kind: Kind) -> tuple[Kept, ...]:
 
 
 def _compressed(kind: Compressed) -> tuple[Kept, ...]:
-    """Return a window, and where there are entries those, their index keys, and compressors."""
+    """Return the window, and with entries also the entries, index keys and compressor states."""
     window = Kept(kind.width, kind.window, more=_RECORD)
     if kind.span is None:
         return (window,)
     overlap = 1 + (kind.index_dim is not None)
     rows = overlap * kind.span
     entries = Kept(kind.width // kind.span, more=_RECORD / kind.span)
-    found = (window, entries, _unfinished(rows, overlap * kind.width))
+    caches = (window, entries, _unfinished(rows, overlap * kind.width))
     if kind.index_dim is None:
-        return found
+        return caches
     index = _index_key(kind.index_dim, kind.span), _unfinished(rows, overlap * kind.index_dim)
-    return found + index
+    return caches + index
 
 
 def _index_key(width: int, span: int = 1) -> Kept:
-    """Return what an indexer keeps of `span` positions: a key in float8 and its scales.
+    """Return what an indexer caches for each `span` positions: a key in float8 and its scales.
 
-    It is the same whatever the cache is in. Source: vllm 0.33.0,
+    It does not depend on the dtype of the cache. Source: vllm 0.33.0,
     vllm/models/deepseek_v32/attention.py:96-97 and deepseek_v4/attention.py:1024-1033; sglang
     0.5.23, sglang/srt/mem_cache/index_key_cache.py:46 and deepseek_v4_memory_pool.py:53-57.
     """
@@ -55,11 +56,11 @@ def _index_key(width: int, span: int = 1) -> Kept:
 
 
 def _unfinished(rows: int, width: int) -> Kept:
-    """Return what a compressor keeps of a request: the last positions, which are no entry yet.
+    """Return a compressor's state: the last positions of a request, which form no entry yet.
 
-    Each rank has a state and a score of all of them, in float32 under any format of the cache;
-    SGLang takes another where an environment variable says it, and twice the rows where it
-    speculates.
+    Each rank holds a state and a score for all of them, in float32 whatever the dtype of the cache.
+    SGLang uses another dtype if an environment variable says so, and twice the rows with
+    speculative decoding.
     Source: CompressorStateCache of vllm 0.33.0, vllm/models/deepseek_v4/compressor.py; sglang
     0.5.23, sglang/srt/mem_cache/deepseek_v4_memory_pool.py:60-79, and
     model_executor/pool_configurator.py:136-145.

@@ -285,6 +285,16 @@ def test_the_default_set_has_every_module(folder: Path) -> None:
     assert plans.keys() < Plans(Config(folder), "cpu").all().keys()
 
 
+def test_a_site_of_shipped_sets_reads_no_studies(folder: Path) -> None:
+    """What only asks for the tolerance reads no study; a set of the project's own is looked up."""
+    path = folder / "config.yaml"
+    (folder / "studies.yaml").write_text("[")
+    assert Config(folder).site.epsilon == 0.2
+    path.write_text(path.read_text().replace("[default, paper]", "[default, mine]"))
+    with pytest.raises(ConfigError, match=r"studies\.yaml is not YAML"):
+        _ = Config(folder).site
+
+
 def test_a_set_of_the_shipped_config_may_be_empty(folder: Path) -> None:
     """A project whose own studies are of other sets keeps the line of sets that it came with."""
     shipped = Config(folder).site.sets

@@ -140,8 +140,8 @@ class Config:
             self._check_known("config.yaml", "here", "platform", name, self.platforms, more=more)
         for name in site.without:
             self._check_known("config.yaml", "without", "study", name, self.studies)
-        sets = dict.fromkeys((*SHIPPED_SETS, *(study.set for study in self.studies.values())))
-        for name in site.sets:
+        for name in (name for name in site.sets if name not in SHIPPED_SETS):
+            sets = dict.fromkeys((*SHIPPED_SETS, *(study.set for study in self.studies.values())))
             self._check_known("config.yaml", "sets", "set", name, sets)
         for name in site.python:
             environments = sorted(set(self.environments.values()))

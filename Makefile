@@ -48,6 +48,8 @@ $(VENV)/tested: envs/dev.lock $(VENV)/installed
 	@$(PIP) check
 	@touch $@
 
+# A worker has one core at most: further threads of a product of matrices would spin while they wait.
+test: export OPENBLAS_NUM_THREADS := 1
 test: $(VENV)/tested
 	$(BIN)/python -m pytest $(ALL_TESTS) --numprocesses $(WORKERS) --dist worksteal
 

@@ -101,11 +101,9 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
     padded = next(r for r in lookup if r["graphs"] and r["composition"] == "sum" and r["n_max"])
     for row in (low, padded, *dice(7).sample(lookup, 6)):
         entry = deployments(config, config.deployments[row["deployment"]])
-        place = next(
-            n for n, each in enumerate(entry) if all(each.about[k] == row[k] for k in CHOICES)
-        )
-        found = forecast(entry, answerer, [row["epsilon"]])
-        told = answer(found, place, row["epsilon"], None)
+        query = next(each for each in entry if all(each.about[k] == row[k] for k in CHOICES))
+        found = forecast([query], answerer, [row["epsilon"]])
+        told = answer(found, 0, row["epsilon"], None)
         choice = {name: row[name] for name in (*CONDITION, "baseline", "epsilon")}
         asked(browser, answering, kind="predicted", **choice)
         shown = numbers(browser)

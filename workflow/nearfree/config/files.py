@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterable
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -196,18 +196,13 @@ class Config:
                     f"{self.folder}/studies.yaml: {name} ends like the name of a derived stream",
                     remedy="Choose another name",
                 )
+            check = partial(self._check_known, "studies.yaml")
             for platform in study.platforms:
-                self._check_known(
-                    "studies.yaml", f"{name}.platforms", "platform", platform, self.platforms
-                )
+                check(f"{name}.platforms", "platform", platform, self.platforms)
             if isinstance(study, EngineStudy):
-                self._check_known(
-                    "studies.yaml", f"{name}.model", "weights", study.model, self.weights
-                )
+                check(f"{name}.model", "weights", study.model, self.weights)
             if isinstance(study, ModelStudy) and study.moe:
-                self._check_known(
-                    "studies.yaml", f"{name}.moe", "backend", study.moe, self.environments
-                )
+                check(f"{name}.moe", "backend", study.moe, self.environments)
             try:
                 self._sweeps(study)
             except ConfigError as error:

@@ -127,6 +127,6 @@ def test_what_is_of_no_deployment_ends_with_2(
     code, out, err = call(*asked, "--model", "qwen3_8b")
     assert (code, out) == (2, "")
     assert err.startswith(f"nearfree: error: {where}")
-    assert f". Leave out {option[0]}, or name " in err
+    assert f". Leave out {option[0]}, or " in err
     if command != ("schedule", "vllm") and option[0] == "--routing":
         assert call(*asked, "--model", "qwen3_8b,qwen3_30b_a3b", "--largest", "2")[0] == 0

@@ -122,7 +122,7 @@ def test_a_platform_that_no_study_names_is_said(config: Path, layout: Layout) ->
     path = config / "config.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"here": ["cpu", "l40s"]}))
     (said,) = Pipeline(layout.root, config).no_study_reasons
-    assert said.startswith("no study of the sets default, paper names l40s, so that only its hard")
+    assert said.startswith("no study of the sets default, paper names l40s, so only its hardware")
     assert said.endswith(f"{config}/studies.yaml")
 
 

@@ -36,7 +36,7 @@ MEMORY = {
     "weights_bytes": count("bytes of all weights as stored, with scales", nullable=True),
     "kv_bytes": count("bytes of the KV cache of all requests", nullable=True, at_least=0),
     "activations_bytes": count("bytes of a forward's activations", nullable=True),
-    "engine_bytes": count("allowance for the engine itself, in bytes", nullable=True),
+    "engine_bytes": count("bytes allowed for the engine itself", nullable=True),
     "peak_bytes": count("bytes of all parts together", nullable=True),
     "rank_bytes": count("bytes on the GPU that holds most", nullable=True),
     "capacity_bytes": count("bytes of the memory of all its GPUs", nullable=True),

@@ -49,17 +49,17 @@ def select(source: str, truth: Truth, column: str, names: Sequence[str]) -> Trut
         raise ConfigError(
             f"{source} holds no curve with a boundary",
             remedy="Give curves that reach their baseline: any N, of balanced experts an N of "
-            "ceil(E / (b k)) or more, of a power law one with nine in ten experts awake",
+            "ceil(E / (b k)) or more, of a power law one with nine in ten experts active",
         )
     return narrowed(truth, column_value.is_in([*chain(*matches.values())])) if names else truth
 
 
 def training_curves(
-    curves: ImportedCurves, select: Mapping[str, Sequence[str] | None]
+    curves: ImportedCurves, filters: Mapping[str, Sequence[str] | None]
 ) -> ImportedCurves:
-    """Return the curves with given values of columns, as in `select`; all if none are given."""
+    """Return the curves with given values of columns, as in `filters`; all if none are given."""
     settings = curves.settings
-    for column, names in select.items():
+    for column, names in filters.items():
         value = pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
         settings = settings.filter(value.is_in(list(names))) if names else settings
     return ImportedCurves(

@@ -81,26 +81,26 @@ def _take_traces(take: Take) -> Iterator[Trace]:
 
 
 def same_run(
-    traces_of: Sequence[Trace], drafting: Drafting, runs: Iterable[Drafting]
+    traces: Sequence[Trace], drafting: Drafting, runs: Iterable[Drafting]
 ) -> Drafting | None:
     """Return the first of some runs that decodes the outputs in the same steps as a setting.
 
     Return None where every run differs in steps, threads or storage.
     """
-    steps = [trace.steps(drafting) for trace in traces_of]
+    steps = [trace.steps(drafting) for trace in traces]
     for run in runs:
         alike = (run.threads, run.repack) == (drafting.threads, drafting.repack)
-        if alike and [trace.steps(run) for trace in traces_of] == steps:
+        if alike and [trace.steps(run) for trace in traces] == steps:
             return run
     return None
 
 
-def drafts_anything(traces_of: Iterable[Trace], drafting: Drafting) -> bool:
+def drafts_anything(traces: Iterable[Trace], drafting: Drafting) -> bool:
     """Return whether a setting verifies any draft over the traced outputs."""
-    return any(max(trace.steps(drafting).rows, default=1) > 1 for trace in traces_of)
+    return any(max(trace.steps(drafting).rows, default=1) > 1 for trace in traces)
 
 
-def copied_share(traces_of: Iterable[Trace]) -> float | None:
+def copied_share(traces: Iterable[Trace]) -> float | None:
     """Return the share of output tokens that a lookup of 3-grams predicts: 1 for a full copy.
 
     A token after the output's first counts as copied if it followed the three tokens before it at
@@ -108,7 +108,7 @@ def copied_share(traces_of: Iterable[Trace]) -> float | None:
     nothing was decoded.
     """
     decoded = copied = 0
-    for trace in traces_of:
+    for trace in traces:
         lookups = [
             available
             for drafting, available in trace.available.items()
@@ -121,9 +121,9 @@ def copied_share(traces_of: Iterable[Trace]) -> float | None:
     return copied / decoded if decoded else None
 
 
-def refuse_empty(traces_of: Iterable[Trace]) -> None:
+def refuse_empty(traces: Iterable[Trace]) -> None:
     """Raise EvidenceError if every output ended with its first token: nothing was decoded."""
-    if all(trace.tokens < 2 for trace in traces_of):
+    if all(trace.tokens < 2 for trace in traces):
         raise EvidenceError(
             "the model ended every answer with its first token",
             remedy="Give other prompts: the model has to answer some of the held-out prompts and "
@@ -207,20 +207,20 @@ def draft_forwards(steps: Steps) -> Iterator[int]:
 
 
 def tokens_per_second(
-    traces_of: Sequence[Trace], drafting: Drafting, cost: Cost, kind: str | None = None
+    traces: Sequence[Trace], drafting: Drafting, cost: Cost, kind: str | None = None
 ) -> float:
     """Return tokens per second: output tokens after each first one over the seconds of all steps.
 
     Parameters
     ----------
-    traces_of
+    traces
         Everything that is decoded: with a batch, each text takes its share of its steps.
     kind
         The kind of prompts that count; None for all.
     """
     tokens, seconds = 0, 0.0
-    by_trace = cost.seconds([trace.steps(drafting) for trace in traces_of], drafting)
-    for trace, trace_seconds in zip(traces_of, by_trace, strict=True):
+    by_trace = cost.seconds([trace.steps(drafting) for trace in traces], drafting)
+    for trace, trace_seconds in zip(traces, by_trace, strict=True):
         if kind in (None, trace.kind):
             tokens += trace.tokens - 1
             seconds += trace_seconds

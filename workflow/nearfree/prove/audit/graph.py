@@ -210,9 +210,9 @@ class Tracer:
         return Node(id=name, kind="config", title=title, values=values, place=entry)
 
 
-def _model_values(model_fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _model_values(described: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield a model's values by name: decoder fields, formats, kinds of weights, and the rest."""
-    fields = dict(model_fields)
+    fields = dict(described)
     yield from (fields.pop("decoder") or {}).items()
     for kind, formats in (fields.pop("precision") or {}).items():
         yield f"precision.{kind}", formats

@@ -99,11 +99,8 @@ class Project:
 def make_project(folder: Path, *more: str) -> Project:
     """Return a fresh copy of this project, compiled, with the tiny config and nothing run yet.
 
-    Over the tiny config come those of tests/configs that are named. The script that draws figures
-    lies there, as after an earlier run: to make it takes each process two seconds.
+    Over the tiny config come those of tests/configs that are named.
     """
-    from nearfree.show.figures.page import write_bundle  # which imports Altair
-
     compile_dir(ROOT / "workflow", quiet=2)
     folder.mkdir(parents=True)
     for part in PARTS:
@@ -115,6 +112,4 @@ def make_project(folder: Path, *more: str) -> Project:
             shutil.copy(source, folder / part)
     for name in ("tiny", *more):
         shutil.copytree(ROOT / "tests" / "configs" / name, folder / "config", dirs_exist_ok=True)
-    (folder / "results/figures").mkdir(parents=True)
-    write_bundle(folder / "results/figures")
     return Project(folder)

@@ -155,7 +155,7 @@ def test_the_explorer_says_what_fits(answering, browser, answers, fits):
     big = browser.find_element(By.CSS_SELECTOR, ".headline .big").text
     assert (big == UNFIT) == (not fits)
     assert (f"{row['gpus_needed']} h100 hold it" in text) == (not fits)
-    assert ("by each predictor, were there memory" in text) == (not fits)
+    assert ("by each predictor, if memory is ignored" in text) == (not fits)
     opened(browser, browser.find_element(By.CSS_SELECTOR, ".headline a[data-row]"))
     panel = browser.find_element(By.ID, "panel-body").text
     assert f"{row['peak_bytes']} bytes" in panel

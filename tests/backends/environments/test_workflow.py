@@ -56,7 +56,7 @@ def test_a_study_runs_in_what_is_made_for_it(project: Project) -> None:
     asked, vllm = pipeline(), Environment("vllm")
     assert asked.python("h200", "moe_a") == str(vllm.python)
     assert asked.environment("h200", "moe_a") == [str(vllm.receipt)]
-    (study,) = [each for each in asked.measured if not each.startswith("moe")]
+    (study,) = [each for each in asked.measure_streams if not each.startswith("moe")]
     assert asked.python("cpu", study).endswith("python")
     assert asked.environment("cpu", study) == []
 

@@ -130,5 +130,5 @@ def test_no_deployment_no_row() -> None:
 def test_parts_make_the_whole(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """However many conditions are answered at once, the rows are the same."""
     whole = rows(a=DENSE, b=SPARSE)
-    monkeypatch.setattr(module, "_AT_ONCE", at_once)
+    monkeypatch.setattr(module, "_DEPLOYMENTS_AT_ONCE", at_once)
     assert rows(a=DENSE, b=SPARSE).equals(whole)

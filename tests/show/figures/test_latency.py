@@ -174,6 +174,6 @@ def test_a_single_n_is_a_bar(models: ModelRows) -> None:
     """Shares that were measured at one N alone are still drawn, and said to be measured."""
     once = models.time_shares.filter(n=1, model="qwen3_8b_cpu")
     chart = time_shares_against_n(once, models.boundaries, 0.2, MODEL)
-    assert chart.to_dict()["title"]["subtitle"][0].startswith("Measured: ")
+    assert chart.to_dict()["title"]["subtitle"][0].startswith("Measured inside")
     assert len(marks(chart, "bar")) == once.height
     assert len(marks(chart, "boundary")) == once["setting_key"].n_unique()

@@ -213,7 +213,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
         "def f(M):\n    x = 0\n"
         + "".join(f"    if M % {n + 2} == 0:\n        x += {1 << n}\n" for n in range(14))
         + "    return x",
-        "more than 200 ways",
+        "more than 200 paths",
     ),
     "attribute": ("def f(M):\n    return M.__class__", "Attribute"),
     "dunder": ("def f(M):\n    return __import__('os').system('x')", "outside|unknown"),

@@ -71,7 +71,7 @@ def test_what_is_said_of_kernels(project: Path, call: Call) -> None:
         ("--on ,", "name at least one platform"),
         ("--stream nowhere", "the log holds no imported curves of nowhere"),
         ("", "the log holds no imported curves of aiconfigurator_core_0_12_0"),
-        ("--own h20 --from published --collectives", "--own and --collectives are separate calibrations"),
+        ("--own h20 --from published --collectives", "and --collectives are separate calibrations"),
         ("--kernels --steps", "--kernels and --steps are separate calibrations"),
         ("--kernels --on a100", "--on has no effect with --kernels"),
         ("--steps", "--stream has no effect with --steps"),

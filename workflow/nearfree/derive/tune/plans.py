@@ -24,10 +24,6 @@ EVERY_ROUND_TO = {"llama_cpp": 8, "openvino": GRID[-1]}
 llama.cpp over twenty times."""
 LIMIT = 48
 """Most tokens of an output."""
-ROUNDING_ENGINES = ("openvino",)
-"""Engines in which a row's numbers depend on the rows beside it, so that a draft may end early."""
-ROUNDING_K = 8
-"""K of the drafted decodes that tell how often it does."""
 _LONGEST_DRAFT = GRID[-1] - 1
 _CHARACTERS_PER_TOKEN = 4
 """Approximately."""
@@ -65,7 +61,6 @@ def trace_plan(subject: Subject, sources: Iterable[Drafting], undrafted: Draftin
     """Return the plan that decodes each prompt once without drafts and traces all drafters over it.
 
     Each prompt is decoded alone, whatever the batch: its output does not depend on others.
-    ROUNDING_ENGINES decode it with drafts, too, by the lookup of the longest n-gram.
 
     Parameters
     ----------
@@ -74,16 +69,11 @@ def trace_plan(subject: Subject, sources: Iterable[Drafting], undrafted: Draftin
     undrafted
         Threads and storage of the decode.
     """
-    sources = tuple(sources)
     traced = dict.fromkeys(trace for source in sources for trace in _traced_drafters(source))
-    drafted = []
-    if subject.engine in ROUNDING_ENGINES and sources:
-        longest = max(sources, key=lambda source: source.ngram_max)
-        drafted = [structs.replace(longest, k=ROUNDING_K, threads=undrafted.threads)]
     return DecodePlan(
         **_common_fields(subject),
         prompts=subject.prompts,
-        runs=(undrafted, *drafted),
+        runs=(undrafted,),
         traced=tuple(traced),
     )
 

@@ -10,13 +10,7 @@ from nearfree.core.weights import AnyWeights
 from nearfree.derive.tune.answer import Answer, KindAnswer, answer, kind_answer
 from nearfree.derive.tune.choice import Choice, choose, choose_by_kind
 from nearfree.derive.tune.curve import EngineCurve, engine_curve, of_batch
-from nearfree.derive.tune.replayed import (
-    Cost,
-    Trace,
-    early_end_rates,
-    refuse_empty,
-    traces_of,
-)
+from nearfree.derive.tune.replayed import Cost, Trace, refuse_empty, traces_of
 from nearfree.errors import EvidenceError
 from nearfree.log.curves import curves
 from nearfree.log.evidence import Take
@@ -112,18 +106,13 @@ def choices(
 def cost_of(
     takes: Iterable[Take], weights: AnyWeights, draft: AnyWeights | None, batch: int = 1
 ) -> Cost:
-    """Return T(N) of a model and of its draft model, and how often drafts end early, from takes.
+    """Return T(N) of a model and of its draft model, from takes of forwards.
 
     A draft model drafts for one text after the other, whatever the batch.
     """
     takes = tuple(takes)
     model_curves = curves_of(takes, weights, batch)
-    return Cost(
-        curves=model_curves,
-        draft=curves_of(takes, draft) if draft else [],
-        batch=batch,
-        early_ends=early_end_rates(takes),
-    )
+    return Cost(curves=model_curves, draft=curves_of(takes, draft) if draft else [], batch=batch)
 
 
 def curves_of(takes: Iterable[Take], weights: AnyWeights, batch: int = 1) -> list[EngineCurve]:

@@ -1,6 +1,5 @@
 """Predicted tokens per second of any setting, from T(N) and replayed traces: nothing is run."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -13,7 +12,6 @@ from nearfree.log.events import DecodeMeasured, DraftsTraced, Event
 from nearfree.log.evidence import Take
 from nearfree.units import US_PER_S
 
-_BISECTIONS = 30
 _COPY_NGRAM = 3
 """n-gram length of the lookup that measures how much of an output is copied."""
 
@@ -59,10 +57,6 @@ def _take_traces(take: Take) -> Iterator[Trace]:
     drafts_by_prompt: dict[str, list[Event]] = {}
     for event in take.events_of(DraftsTraced):
         drafts_by_prompt.setdefault(event.data.prompt_sha256, []).append(event)
-    drafted_ids: defaultdict[str, list[str]] = defaultdict(list)
-    for event in take.events_of(DecodeMeasured):
-        if event.data.drafting.drafter != "none":
-            drafted_ids[event.data.prompt_sha256].append(event.event_id)
     for event in take.events_of(DecodeMeasured):
         data: DecodeMeasured = event.data
         drafts = drafts_by_prompt.get(data.prompt_sha256, [])
@@ -82,11 +76,7 @@ def _take_traces(take: Take) -> Iterator[Trace]:
             limit=data.limit,
             output=data.output_sha256,
             available={draft.data.drafting.source: draft.data.available for draft in drafts},
-            ids=(
-                event.event_id,
-                *(draft.event_id for draft in drafts),
-                *drafted_ids[data.prompt_sha256],
-            ),
+            ids=(event.event_id, *(draft.event_id for draft in drafts)),
         )
 
 
@@ -141,56 +131,6 @@ def refuse_empty(traces: Iterable[Trace]) -> None:
         )
 
 
-def early_end_rates(takes: Iterable[Take]) -> dict[str, float]:
-    """Return how often a draft ends at a token that agrees with the traced output, by kind.
-
-    An engine whose numbers of a row depend on the rows beside it may take another token there. The
-    rate is that at which the drafted decodes of the tuning prompts took as many steps per token as
-    `more_steps` says; 0 if they took no more than the replayed ones. Kinds without drafted decodes
-    are left out.
-    """
-    drafted: defaultdict[str, list[tuple[int, Steps, int, Steps]]] = defaultdict(list)
-    for take in takes:
-        traces = {trace.prompt: trace for trace in _take_traces(take) if not trace.held_out}
-        for event in take.events_of(DecodeMeasured):
-            data: DecodeMeasured = event.data
-            trace = traces.get(data.prompt_sha256)
-            if trace and data.drafting.drafter != "none" and data.steps is not None:
-                replayed, real = trace.steps(data.drafting), data.steps
-                drafted[data.kind].append(
-                    (trace.tokens - 1, replayed, data.output_tokens - 1, real)
-                )
-    return {kind: _early_end_rate(decodes) for kind, decodes in drafted.items()}
-
-
-def _early_end_rate(decodes: Sequence[tuple[int, Steps, int, Steps]]) -> float:
-    """Return the rate for tokens and steps as replayed, and as they were, of each prompt."""
-    replayed_tokens = sum(tokens for tokens, _, _, _ in decodes)
-    real_tokens = sum(tokens for _, _, tokens, _ in decodes)
-    if not replayed_tokens or not real_tokens:
-        return 0.0
-    real = sum(len(steps.rows) for _, _, _, steps in decodes) / real_tokens
-    low, high = 0.0, 1.0
-    for _ in range(_BISECTIONS):
-        rate = (low + high) / 2
-        steps = sum(len(steps.rows) * more_steps(steps, rate) for _, steps, _, _ in decodes)
-        low, high = (rate, high) if steps / replayed_tokens < real else (low, rate)
-    return low
-
-
-def more_steps(steps: Steps, rate: float) -> float:
-    """Return the expected steps, as a multiple of the replayed ones, if drafts end early.
-
-    Each accepted token is taken with probability 1 - rate, so that a step with a of them gives
-    1 + sum of (1 - rate)^i, i = 1 to a, tokens in place of 1 + a. What follows an early end is
-    assumed to be copied as the traced output is.
-    """
-    if not rate or not steps.accepted:
-        return 1.0
-    expected = sum((1 - rate) ** i for accepted in steps.accepted for i in range(accepted + 1))
-    return (len(steps.accepted) + sum(steps.accepted)) / expected
-
-
 class Cost(Struct, frozen=True, kw_only=True):
     """T(N) of the model, by threads and storage, and of its draft model."""
 
@@ -198,8 +138,6 @@ class Cost(Struct, frozen=True, kw_only=True):
     draft: Sequence[EngineCurve] = ()
     batch: int = 1
     """Texts that are decoded at once; the curves have that batch."""
-    early_ends: Mapping[str, float] = {}
-    """Rates of `early_end_rates` by kind of prompts."""
 
     def seconds(self, lists: Sequence[Steps], drafting: Drafting) -> list[float]:
         """Return the seconds of each text, given the steps of each, in the order of the texts.
@@ -281,10 +219,9 @@ def tokens_per_second(
         The kind of prompts that count; None for all.
     """
     tokens, seconds = 0, 0.0
-    lists = [trace.steps(drafting) for trace in traces]
-    by_trace = cost.seconds(lists, drafting)
-    for trace, steps, trace_seconds in zip(traces, lists, by_trace, strict=True):
+    by_trace = cost.seconds([trace.steps(drafting) for trace in traces], drafting)
+    for trace, trace_seconds in zip(traces, by_trace, strict=True):
         if kind in (None, trace.kind):
             tokens += trace.tokens - 1
-            seconds += trace_seconds * more_steps(steps, cost.early_ends.get(trace.kind, 0.0))
+            seconds += trace_seconds
     return tokens / seconds if seconds else 0.0

@@ -153,8 +153,10 @@ def test_odd_files_and_engines_are_one_message(call: Call, tmp_path: Path) -> No
     for argv, named in (
         (asked(tmp_path / "none.gguf", "--cpu-flags", ZEN4), "none.gguf"),
         (asked(odd, "--cpu-flags", ZEN4), "odd.gguf"),
-        (asked(odd, engine="vllm"), "vllm runs on a GPU"),
-        (asked(odd, engine="tgi"), "'tgi'"),
+        (
+            asked(odd, engine="tgi"),
+            "'tgi' is unknown. Choose llama_cpp, openvino on a CPU, or vllm",
+        ),
         (("predict", "--platform", "h20", "--engine", "llama_cpp", "--model", str(odd)), "h20"),
         (("predict", "--platform", "cpu", "--threads", "2", "--model", str(odd)), "--threads"),
         (("predict", "--platform", "cpu", "--no-repack", "--model", str(odd)), "--no-repack has"),

@@ -32,6 +32,7 @@ from nearfree.cli.forecast_engine import (
     predict_engine,
     refuse_engine_options,
 )
+from nearfree.cli.serving_engine import use_serving_engine
 from nearfree.errors import ConfigError, Refusal, RefusedError
 
 if TYPE_CHECKING:
@@ -98,10 +99,10 @@ def run_predict(args: argparse.Namespace) -> int:
     FOLDER it writes T(N) of all studies into one file per platform, from which the workflow can
     simulate the platform without its GPUs.
 
-    With --engine it predicts the forward of a GGUF file in a real engine on a CPU: N_max by the
-    rules of the engine's source, the steps up to 33 rows with file and lines, and T(N) where the
-    results root holds curves of the same release, threads and weight types. Only the file's header
-    is read. L defaults to 64.
+    With --engine llama_cpp it predicts the forward of a GGUF file on a CPU: N_max by the rules of
+    the engine's source, the steps up to 33 rows with file and lines, and T(N) where the results
+    root holds curves of the same release, threads and weight types. Only the file's header is
+    read. L defaults to 64.
 
     Example: nearfree predict --model qwen3_30b_a3b --platform h200 --batch 8 --context 16384
     --tp 2
@@ -117,6 +118,7 @@ def run_predict(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"{' and '.join(missing)} {are} missing", remedy="Name one, or several: a,b,c"
         )
+    use_serving_engine(args)
     return predict_engine(args) if args.engine else _predict_deployments(args)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearfree.cli.common import config_of, json_text, layout_of, positive
 from nearfree.cli.deployment_options import CONDITIONS, refuse_options, tolerance_of
+from nearfree.cli.serving_engine import SERVING_HELP
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,13 +28,15 @@ _REFUSED = (
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a real engine that runs a GGUF file on a CPU."""
-    group = parser.add_argument_group("a real engine on a CPU")
+    """Add the options of engines: of one on GPUs, and of one that runs a GGUF file on a CPU."""
+    group = parser.add_argument_group("engines")
     group.add_argument(
-        "--engine", help="the engine that runs a GGUF file on a CPU: llama_cpp, or llama.cpp"
+        "--engine", help=f"{SERVING_HELP}; or the one that runs a GGUF file on a CPU, llama_cpp"
     )
     group.add_argument(
-        "--release", help="the engine's release (default: the prebuilt one of envs/engines.lock)"
+        "--release",
+        help="the engine's release (default: the newest recorded; for llama_cpp the prebuilt one "
+        "of envs/engines.lock)",
     )
     group.add_argument("--threads", type=positive, help="CPU threads (default: 1)")
     group.add_argument(
@@ -153,19 +156,15 @@ def _refuse_too_long(header: "GgufHeader", context: int) -> None:
 def _engine(name: str) -> str:
     """Return the project's name of an engine; ConfigError unless its forward is predicted."""
     from nearfree.backends.records import backends_of
+    from nearfree.decoders.engines import ENGINES
 
     engines = backends_of("engine")
     cpu_engines = {name: backend for name, backend in engines.items() if "cpu" in backend.devices}
     engine = name.lower().replace("-", "_").replace(".", "_")
-    if engine in engines and engine not in cpu_engines:
-        raise ConfigError(
-            f"--engine takes an engine on a CPU, and {engine} runs on a GPU",
-            remedy="Leave it out: T(N) is predicted for vLLM's kernels, or those of --moe, "
-            "--attention, --dense and --graphs",
-        )
     if engine not in cpu_engines:
         raise ConfigError(
-            f"the engine {name!r} is unknown", remedy=f"Choose {', '.join(cpu_engines)}"
+            f"the engine {name!r:.60} is unknown",
+            remedy=f"Choose {', '.join(cpu_engines)} on a CPU, or {', '.join(ENGINES)} on GPUs",
         )
     if cpu_engines[engine].rules is None:
         raise ConfigError(

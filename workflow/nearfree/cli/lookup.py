@@ -26,15 +26,20 @@ from nearfree.cli.deployment_options import (
     tolerance_of,
 )
 from nearfree.cli.forecast import BATCHES, refuse
+from nearfree.cli.serving_engine import add_serving_engine, use_only_serving_engine
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config, DeploymentSpec
 
+_ENGINE = ("engine", "release")
+"""Options of `add_serving_engine`."""
+
 
 @command(
     "lookup",
     partial(add_deployment, required=False),
+    add_serving_engine,
     add_answer_options,
     argument("--published", action="store_true", help="recompute the paper's table and compare"),
     argument(
@@ -57,7 +62,7 @@ def run_lookup(args: argparse.Namespace) -> int:
     in_one_thread()
     config = config_of(args)
     if args.published:
-        unused = ("model", "platform", *CONDITIONS, "epsilon")
+        unused = ("model", "platform", *CONDITIONS, *_ENGINE, "epsilon")
         where = "with --published, which covers the paper's deployments"
         refuse_options(args, unused, where, "--published")
         print(_published(args, config))
@@ -101,9 +106,10 @@ def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]"
             remedy="Give both, or neither for the deployments of deployments.yaml",
         )
     if args.model is not None:
+        use_only_serving_engine(args)
         return [make_spec(args, routing=BOUNDS)]
     where = "without --model and --platform, on the deployments of deployments.yaml"
-    refuse_options(args, CONDITIONS, where, "name a model and a platform")
+    refuse_options(args, (*CONDITIONS, *_ENGINE), where, "name a model and a platform")
     if not config.deployments:
         raise ConfigError(
             f"{config.folder}/deployments.yaml lists no deployment",
@@ -132,6 +138,7 @@ _SURFACE_CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 @command(
     "surface",
     add_deployment,
+    add_serving_engine,
     add_answer_options,
     argument("--output", type=Path, help="write the points to this .parquet or .csv file"),
     TEXT_OR_JSON,
@@ -156,6 +163,7 @@ def run_surface(args: argparse.Namespace) -> int:
 
     if args.output:
         check_points_file(args.output)
+    use_only_serving_engine(args)
     config = config_of(args)
     epsilon = tolerance_of(args, config)
     routings = ("balanced", "skewed")

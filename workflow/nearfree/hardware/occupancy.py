@@ -15,7 +15,7 @@ TENSOR_COLUMNS = 512
 """Columns of tensor memory per SM, on data-centre Blackwell."""
 _REGISTER_STEP, _SHARED_STEP, _WARP_THREADS = 256, 128, 32
 _WARPS_AND_BLOCKS = {80: (64, 32), 86: (48, 16), 89: (48, 24), 90: (64, 32), 100: (64, 32),
-                     103: (64, 32), 120: (48, 24)}  # fmt: skip
+                     103: (64, 32), 120: (48, 24), 121: (48, 24)}  # fmt: skip
 
 
 def resident_blocks(

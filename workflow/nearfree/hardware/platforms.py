@@ -191,7 +191,18 @@ class SharedMemory(Struct, frozen=True):
     per_block: int
 
 
-_KB_PER_SM = {75: 64, 80: 164, 86: 100, 87: 164, 89: 100, 90: 228, 100: 228, 103: 228, 120: 100}
+_KB_PER_SM = {
+    75: 64,
+    80: 164,
+    86: 100,
+    87: 164,
+    89: 100,
+    90: 228,
+    100: 228,
+    103: 228,
+    120: 100,
+    121: 100,
+}
 
 
 def shared_memory(sm: int) -> SharedMemory:

@@ -68,3 +68,33 @@ def test_tables_are_of_engines_on_gpus(call: Call, command: str, engine: str) ->
     code, out, err = call(command, *H200, "--engine", engine)
     assert (code, out) == (2, "")
     assert engine in err
+
+
+SCHEDULE = ("--model", "qwen3_8b", "--platform", "h200", "--largest-batch", "16")
+
+
+@pytest.mark.parametrize("release", ["vllm==0.20.2", "sglang==0.5.9"])
+def test_a_schedule_is_of_the_release_that_its_engine_names(call: Call, release: str) -> None:
+    """The option and its evidence are those of `--moe`."""
+    engine = release.partition("==")[0]
+    by_release = call("schedule", release, *SCHEDULE)
+    assert by_release == call("schedule", engine, *SCHEDULE, "--moe", release)
+    assert by_release[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("vllm==0.20.2", "--moe", "sglang"), "--moe has no effect with vllm==0.20.2"),
+        (("vllm==",), "'vllm==' names no backend"),
+        (("llama.cpp==1",), "'llama.cpp==1' names a release"),
+        (("trtllm",), "invalid choice: 'trtllm' (choose from 'vllm', 'sglang', 'llama.cpp')"),
+    ],
+)
+def test_a_schedule_refuses_releases_without_an_option(
+    call: Call, options: tuple[str, ...], message: str
+) -> None:
+    """One message says what is wrong with the engine's text."""
+    code, out, err = call("schedule", *options, *SCHEDULE)
+    assert (code, out) == (2, "")
+    assert message in err

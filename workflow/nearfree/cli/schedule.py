@@ -15,6 +15,7 @@ from nearfree.cli.schedule_options import (
     add_schedule_options,
     check_options,
     goal_of,
+    use_release,
 )
 from nearfree.errors import ConfigError
 
@@ -54,6 +55,7 @@ def run_schedule(args: argparse.Namespace) -> int:
     from nearfree.show.text.schedule import ASSUMED
     from nearfree.show.text.schedule_json import choices_json, schedules_json
 
+    use_release(args)
     check_options(args)
     config = config_of(args)
     contexts = list(dict.fromkeys(args.context or [_CONTEXT]))

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 
 from nearfree.cli.common import number, positive
-from nearfree.cli.deployment_options import add_answer_options, add_deployment
+from nearfree.cli.deployment_options import add_answer_options, add_deployment, refuse_options
 from nearfree.errors import ConfigError
 
 BACKEND = "llama_cpp"
@@ -18,7 +18,10 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
     from nearfree.derive.schedule.engines import ENGINES
 
     parser.add_argument(
-        "engine", type=_engine, choices=ENGINES, help="the engine whose option is written"
+        "engine",
+        type=_engine,
+        help=f"the engine whose option is written: {', '.join(ENGINES)}; with its release as "
+        "vllm==0.33.0, the same as --moe",
     )
     add_deployment(parser, many=False, batch=False, contexts=True)
     parser.set_defaults(batch=None)
@@ -81,10 +84,41 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _engine(text: str) -> str:
-    """Return an engine's name; the name of its backend is accepted, too."""
+    """Return an engine's name, with its release if it has one; argparse prints the error.
+
+    The name of llama.cpp's backend is accepted, too.
+    """
+    from nearfree.derive.schedule.engines import ENGINES
     from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
 
-    return LLAMA_CPP if text == BACKEND else text
+    name, separator, release = text.partition("==")
+    name = LLAMA_CPP if name == BACKEND else name
+    if name not in ENGINES:
+        choices = ", ".join(map(repr, ENGINES))
+        raise argparse.ArgumentTypeError(f"invalid choice: {name!r:.60} (choose from {choices})")
+    return f"{name}{separator}{release}"
+
+
+def use_release(args: argparse.Namespace) -> None:
+    """Move the release of an engine, as in `vllm==0.33.0`, to `--moe`.
+
+    Raises
+    ------
+    ConfigError
+        `--moe` is given, too, or T(N) is not that of the engine's own kernels.
+    """
+    from nearfree.derive.schedule.engines import ENGINES
+
+    name, separator, _ = args.engine.partition("==")
+    if not separator:
+        return
+    if ENGINES[name].moe != name:
+        raise ConfigError(
+            f"{args.engine!r:.60} names a release, and T(N) of {name}'s kernels is not predicted",
+            remedy=f"Write {name}; --moe names the engine whose kernels T(N) is predicted for",
+        )
+    refuse_options(args, ("moe",), f"with {args.engine}, which names the same", f"write {name}")
+    args.engine, args.moe = name, args.engine
 
 
 def _limits() -> Iterator[str]:

@@ -2,8 +2,7 @@
 
 import pytest
 from nearfree.errors import EvidenceError
-from nearfree.hardware.occupancy import resident_blocks
-from nearfree.hardware.platforms import shared_memory
+from nearfree.hardware.occupancy import resident_blocks, shared_memory
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,7 @@ def test_tensor_memory_bounds_the_blocks_too() -> None:
     assert resident_blocks(100, **taken, tensor_columns=256) == 2
 
 
-@pytest.mark.parametrize("sm", [80, 86, 89, 90, 100, 103, 120])
+@pytest.mark.parametrize("sm", [75, 80, 86, 87, 89, 90, 100, 103, 120, 121])
 def test_more_of_anything_is_never_more_blocks(sm: int) -> None:
     """A block that takes more leaves room for as many others or fewer, down to none."""
     most = shared_memory(sm).per_block
@@ -47,5 +46,5 @@ def test_more_of_anything_is_never_more_blocks(sm: int) -> None:
 
 def test_another_capability_is_refused() -> None:
     """Limits that are not known are not guessed."""
-    with pytest.raises(EvidenceError, match="75"):
-        resident_blocks(75, registers=32, shared_bytes=0, warps=4)
+    with pytest.raises(EvidenceError, match="70"):
+        resident_blocks(70, registers=32, shared_bytes=0, warps=4)

@@ -7,12 +7,12 @@ import pytest
 from nearfree.config.files import Config
 from nearfree.core.precision import FORMATS
 from nearfree.errors import ConfigError
+from nearfree.hardware.occupancy import shared_memory
 from nearfree.hardware.platforms import (
     PCIE_GPUS,
     Platform,
     check_platforms,
     resolve,
-    shared_memory,
 )
 
 FILE = Path("mine/platforms.yaml")

@@ -195,7 +195,7 @@ def _device(args: argparse.Namespace) -> tuple[str | None, int | None, int | Non
 
 def _smem_per_block(sm: int | None) -> int | None:
     """Return the shared memory that a thread block may opt in to, in bytes; None if unknown."""
-    from nearfree.hardware.platforms import shared_memory
+    from nearfree.hardware.occupancy import shared_memory
 
     try:
         return None if sm is None else shared_memory(sm).per_block

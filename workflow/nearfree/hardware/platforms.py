@@ -1,9 +1,4 @@
-"""Datasheet facts of the known platforms, each with its source document.
-
-Shared memory by compute capability is from NVIDIA, CUDA C++ Programming Guide, "Technical
-Specifications per Compute Capability", in bytes. The limit to which a block may opt in is 1 KB
-below the memory of an SM.
-"""
+"""Datasheet facts of the known platforms, each with its source document."""
 
 import re
 from difflib import get_close_matches
@@ -14,7 +9,7 @@ from msgspec import Meta, Struct
 
 from nearfree.core.names import Name
 from nearfree.core.precision import FORMATS
-from nearfree.errors import ConfigError, EvidenceError
+from nearfree.errors import ConfigError
 from nearfree.units import balance_flop_per_byte
 
 Amount = Annotated[float, Meta(gt=0, lt=1e12)]
@@ -182,43 +177,3 @@ def resolve(platforms: dict[str, Platform], name: str) -> str:
         f"unknown platform {name!r:.120}",
         remedy=f"{nearest}Choose one of {', '.join(platforms)}, or add it to platforms.yaml",
     )
-
-
-class SharedMemory(Struct, frozen=True):
-    """Shared memory of one SM, and the limit to which one block may opt in, in bytes."""
-
-    per_sm: int
-    per_block: int
-
-
-_KB_PER_SM = {
-    75: 64,
-    80: 164,
-    86: 100,
-    87: 164,
-    89: 100,
-    90: 228,
-    100: 228,
-    103: 228,
-    120: 100,
-    121: 100,
-}
-
-
-def shared_memory(sm: int) -> SharedMemory:
-    """Return the shared memory of a compute capability, written as 90 for 9.0.
-
-    Raises
-    ------
-    EvidenceError
-        The capability is not known here.
-    """
-    if sm not in _KB_PER_SM:
-        known = ", ".join(map(str, sorted(_KB_PER_SM)))
-        raise EvidenceError(
-            f"the shared memory of compute capability {sm} is unknown",
-            remedy=f"Choose one of {known}",
-        )
-    size_kb = _KB_PER_SM[sm]
-    reserved_kb = 0 if sm == 75 else 1
-    return SharedMemory(per_sm=size_kb * 1024, per_block=(size_kb - reserved_kb) * 1024)

@@ -26,7 +26,7 @@ from nearfree.derive.granularity.releases import (
 from nearfree.derive.granularity.steps import MOST_TOKENS, Steps
 from nearfree.derive.granularity.tiles import Call
 from nearfree.errors import EvidenceError, NearfreeError
-from nearfree.hardware.platforms import shared_memory
+from nearfree.hardware.occupancy import shared_memory
 from nearfree.log.names import Layout
 from nearfree.sources.answers.dense import DenseQuery, DenseRules, Rows
 from nearfree.sources.answers.granularity import (

@@ -42,7 +42,7 @@ from nearfree.derive.work_model.quantised import HOPPER, TRTLLM_CUTLASS, pass_by
 from nearfree.derive.work_model.short_conv import SHORT_CONV, conv_features
 from nearfree.derive.work_model.stream_mixing import STREAM_MIXING, mixing_features
 from nearfree.errors import NearfreeError
-from nearfree.hardware.platforms import shared_memory
+from nearfree.hardware.occupancy import shared_memory
 from nearfree.sources.answers.moe import Block
 from nearfree.sources.mla_paths import ENGINES
 from nearfree.units import US_PER_S

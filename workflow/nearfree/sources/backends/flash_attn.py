@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nearfree.errors import EvidenceError
-from nearfree.hardware.platforms import shared_memory
+from nearfree.hardware.occupancy import shared_memory
 from nearfree.sources.attention import (
     AttentionQuery,
     Point,

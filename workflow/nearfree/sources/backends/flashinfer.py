@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from nearfree.errors import EvidenceError
-from nearfree.hardware.platforms import shared_memory
+from nearfree.hardware.occupancy import shared_memory
 from nearfree.sources.attention import (
     AttentionQuery,
     Point,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nearfree.errors import SourceError
-from nearfree.hardware.platforms import shared_memory
+from nearfree.hardware.occupancy import shared_memory
 from nearfree.log.events import Quote
 from nearfree.sources.language.cuts import one_request, returning_names, without_unreachable
 from nearfree.sources.language.program import Function, Program, quote

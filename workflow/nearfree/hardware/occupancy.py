@@ -107,7 +107,7 @@ def resident_blocks(
         limits.blocks,
         limits.warps // warps,
         REGISTERS // max(warp_registers, _REGISTER_STEP) // warps,
-        memory.per_sm // block_bytes,
+        memory.per_sm // max(block_bytes, _SHARED_STEP),
         *([TENSOR_COLUMNS // tensor_columns] if tensor_columns else []),
     )
     return min(counts)

@@ -103,7 +103,6 @@ def test_states_that_drafts_add_are_told(
         ("vllm", BackendRelease("vllm", "0.23.0"), True),
         ("vllm", BackendRelease("vllm", "0.24.0"), False),
         ("vllm", BackendRelease("vllm"), False),
-        ("vllm", BackendRelease("sglang", "0.5.9"), False),
         ("sglang", BackendRelease("sglang", "0.5.10"), True),
         ("sglang", BackendRelease("sglang", "0.5.13"), False),
         ("llama.cpp", BackendRelease("vllm", "0.9.1"), False),
@@ -116,3 +115,23 @@ def test_a_release_that_reads_no_such_option_is_named(
     found = list(release_warnings(engine, [moe, moe]))
     assert len(found) == doubted
     assert all(f"{moe} does not read this option" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("engine", "served", "others"),
+    [
+        ("vllm", [BackendRelease("sglang"), BackendRelease("sglang", "0.5.9")], ["sglang"]),
+        ("sglang", [BackendRelease("sglang"), BackendRelease("vllm", "0.33.0")], ["vllm"]),
+        ("vllm", [BackendRelease("trtllm")], ["trtllm"]),
+        ("vllm", [BackendRelease("vllm", "0.33.0")], []),
+        ("llama.cpp", [BackendRelease("vllm", "0.33.0")], []),
+    ],
+)
+def test_an_option_for_one_engine_from_the_steps_of_another_is_doubted(
+    engine: str, served: list[BackendRelease], others: list[str]
+) -> None:
+    """T(N) of one engine says little of the drafts that another should make: it is said, once."""
+    found = list(release_warnings(engine, served))
+    assert len(found) == len(others)
+    for other, each in zip(others, found, strict=True):
+        assert f"as {other} runs them, while {engine} reads" in each

@@ -86,7 +86,9 @@ def state_warnings(engine: str, model: ModelFile) -> Iterator[str]:
 
 
 def release_warnings(engine: str, served: Iterable[BackendRelease]) -> Iterator[str]:
-    """Yield a warning for each serving release that does not read the engine's option.
+    """Yield a warning for each serving release, or other engine, that does not read the option.
+
+    Of llama.cpp, whose steps are never timed, its option says so (`llama_cpp.py`).
 
     Parameters
     ----------
@@ -96,12 +98,18 @@ def release_warnings(engine: str, served: Iterable[BackendRelease]) -> Iterator[
         Releases that run the steps, or whose graphs the steps are padded to; without a version any
         release may be meant.
     """
-    since = ENGINES[engine].since
+    since, others = ENGINES[engine].since, set()
     for release in dict.fromkeys(served):
-        if since is None or release.name != engine or release.version is None:
-            continue
-        if Version(release.version) < Version(since):
+        if release.name != engine:
+            others.add(release.name)
+        elif since and release.version and Version(release.version) < Version(since):
             yield (
                 f"{release} does not read this option, which {engine} has from {since} on: "
                 "until then it drafts one K at all batch sizes"
+            )
+    if ENGINES[engine].lengths is not None:
+        for other in sorted(others):
+            yield (
+                f"T(N) is of steps as {other} runs them, while {engine} reads this option: "
+                f"leave --moe and --graphs out, or name {engine} by them"
             )

@@ -102,7 +102,11 @@ TensorRT-LLM's kernels, which it runs on Blackwell and whose source is not publi
 heads that share keys. xformers' and vLLM's FlashAttention 3 and vLLM's Triton stand in for
 SGLang's.
 """
-STAND_INS = {("sglang", backend) for backend in ("vllm_fa3", "vllm_triton", "flash_attn_3")}
-"""Engines, and attention backends that stand in for kernels of the engine's own."""
+STAND_INS = {
+    *(("sglang", backend) for backend in ("vllm_fa3", "vllm_triton", "flash_attn_3")),
+    *(("trtllm", backend) for backend in (*ATTENTION_ORDER, "flash_attn_3")),
+}
+"""Engines, and attention backends that stand in for kernels of the engine's own. TensorRT-LLM's
+are in binaries; it takes them by default (`attn_backend` of tensorrt_llm/llmapi/llm_args.py)."""
 IMAGES_SINCE = {"vllm": "0.14.0"}
 """The oldest release read that requires a backend to support a mask of images, by engine."""

@@ -377,13 +377,23 @@ def test_a_kernel_whose_tile_is_not_read_is_told(
         assert any("by FlashInfer's XQA" in each for each in found.caveats) == told
 
 
-@pytest.mark.parametrize(("engine", "told"), [("sglang==0.5.23", True), ("vllm==0.33.0", False)])
-def test_tiles_of_another_engine_are_told(engine: str, *, told: bool) -> None:
-    """SGLang's own kernels in Triton are not vLLM's, whose tiles stand for them."""
-    asked = DeploymentSpec(models=("gpt_oss_20b",), platforms=("l40s",), moe=(engine,))
+@pytest.mark.parametrize(
+    ("engine", "model", "backend", "told"),
+    [
+        ("sglang==0.5.23", "gpt_oss_20b", "vllm_triton 0.33.0", True),
+        ("vllm==0.33.0", "gpt_oss_20b", "vllm_triton 0.33.0", False),
+        ("trtllm", "qwen3_8b", "flash_attn 2.8.3", True),
+        ("vllm==0.33.0", "qwen3_8b", "flash_attn 2.8.3", False),
+    ],
+)
+def test_tiles_of_another_engine_are_told(
+    engine: str, model: str, backend: str, *, told: bool
+) -> None:
+    """SGLang's own kernels in Triton are not vLLM's, nor TensorRT-LLM's those of any package."""
+    asked = DeploymentSpec(models=(model,), platforms=("l40s",), moe=(engine,))
     found = deployments(CONFIG, asked)[0]
-    assert found.attention.name == "vllm_triton"
-    said = "attends by kernels of its own: tiles of vllm_triton 0.33.0 stand for them"
+    assert str(found.attention) == backend
+    said = f"attends by kernels of its own: tiles of {backend} stand for them"
     assert any(said in each for each in found.caveats) == told
 
 

@@ -1,12 +1,21 @@
 """Backends as users write them."""
 
+from collections.abc import Callable
+
 import pytest
 from decoders.files import CONFIG, refusal
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.backends.names import BackendRelease, backend
+from nearfree.backends.names import (
+    BackendRelease,
+    attention_backend,
+    backend,
+    dense_backend,
+    moe_backend,
+)
 from nearfree.backends.records import BY_NAME, BY_USERS_NAME, backends_of
 from nearfree.config.files import Config
+from nearfree.core.setting import Module
 from nearfree.decoders.engines import TRTLLM
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.errors import ConfigError
@@ -52,6 +61,21 @@ def test_the_nearest_backends_are_named() -> None:
     with pytest.raises(ConfigError) as error:
         backend("flash-atn==2.8.3")
     assert "flash-attn" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("read", "module"),
+    [(attention_backend, "attention"), (moe_backend, "moe_ffn"), (dense_backend, "gemm")],
+)
+def test_an_unknown_backend_of_a_module_is_told_those_that_run_it(
+    read: Callable[[str], BackendRelease], module: Module
+) -> None:
+    """What is offered in place of a name is what the option takes, and all of it."""
+    with pytest.raises(ConfigError, match="'zz' is not known") as error:
+        read("zz")
+    given = error.value.remedy.removeprefix("Known are ").split(", ")
+    assert all(read(name) for name in given)
+    assert {name for record in backends_of(module).values() for name in record.names} <= {*given}
 
 
 @given(st.text(max_size=100))

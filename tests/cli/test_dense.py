@@ -73,6 +73,10 @@ def test_an_engine_that_is_not_on_record_is_refused(call: Call) -> None:
     """Also for a model without experts, whose graphs and rows are rules of the release."""
     code, _, err = call("predict", *MODEL, "--platform", "h100", "--moe", "vllm==77.0.0")
     assert (code, "Recorded in" in err and "vllm==0.33.0" in err) == (2, True)
+    code, _, err = call("predict", *MODEL, "--platform", "h100", "--graphs", "vllm==77.0.0")
+    assert (code, "the CUDA graphs of vllm 77.0.0 are not on record" in err) == (2, True)
+    assert " vllm==0.33.0;" in err
+    assert "vllm-graphs" not in err
 
 
 def test_granularity_of_a_product(call: Call) -> None:

@@ -133,7 +133,8 @@ def test_odd_files(tmp_path: Path) -> None:
     So is what is no file by its kind: a pipe would be waited on, and a device never ends.
     """
     assert "neither .csv nor .json" in refusal(written(tmp_path, EVEN, "loads.txt"))
-    assert "cannot be read" in refusal(tmp_path / "none.csv")
+    with pytest.raises(ConfigError, match=r"cannot be read.*Give the path"):
+        read_loads(tmp_path / "none.csv")
     (tmp_path / "raw.csv").write_bytes(b"\xff\xfe")
     assert "cannot be read" in refusal(tmp_path / "raw.csv")
     huge = written(tmp_path, "", "huge.csv")

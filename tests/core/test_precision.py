@@ -83,9 +83,13 @@ def test_the_cache_is_asked_for_by_itself(dtype: str) -> None:
 
 
 def test_plain_weights_enter_no_product_of_fewer_bits() -> None:
-    """Activations alone quantise nothing: the message says what to give."""
-    with pytest.raises(ConfigError, match=r"bfloat16 weights enter no product.*--weights float8"):
-        Override(activations="float8").apply(OWN)
+    """Activations alone quantise nothing: the message says what to give, and each of it works."""
+    said = r"bfloat16 weights enter no product.*--weights float8, or --activations bfloat16"
+    for asked in (Override(activations="float8"), Override(dtype="float8", weights="bfloat16")):
+        with pytest.raises(ConfigError, match=said):
+            asked.apply(OWN)
+        replace(asked, weights="float8").apply(OWN)
+        replace(asked, activations="bfloat16").apply(OWN)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_a_refusal_is_a_row() -> None:
     found = rows(a=replace(DENSE, platforms=("b200",), attention=("xformers==0.0.34",)))
     assert found["option"].null_count() == found.height > 0
     assert set(found["refusal"]) == {
-        "attention: flash_attn_3 has no kernels for compute capability 100"
+        "attention: flash_attn_3 has no kernels for compute capability 100: ask without --attention"
     }
 
 

@@ -1,7 +1,7 @@
 """The backend that a user's `package==version` names, in this project's name."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 from msgspec import Struct
@@ -39,10 +39,10 @@ def dense_backend(text: str) -> BackendRelease:
 
 
 def _running_backend(text: str, modules: Sequence[Module], title: str) -> BackendRelease:
-    release = backend(text)
     runnable = {name: record for module in modules for name, record in backends_of(module).items()}
+    names = sorted(name for record in runnable.values() for name in record.names)
+    release = backend(text, among=names)
     if release.name not in runnable:
-        names = sorted(name for record in runnable.values() for name in record.names)
         raise ConfigError(
             f"{release.name} runs no {title}",
             remedy=f"Name the kernels that the engine logs at start-up: {', '.join(names)}",
@@ -50,8 +50,13 @@ def _running_backend(text: str, modules: Sequence[Module], title: str) -> Backen
     return release
 
 
-def backend(text: str) -> BackendRelease:
+def backend(text: str, *, among: Collection[str] = BY_USERS_NAME) -> BackendRelease:
     """Return the backend of a text like `flash-attn==2.8.3`, or `flash-attn` for any release.
+
+    Parameters
+    ----------
+    among
+        Names that the error for an unknown one chooses from.
 
     Raises
     ------
@@ -65,11 +70,7 @@ def backend(text: str) -> BackendRelease:
         )
     normalized = re.sub(r"[-_.]+", "-", match[1]).lower()
     if normalized not in BY_USERS_NAME:
-        nearest = get_close_matches(normalized, BY_USERS_NAME, n=3)
-        remedy = (
-            f"Nearest are {', '.join(nearest)}"
-            if nearest
-            else f"Known are {', '.join(BY_USERS_NAME)}"
-        )
+        nearest = get_close_matches(normalized, among, n=3)
+        remedy = f"Nearest are {', '.join(nearest)}" if nearest else f"Known are {', '.join(among)}"
         raise ConfigError(f"the backend {match[1]!r} is not known", remedy=remedy)
     return BackendRelease(BY_USERS_NAME[normalized].name, match[2])

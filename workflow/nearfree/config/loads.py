@@ -125,7 +125,8 @@ def _rows(path: Path) -> Sequence[Mapping[str, str]]:
             raise _refused(str(path), [f"is larger than {SIZE_LIMIT // 2**20} MiB"])
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}", remedy="Give a text file") from error
+        remedy = "Give a text file" if path.exists() else "Give the path of a .csv or .json file"
+        raise ConfigError(f"{path} cannot be read: {error}", remedy=remedy) from error
     try:
         raw = (
             [{str(k): str(v) for k, v in row.items()} for row in csv.DictReader(io.StringIO(text))]

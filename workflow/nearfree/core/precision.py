@@ -208,7 +208,7 @@ class Override(Struct, frozen=True, kw_only=True):
         if activations and activations not in PLAIN and activations not in inputs:
             raise ConfigError(
                 f"{precision.ffn.weights} weights enter no product with {activations}",
-                remedy=f"Give --weights, too, such as --weights {activations}",
+                remedy=f"Give --weights {activations}, or --activations {base.plain}",
             )
         for _, (weights_format, input_format) in precision.products if activations else ():
             accepted = (weights_format, *UNPACKED.get(weights_format, ()), *PLAIN)

@@ -326,6 +326,31 @@ def test_what_a_backend_does_not_take_is_refused(
     assert all(f"--attention {remedy}" in each.remedy for each in found)
 
 
+@pytest.mark.parametrize(
+    ("kind", "sm", "runs", "lacks"),
+    [
+        ("llama", 100, {"flash-attn", "flash-attn-4"}, {"vllm-fa3", "flash-attn-3"}),
+        ("llama", 80, {"flash-attn", "flash-attn-3"}, {"vllm-fa3", "flashinfer-fa3"}),
+        ("llama", 90, {"vllm-fa3", "flashinfer-fa3"}, set()),
+    ],
+)
+def test_a_refusal_names_what_runs_on_that_gpu(
+    tmp_path: Path, kind: str, sm: int, runs: set[str], lacks: set[str]
+) -> None:
+    """A remedy that has no kernels for the GPU would be refused in its turn."""
+    (found,) = attention_refusals(read(tmp_path, kind), BackendRelease("vllm_mla"), sm)
+    offered = {*found.remedy.removeprefix("Ask with --attention ").split(" or --attention ")}
+    assert runs <= offered
+    assert not lacks & offered
+
+
+def test_a_latent_is_offered_the_kernels_of_engines_alone(tmp_path: Path) -> None:
+    """Torch's has no tile that is known, and TensorRT-LLM's goes by its release."""
+    (found,) = attention_refusals(read(tmp_path, "deepseek_v3"), BackendRelease("flash_attn"), 90)
+    offered = found.remedy.removeprefix("Ask with --attention ").split(" or --attention ")
+    assert {*offered} == {"tensorrt-llm-mla==VERSION", "vllm-mla", "sglang-mla"}
+
+
 def test_what_runs_all_is_not_refused(tmp_path: Path) -> None:
     """Nothing stands in the way of a backend that takes windows, caps and heads of a model."""
     assert not list(attention_refusals(read(tmp_path, "gemma2"), BackendRelease("flash_attn")))

@@ -20,7 +20,7 @@ from nearfree.derive.predict.forecast.degrees import spread_of
 from nearfree.derive.predict.forecast.deployment import Questions
 from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments
 from nearfree.derive.predict.forecast.on_record import newest
-from nearfree.errors import NearfreeError
+from nearfree.errors import ConfigError, NearfreeError
 from nearfree.show.text.forecast import no_forward
 from packaging.version import Version
 
@@ -395,6 +395,15 @@ def test_tiles_of_another_engine_are_told(
     assert str(found.attention) == backend
     said = f"attends by kernels of its own: tiles of {backend} stand for them"
     assert any(said in each for each in found.caveats) == told
+
+
+def test_latents_of_an_engine_without_a_listed_release_need_one_by_name() -> None:
+    """Which kernel TensorRT-LLM attends by goes by its release: the option to name it is said."""
+    asked = DeploymentSpec(models=("deepseek_v2_lite",), platforms=("h200",), moe=("trtllm",))
+    with pytest.raises(ConfigError, match="Name one: --moe trtllm==VERSION"):
+        deployments(CONFIG, asked)
+    named = deployments(CONFIG, structs.replace(asked, moe=("trtllm==1.2.0",)))
+    assert {str(found.attention) for found in named} == {"trtllm_mla 1.2.0"}
 
 
 def test_what_runs_attention_by_name_is_what_is_asked() -> None:

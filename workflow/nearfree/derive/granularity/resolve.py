@@ -232,7 +232,8 @@ class Resolver:
             raise _cache_error(question.dtype, cache_dtype, backend)
         if backend.capabilities and question.sm and question.sm not in backend.capabilities:
             raise _no_rules(
-                f"{question.backend} has no kernels for compute capability {question.sm}"
+                f"{question.backend} has no kernels for compute capability {question.sm}: ask "
+                "without --attention"
             )
         release_rules = _memoised(self._releases, release, self._read)
         _check_device(question)

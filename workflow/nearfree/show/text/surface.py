@@ -120,10 +120,11 @@ def inverse_report(
     free = rows.filter(verdict=NEAR_FREE)
     unfits = {index for index, query in enumerate(forecast.deployments) if unfit(query.memory)}
     over = len(unfits & {*free["deployment"]})
+    are, do = "position is" if positions == 1 else "positions are", "does" if over == 1 else "do"
     yield (
-        f"{positions} positions are near-free (T({positions}) <= {1 + epsilon:g} T(1), by the work "
-        f"model) in {free.height} of {rows.height} settings"
-        + (f", of which {over} do not fit in memory" if over else "")
+        f"{positions} {are} near-free (T({positions}) <= {1 + epsilon:g} T(1), by the work model) "
+        f"in {free.height} of {rows.height} settings"
+        + (f", of which {over} {do} not fit in memory" if over else "")
     )
     ratio = f"T({positions})/T(1)"
     accepted_head = [] if accepted is None else ["accepted / N_max"]

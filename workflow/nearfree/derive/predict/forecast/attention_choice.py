@@ -27,6 +27,7 @@ from nearfree.decoders.attention_kinds import (
     in_blocks,
 )
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.engines import TRTLLM
 from nearfree.derive.engine_step.form import is_since
 from nearfree.errors import Refusal
 
@@ -180,8 +181,17 @@ def _runs_on(record: Backend, sm: int | None, where: range) -> bool:
     return sm in where and (not record.capabilities or sm in record.capabilities)
 
 
-def attention_refusals(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
-    """Yield a refusal for each kind of layers that a backend has no kernel for."""
+def attention_refusals(
+    decoder: Decoder, release: BackendRelease, sm: int | None = None
+) -> Iterator[Refusal]:
+    """Yield a refusal for each kind of layers that a backend has no kernel for.
+
+    Parameters
+    ----------
+    sm
+        The device's compute capability, 90 for 9.0: the remedy names backends that run there. None
+        for any device.
+    """
     record = BY_NAME[release.name]
     for kind in decoder.attention:
         # An engine runs these by kernels of its own, whatever runs attention.
@@ -190,9 +200,10 @@ def attention_refusals(decoder: Decoder, release: BackendRelease) -> Iterator[Re
         lacking = _lack(record, kind)
         if lacking:
             capable = [
-                backend.names[0]
+                backend.names[0] + ("==VERSION" if backend.engine == TRTLLM.name else "")
                 for backend in BY_NAME.values()
-                if backend.names and (backend.rules or not isinstance(kind, Grouped))
+                if backend.names and (backend.rules or backend.engine)
+                if sm is None or not backend.capabilities or sm in backend.capabilities
                 if not _lack(backend, kind)
             ]
             layers = f"{len(kind.layers)} layers ({kind.words})"

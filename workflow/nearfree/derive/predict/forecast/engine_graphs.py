@@ -108,7 +108,7 @@ def _release_on_record(config: Config, engine: BackendRelease) -> BackendRelease
 
 def _named(config: Config, text: str) -> BackendRelease:
     """Return the engine's release that `graphs` names; without a version the newest on record."""
-    engine = backend(text)
+    engine = backend(text, among=(*_ENGINES_WITH_GRAPHS, NONE))
     if engine.name not in _ENGINES_WITH_GRAPHS:
         raise ConfigError(
             f"{text!r:.120} is no engine with CUDA graphs that are read",
@@ -117,7 +117,8 @@ def _named(config: Config, text: str) -> BackendRelease:
     release = _release_on_record(config, engine)
     if release is None:
         raise ConfigError(
-            f"no release of {engine.name}-graphs is listed in {config.folder}/sources.yaml",
+            f"no release whose CUDA graphs are read of {engine.name} is listed in "
+            f"{config.folder}/sources.yaml",
             remedy=f"Name one: {engine.name}==VERSION",
         )
     return release

@@ -77,6 +77,7 @@ def expand(
 
     Parameters and errors are those of `deployments`, without the RefusedError.
     """
+    _check_backends(spec)
     spec = _with_listed_releases(config, spec)
     find = find_drafter_file if drafters else find_model_file
     files = list(dict.fromkeys(find(config.folder, name) for name in spec.models))
@@ -89,7 +90,6 @@ def expand(
     gpu_models = [ModelQuery(file, override, spread, spec.moe_backend) for file in gpu_files]
     _check_names(files)
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
-    _check_backends(spec)
     if loads:
         for model in cpu_models:
             if model.file.decoder:
@@ -191,9 +191,17 @@ def check_release(config: Config, answerer: Answerer, release: Release) -> None:
     try:
         answerer.check(*release)
     except NearfreeError as error:
-        recorded = [name for name in config.releases if name.startswith(f"{release.package}==")]
+        engine = release.package.removesuffix("-graphs")
+        what = error.what
+        if engine != release.package:
+            what = f"the CUDA graphs of {engine} {release.version} are not on record"
+        recorded = [
+            name.replace(release.package, engine)
+            for name in config.releases
+            if name.startswith(f"{release.package}==")
+        ]
         raise ConfigError(
-            error.what,
+            what,
             remedy=f"Recorded in {config.folder}/sources.yaml are "
             f"{', '.join(recorded) or 'none'}; --online reads any other one",
         ) from error

@@ -243,7 +243,11 @@ class ModelQuery:
         if word is None:
             return
         if not self.sparse or sheet.sm is None:
-            where = "on no GPU" if self.sparse else f"in {self.file.name}, which has no experts"
+            where = (
+                "where no compute capability is known, by which engines take it"
+                if self.sparse
+                else f"in {self.file.name}, which has no experts"
+            )
             reason = f"{word!r:.60} names a kernel of experts {where}"
             yield Refusal("", "moe_backend", reason, "Leave --moe-backend out")
             return
@@ -309,7 +313,9 @@ class ModelQuery:
             *self._unnamed(sheet, engines),
         )
         of_kernels = (
-            [attention_refusals(decoder, release) for release in attention] if decoder else []
+            [attention_refusals(decoder, release, sheet.sm) for release in attention]
+            if decoder
+            else []
         )
         of_engines = (
             [verification_refusals(decoder, engine) for engine in engines] if decoder else []

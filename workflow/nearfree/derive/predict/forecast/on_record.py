@@ -33,7 +33,7 @@ def newest(
     if not versions:
         raise ConfigError(
             f"no release of {text} is listed in {config.folder}/sources.yaml",
-            remedy="Name one: package==version",
+            remedy=f"Name one: {text}==VERSION",
         )
     return backend(f"{text}=={versions[0]}")
 

@@ -16,7 +16,7 @@ from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.routing_names import Routing
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.engines import ENGINES
+from nearfree.decoders.engines import ENGINES, TRTLLM
 from nearfree.derive.predict.forecast.attention_choice import other_kernel
 from nearfree.derive.predict.forecast.degrees import spread_of
 from nearfree.derive.predict.forecast.deployment import Deployment
@@ -190,7 +190,8 @@ def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> 
     Raises
     ------
     ConfigError
-        No backend has a release on record; the reason is that of the first.
+        No backend has a release on record; the reason is that of the first, or for TensorRT-LLM,
+        of which none is listed, that its release is not named.
     """
     reasons = list[ConfigError]()
     for name in names:
@@ -202,6 +203,11 @@ def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> 
         in_engine = BY_NAME[release.name].package == BY_NAME[engine.name].package
         listed = engine.version in listed_versions(config, release)
         return BackendRelease(release.name, engine.version) if in_engine and listed else release
+    if engine.version is None and engine.name == TRTLLM.name:
+        raise ConfigError(
+            f"which kernels {engine.name} attends by depends on its release",
+            remedy=f"Name one: --moe {engine.name}==VERSION; or other kernels by --attention",
+        )
     raise reasons[0]
 
 

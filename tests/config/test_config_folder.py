@@ -1,4 +1,4 @@
-"""Config files that are no config: damaged, hostile or gone."""
+"""Config files that cannot be read: damaged, hostile or missing."""
 
 from pathlib import Path
 
@@ -36,14 +36,14 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("raw", WRITTEN.values(), ids=WRITTEN.keys())
-def test_a_file_that_is_not_what_it_should_be(folder: Path, raw: bytes) -> None:
+def test_a_file_that_is_no_config_is_refused(folder: Path, raw: bytes) -> None:
     """Bytes that are no config give one message that names the file."""
     (folder / "config.yaml").write_bytes(raw)
     assert "config/config.yaml" in refusal(folder)
 
 
-def test_a_key_that_stands_twice_is_named(folder: Path) -> None:
-    """A key that stands twice is refused with its line, not silently overwritten."""
+def test_a_key_that_occurs_twice_is_named(folder: Path) -> None:
+    """A key that occurs twice is refused with its line, not silently overwritten."""
     (folder / "backends.yaml").write_text("torch: {environment: cpu}\ntorch: {environment: gpu}\n")
     text = refusal(folder)
     assert "the key 'torch' stands twice" in text
@@ -51,7 +51,7 @@ def test_a_key_that_stands_twice_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "platforms.yaml", "studies.yaml", "takes.yaml"])
-def test_a_bomb_of_aliases_does_not_go_off(folder: Path, file: str) -> None:
+def test_aliases_that_unfold_to_billions_are_refused(folder: Path, file: str) -> None:
     """Aliases that would unfold to billions of values are refused at once, in a short message."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
@@ -59,7 +59,7 @@ def test_a_bomb_of_aliases_does_not_go_off(folder: Path, file: str) -> None:
     assert f"config/{file}" in refusal(folder)
 
 
-def test_a_bomb_of_merges_does_not_go_off(folder: Path) -> None:
+def test_merges_of_merges_are_refused(folder: Path) -> None:
     """Merges of merges, each of which doubles a mapping's keys, are refused at once."""
     lines = ["a0: &a0 {x: 1}"]
     lines += [f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}" for i in range(1, 64)]
@@ -69,7 +69,7 @@ def test_a_bomb_of_merges_does_not_go_off(folder: Path) -> None:
 
 @pytest.mark.parametrize("file", ["platforms.yaml", "takes.yaml"])
 def test_a_list_that_aliases_make_long_is_not_written_out(folder: Path, file: str) -> None:
-    """A list where names should be is called one: a few lines of it may stand for billions."""
+    """Where names are expected, a list is reported as a list: its text could stand for billions."""
     lines = ["- &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"- &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 6)]
     (folder / file).write_text("\n".join(lines))
@@ -77,16 +77,20 @@ def test_a_list_that_aliases_make_long_is_not_written_out(folder: Path, file: st
 
 
 def test_a_site_may_say_where_its_backends_run(folder: Path) -> None:
-    """backends.yaml names other environments than the records; it need not be there."""
-    plain = Config(folder).environments
-    assert (plain["torch"], plain["vllm"], plain["flash_attn_3"]) == ("cpu", "vllm", "xformers")
+    """backends.yaml may name other environments than the records; the file is optional."""
+    environments = Config(folder).environments
+    assert (environments["torch"], environments["vllm"], environments["flash_attn_3"]) == (
+        "cpu",
+        "vllm",
+        "xformers",
+    )
     (folder / "backends.yaml").write_text("vllm: {environment: own_vllm}\n")
-    assert Config(folder).environments == plain | {"vllm": "own_vllm"}
+    assert Config(folder).environments == environments | {"vllm": "own_vllm"}
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "platforms.yaml", "studies.yaml"])
 def test_a_missing_file_is_named(folder: Path, file: str) -> None:
-    """A file that is gone, or is a folder, is named."""
+    """A missing file, or a folder in its place, is named."""
     (folder / file).unlink()
     assert f"config/{file} cannot be read: No such file" in refusal(folder)
     (folder / file).mkdir()
@@ -94,7 +98,7 @@ def test_a_missing_file_is_named(folder: Path, file: str) -> None:
 
 
 def test_a_mapping_may_be_merged_into_another(tmp_path: Path) -> None:
-    """`<<` takes over another mapping's keys, the own ones win, and none may stand twice."""
+    """`<<` takes over another mapping's keys; a key of one's own wins, and none may occur twice."""
     path = tmp_path / "file.yaml"
     path.write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n")
     assert load(path) == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}

@@ -10,7 +10,7 @@ from nearfree.config.files import BOUNDS, Config, DeploymentSpec
 from nearfree.derive.predict.forecast.expand_deployments import deployments
 from nearfree.errors import ConfigError
 
-LEAST = "models: [qwen3_8b], platforms: [h20]"
+REQUIRED = "models: [qwen3_8b], platforms: [h20]"
 
 
 @pytest.fixture
@@ -19,42 +19,42 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "config", tmp_path / "config"))
 
 
-def given(folder: Path, text: str) -> dict[str, DeploymentSpec]:
-    """Return what a config with this deployments.yaml asks about."""
+def read_deployments(folder: Path, text: str) -> dict[str, DeploymentSpec]:
+    """Return the deployments of a config with this deployments.yaml."""
     (folder / "deployments.yaml").write_text(text, encoding="utf-8")
     return Config(folder).deployments
 
 
-def test_what_is_shipped_can_be_asked() -> None:
-    """Every entry of the repository names models and releases that are there."""
+def test_every_shipped_entry_is_known() -> None:
+    """Every entry of the repository names models and releases that exist."""
     config = Config(ROOT / "config")
     assert config.deployments
-    for asked in config.deployments.values():
-        assert deployments(config, asked, any_class=True)
-        for release in (*asked.attention, *asked.moe):
+    for spec in config.deployments.values():
+        assert deployments(config, spec, any_class=True)
+        for release in (*spec.attention, *spec.moe):
             assert "==" not in release or release in config.releases
 
 
-def test_an_absent_file_asks_nothing(folder: Path) -> None:
-    """Without a deployments.yaml nothing is asked about."""
+def test_without_the_file_there_are_no_deployments(folder: Path) -> None:
+    """Without a deployments.yaml there are no deployments."""
     (folder / "deployments.yaml").unlink()
     assert Config(folder).deployments == {}
 
 
 def test_a_context_may_be_as_long_as_one_of_the_command_line(folder: Path) -> None:
-    """A million positions and more, which models are made for, up to `--context`'s most."""
+    """A context may have a million positions and more, up to the most that `--context` takes."""
     longest = positions("99999999")
     for context in (1_048_576, longest):
-        entry = given(folder, f"a: {{{LEAST}, context: [{context}]}}")
+        entry = read_deployments(folder, f"a: {{{REQUIRED}, context: [{context}]}}")
         assert entry["a"].context == (context,)
 
 
-def test_the_least_that_is_said(folder: Path) -> None:
-    """Models and platforms are enough; the rest is b = 1, L = 4096 and both bounds."""
-    assert given(folder, f"a: {{{LEAST}}}") == {
+def test_models_and_platforms_are_enough(folder: Path) -> None:
+    """Models and platforms are required; the defaults are b = 1, L = 4096 and both bounds."""
+    assert read_deployments(folder, f"a: {{{REQUIRED}}}") == {
         "a": DeploymentSpec(models=("qwen3_8b",), platforms=("h20",), batch=(1,), context=(4096,))
     }
-    assert given(folder, f"a: {{{LEAST}}}")["a"].routing == BOUNDS
+    assert read_deployments(folder, f"a: {{{REQUIRED}}}")["a"].routing == BOUNDS
 
 
 @pytest.mark.parametrize(
@@ -64,28 +64,28 @@ def test_the_least_that_is_said(folder: Path) -> None:
         ("a: {models: [qwen3_8b], platforms: [h20, mars]}", "a.platforms"),
         ("a: {models: [qwen3_8b]}", "platforms"),
         ("a: {models: [], platforms: [h20]}", "models"),
-        (f"a: {{{LEAST}, batch: [0]}}", "batch"),
-        (f"a: {{{LEAST}, batch: []}}", "batch"),
-        (f"a: {{{LEAST}, batch: [1.5]}}", "batch"),
-        (f"a: {{{LEAST}, context: x}}", "context"),
-        (f"a: {{{LEAST}, context: [.nan]}}", "context"),
-        (f"a: {{{LEAST}, context: [100000000]}}", "context"),
-        (f"a: {{{LEAST}, routing: [random]}}", "routing"),
-        (f"a: {{{LEAST}, attention: flash-attn}}", "attention"),
-        (f"a: {{{LEAST}, moe: [1]}}", "moe"),
-        (f"a: {{{LEAST}, moe: [{'x' * 300}]}}", "moe"),
-        (f"a: {{{LEAST}, drawn: perhaps}}", "drawn"),
-        (f"a: {{{LEAST}, dtype: int3}}", "dtype"),
-        (f"a: {{{LEAST}, speed: 9}}", "speed"),
-        (f"A b: {{{LEAST}}}", "A b"),
+        (f"a: {{{REQUIRED}, batch: [0]}}", "batch"),
+        (f"a: {{{REQUIRED}, batch: []}}", "batch"),
+        (f"a: {{{REQUIRED}, batch: [1.5]}}", "batch"),
+        (f"a: {{{REQUIRED}, context: x}}", "context"),
+        (f"a: {{{REQUIRED}, context: [.nan]}}", "context"),
+        (f"a: {{{REQUIRED}, context: [100000000]}}", "context"),
+        (f"a: {{{REQUIRED}, routing: [random]}}", "routing"),
+        (f"a: {{{REQUIRED}, attention: flash-attn}}", "attention"),
+        (f"a: {{{REQUIRED}, moe: [1]}}", "moe"),
+        (f"a: {{{REQUIRED}, moe: [{'x' * 300}]}}", "moe"),
+        (f"a: {{{REQUIRED}, drawn: perhaps}}", "drawn"),
+        (f"a: {{{REQUIRED}, dtype: int3}}", "dtype"),
+        (f"a: {{{REQUIRED}, speed: 9}}", "speed"),
+        (f"A b: {{{REQUIRED}}}", "A b"),
         (f"a: {{models: [{'x' * 300}], platforms: [h20]}}", "models"),
         ("a: [1]", "a"),
         ("[1]", "deployments.yaml"),
     ],
 )
-def test_what_is_refused(folder: Path, entry: str, thing: str) -> None:
+def test_a_bad_entry_is_refused(folder: Path, entry: str, thing: str) -> None:
     """An entry of another form, or with an unknown platform, is refused with file and key."""
-    with pytest.raises(ConfigError) as refused:
-        given(folder, entry)
-    assert "deployments.yaml" in refused.value.what
-    assert thing in str(refused.value)
+    with pytest.raises(ConfigError) as error:
+        read_deployments(folder, entry)
+    assert "deployments.yaml" in error.value.what
+    assert thing in str(error.value)

@@ -1,4 +1,4 @@
-"""Studies of engines and weights.yaml: the sweeps they ask for, and mistakes in one message."""
+"""Studies of engines and weights.yaml: the sweeps they define, and mistakes in one message."""
 
 import json
 from pathlib import Path
@@ -49,16 +49,16 @@ def write(folder: Path, study: dict[str, Any], weights: dict[str, Any] | None) -
     return Config(folder)
 
 
-def refused(folder: Path, study: dict[str, Any], weights: dict[str, Any] | None) -> str:
+def refusal(folder: Path, study: dict[str, Any], weights: dict[str, Any] | None) -> str:
     """Return the one message that a config is refused with."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as error:
         assert write(folder, study, weights).studies
-    assert caught.value.remedy
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    assert error.value.remedy
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
-def measured(config: Config) -> MeasurePlan:
+def measure_plan(config: Config) -> MeasurePlan:
     """Return the plan of the study."""
     plan = Plans(config, "cpu").measure("engine")
     assert isinstance(plan, MeasurePlan)
@@ -66,62 +66,64 @@ def measured(config: Config) -> MeasurePlan:
 
 
 def test_a_sweep_for_each_setting(tmp_path: Path) -> None:
-    """A setting for threads, repacked or not, batch and context, in that order, over one grid."""
+    """Threads, repacking, batch and context are axes, in that order, over one grid."""
     axes = {"threads": [1, 2], "repack": [True, False], "batch": [1, 4], "context": [64, 1024]}
-    found = [sweep.setting for sweep in measured(write(tmp_path, STUDY | axes, WEIGHTS)).sweeps]
-    assert len(found) == 16
-    assert [(s.threads, s.repack) for s in found[::4]] == [
+    settings = [
+        sweep.setting for sweep in measure_plan(write(tmp_path, STUDY | axes, WEIGHTS)).sweeps
+    ]
+    assert len(settings) == 16
+    assert [(s.threads, s.repack) for s in settings[::4]] == [
         (1, True),
         (1, False),
         (2, True),
         (2, False),
     ]
-    assert [(s.batch, s.context) for s in found[:4]] == [(1, 64), (1, 1024), (4, 64), (4, 1024)]
+    assert [(s.batch, s.context) for s in settings[:4]] == [(1, 64), (1, 1024), (4, 64), (4, 1024)]
     assert {
-        (s.module, s.backend, s.release, s.file_type, s.model, s.model_digest) for s in found
+        (s.module, s.backend, s.release, s.file_type, s.model, s.model_digest) for s in settings
     } == {("engine", "llama_cpp", "3.22.1", "q4_1", "kept", SHA[:12])}
 
 
 def test_edges_and_a_baseline_are_in_the_grid(tmp_path: Path) -> None:
     """A study's edges, and the N after each, join its grid; the baseline is 1 unless it says."""
     config = write(tmp_path / "a", STUDY | {"edges": [8]}, WEIGHTS)
-    (sweep,) = measured(config).sweeps
+    (sweep,) = measure_plan(config).sweeps
     assert (sweep.positions, sweep.baseline) == ((1, 2, 4, 8, 9), 1)
-    (sweep,) = measured(write(tmp_path / "b", STUDY | {"baseline": 2}, WEIGHTS)).sweeps
+    (sweep,) = measure_plan(write(tmp_path / "b", STUDY | {"baseline": 2}, WEIGHTS)).sweeps
     assert sweep.baseline == 2
 
 
 def test_a_plan_carries_what_makes_its_weights(tmp_path: Path) -> None:
     """A plan holds a file's hash, or the config and release of random weights: no path, no name."""
-    assert measured(write(tmp_path / "a", STUDY, WEIGHTS)).weights == {
+    assert measure_plan(write(tmp_path / "a", STUDY, WEIGHTS)).weights == {
         "kept": WeightsFile(file_type="q4_1", sha256=SHA)
     }
-    made = measured(write(tmp_path / "b", STUDY | {"model": "made"}, WEIGHTS))
-    assert made.weights == {
+    plan = measure_plan(write(tmp_path / "b", STUDY | {"model": "made"}, WEIGHTS))
+    assert plan.weights == {
         "made": RandomWeights(file_type="q8_0", config={"hidden_size": 8}, release="3.22.1")
     }
-    assert made.sweeps[0].setting.file_type == "q8_0"
+    assert plan.sweeps[0].setting.file_type == "q8_0"
 
 
 def test_other_weights_are_another_plan(tmp_path: Path) -> None:
     """Another hash under the same name, or another config, makes another plan."""
-    other = {"kept": {"file_type": "q4_1", "member": MEMBER | {"sha256": "f" * 64}}}
+    weights = {"kept": {"file_type": "q4_1", "member": MEMBER | {"sha256": "f" * 64}}}
     digests = {
-        plan_digest(measured(write(tmp_path / "a", STUDY, WEIGHTS))),
-        plan_digest(measured(write(tmp_path / "b", STUDY, other))),
+        plan_digest(measure_plan(write(tmp_path / "a", STUDY, WEIGHTS))),
+        plan_digest(measure_plan(write(tmp_path / "b", STUDY, weights))),
     }
     config = write(tmp_path / "c", STUDY | {"model": "made"}, WEIGHTS)
-    digests.add(plan_digest(measured(config)))
+    digests.add(plan_digest(measure_plan(config)))
     (tmp_path / "c/models/tiny.json").write_text(json.dumps({"hidden_size": 16}))
-    digests.add(plan_digest(measured(Config(tmp_path / "c"))))
+    digests.add(plan_digest(measure_plan(Config(tmp_path / "c"))))
     assert len(digests) == 4
 
 
-def test_a_build_says_its_environment(tmp_path: Path) -> None:
+def test_a_build_determines_its_environment(tmp_path: Path) -> None:
     """A prebuilt release runs in any interpreter, a compiled one in the lock that compiles it."""
-    assert measured(write(tmp_path / "a", STUDY, WEIGHTS)).environment == WORKFLOW_ENVIRONMENT
+    assert measure_plan(write(tmp_path / "a", STUDY, WEIGHTS)).environment == WORKFLOW_ENVIRONMENT
     compiled = write(tmp_path / "b", STUDY | {"release": "0.3.36"}, WEIGHTS)
-    assert measured(compiled).environment == "llama_cpp"
+    assert measure_plan(compiled).environment == "llama_cpp"
 
 
 @pytest.mark.parametrize(
@@ -144,10 +146,10 @@ def test_a_build_says_its_environment(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_in_the_weights_is_one_message(entry: object, text: str, tmp_path: Path) -> None:
-    """What weights.yaml cannot mean is refused, with the file and the entry."""
-    said = refused(tmp_path, STUDY, {"kept": entry})
-    assert text in said
-    assert ".yaml" in said
+    """A value that weights.yaml cannot have is refused, with the file and the entry."""
+    message = refusal(tmp_path, STUDY, {"kept": entry})
+    assert text in message
+    assert ".yaml" in message
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_a_mistake_in_the_weights_is_one_message(entry: object, text: str, tmp_p
     [b"[1]", b"{", b"", b"\xff", b'{"a":"\xff"}', b'{"a":' + b"[" * 200_000, None],
     ids=["list", "cut", "empty", "a byte", "no UTF-8", "deep", "folder"],
 )
-def test_a_config_that_is_none_is_one_message(raw: bytes | None, tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_config_is_refused(raw: bytes | None, tmp_path: Path) -> None:
     """Random weights of a file that is no config.json are refused, and the file named."""
     config = write(tmp_path, STUDY | {"model": "made"}, WEIGHTS)
     path = tmp_path / "models/tiny.json"
@@ -164,9 +166,9 @@ def test_a_config_that_is_none_is_one_message(raw: bytes | None, tmp_path: Path)
         path.mkdir()
     else:
         path.write_bytes(raw)
-    with pytest.raises(ConfigError, match=r"models/tiny|no model 'tiny'") as caught:
+    with pytest.raises(ConfigError, match=r"models/tiny|no model 'tiny'") as error:
         _ = config.studies
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -195,22 +197,22 @@ def test_a_config_that_is_none_is_one_message(raw: bytes | None, tmp_path: Path)
 def test_a_mistake_in_a_study_is_one_message(
     change: dict[str, Any], text: str, tmp_path: Path
 ) -> None:
-    """What an engine's study cannot ask for is refused, with the file and the field."""
-    said = refused(tmp_path, STUDY | change, WEIGHTS)
-    assert text in said
-    assert "studies.yaml" in said
+    """A value that an engine's study cannot have is refused, with the file and the field."""
+    message = refusal(tmp_path, STUDY | change, WEIGHTS)
+    assert text in message
+    assert "studies.yaml" in message
 
 
-def test_without_weights_no_study_names_any(tmp_path: Path) -> None:
-    """Where there is no weights.yaml, a study of an engine is told so."""
-    assert "unknown weights 'kept'. Choose from" in refused(tmp_path, STUDY, None)
+def test_a_study_without_a_weights_file_is_refused(tmp_path: Path) -> None:
+    """A study of an engine without a weights.yaml is refused, with that reason."""
+    assert "unknown weights 'kept'. Choose from" in refusal(tmp_path, STUDY, None)
 
 
 def test_the_shipped_study_is_in_the_default_run() -> None:
-    """The shipped config asks for an engine's study, of weights by their hash."""
+    """The shipped config has a study of an engine in its default set, of weights by their hash."""
     config = Config(Path(__file__).parents[2] / "config")
-    found = {n: s for n, s in config.studies.items() if isinstance(s, EngineStudy)}
-    assert found
-    for study in found.values():
+    studies = {n: s for n, s in config.studies.items() if isinstance(s, EngineStudy)}
+    assert studies
+    for study in studies.values():
         assert study.model in config.weights
-    assert isinstance(config.weights_of(found["llama_cpp_smollm2"]), WeightsFile)
+    assert isinstance(config.weights_of(studies["llama_cpp_smollm2"]), WeightsFile)

@@ -1,4 +1,4 @@
-"""The files under config/: what is shipped loads, and a mistake gives one message about itself."""
+"""The files under config/: those that are shipped load, and a mistake gives one message."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Change = Callable[[dict[str, Any]], None]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a copy of the shipped config, without anything asked for again."""
+    """Return a copy of the shipped config, without requests for further takes."""
     return copy_config(tmp_path / "config")
 
 
@@ -54,11 +54,11 @@ def drop(*path: str) -> Change:
 
 
 def refusal(folder: Path) -> str:
-    """Return the message that a config is refused with, after a look at its form."""
-    with pytest.raises(ConfigError) as caught:
+    """Return the message that a config is refused with, after checking its form."""
+    with pytest.raises(ConfigError) as error:
         read_all(folder)
-    text = str(caught.value).replace(str(folder), "config")
-    assert caught.value.remedy
+    text = str(error.value).replace(str(folder), "config")
+    assert error.value.remedy
     assert "\n" not in text
     assert len(text) < 1500
     return text
@@ -66,7 +66,7 @@ def refusal(folder: Path) -> str:
 
 STUDY = "dense_ffn"
 MISTAKES: list[tuple[str, Change, str]] = [
-    # what this site measures
+    # site.yaml
     ("config.yaml", put("here", value=["mars"]), "here names the unknown platform 'mars'"),
     ("config.yaml", put("here", value=[]), "here"),
     ("config.yaml", put("here", value="cpu"), "here"),
@@ -147,7 +147,7 @@ MISTAKES: list[tuple[str, Change, str]] = [
 ]
 
 
-def ids(case: object) -> str | None:
+def case_id(case: object) -> str | None:
     """Name a mistake by what its message says."""
     return case if isinstance(case, str) else "with"
 
@@ -161,7 +161,7 @@ def test_the_shipped_config_loads(folder: Path) -> None:
     assert plan.environment == "cpu"
 
 
-@pytest.mark.parametrize(("file", "change", "field"), MISTAKES, ids=ids)
+@pytest.mark.parametrize(("file", "change", "field"), MISTAKES, ids=case_id)
 def test_a_mistake_is_named(folder: Path, file: str, change: Change, field: str) -> None:
     """A single mistake gives one message that names the file, the field and a remedy."""
     path = folder / file
@@ -181,8 +181,8 @@ def test_a_study_cannot_take_the_name_of_another_stream(folder: Path, name: str)
     assert name in refusal(folder)
 
 
-def test_a_name_ends_with_its_last_letter(folder: Path) -> None:
-    """A name with a line break at its end is refused: no folder of the log could be read back."""
+def test_a_name_with_a_newline_at_its_end_is_refused(folder: Path) -> None:
+    """A name with a newline at its end is refused: no folder of the log could be read back."""
     path = folder / "studies.yaml"
     path.write_text(path.read_text().replace("\ndense_ffn:", '\n"dense_ffn\\n":'))
     assert "dense_ffn" in refusal(folder)
@@ -196,13 +196,13 @@ def test_a_name_ends_with_its_last_letter(folder: Path) -> None:
         ("sources.yaml", {"releases": ["vllm==0.20.2\n"]}),
     ],
 )
-def test_what_is_named_ends_with_its_last_letter(
+def test_a_reference_with_a_newline_at_its_end_is_refused(
     folder: Path, file: str, document: dict[str, Any]
 ) -> None:
-    """A release or an environment with a line break at its end is refused by its field."""
+    """A release or an environment with a newline at its end is refused by its field."""
     path = folder / file
-    here = yaml.safe_load(path.read_text()) if path.exists() else {}
-    path.write_text(yaml.safe_dump(here | document))
+    existing = yaml.safe_load(path.read_text()) if path.exists() else {}
+    path.write_text(yaml.safe_dump(existing | document))
     assert f"{file}: {next(iter(document))}" in refusal(folder)
 
 
@@ -222,15 +222,15 @@ def test_a_platform_cannot_take_the_name_of_another_scope(folder: Path, name: st
     assert name in refusal(folder)
 
 
-def test_takes_are_one_where_nothing_is_said(folder: Path) -> None:
-    """Without takes.yaml, and for what it does not name, the first take is asked for."""
+def test_the_first_take_is_the_default(folder: Path) -> None:
+    """Without takes.yaml, and for streams that it does not name, the take is the first."""
     assert Config(folder).take("cpu", "dense_ffn") == 1
     (folder / "takes.yaml").write_text("cpu: {dense_ffn: 3}\n")
     assert [Config(folder).take("cpu", name) for name in ("dense_ffn", "hardware")] == [3, 1]
 
 
 def test_a_cap_on_tokens_cuts_grids_and_keeps_a_point(folder: Path) -> None:
-    """No point has more than `tokens_max` tokens, but for the smallest N of a large batch."""
+    """No point has more than `tokens_max` tokens, except the smallest N of a large batch."""
     path = folder / "studies.yaml"
     path.write_text(path.read_text().replace("batch: [1, 4]", "batch: [1, 8, 100]", 1))
     sweeps = Config(folder).study("cpu", "dense_ffn").sweeps()
@@ -239,15 +239,15 @@ def test_a_cap_on_tokens_cuts_grids_and_keeps_a_point(folder: Path) -> None:
 
 
 def test_comments_and_order_do_not_change_a_plan(folder: Path) -> None:
-    """A plan depends on what a file says, not on how it is written."""
+    """A plan depends on a file's values, not on how the file is written."""
     before = plan_digest(Plans(Config(folder), "cpu").measure("dense_ffn"))
     path = folder / "studies.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()), sort_keys=True))
     assert plan_digest(Plans(Config(folder), "cpu").measure("dense_ffn")) == before
 
 
-def test_a_study_that_is_not_there(folder: Path) -> None:
-    """A study of another platform is refused with those that there are."""
+def test_a_study_of_another_platform_is_refused(folder: Path) -> None:
+    """A study of another platform is refused with the list of those of this one."""
     with pytest.raises(ConfigError, match="no study 'dense_ffn' on platform 'h20'"):
         Plans(Config(folder), "h20").measure("dense_ffn")
     with pytest.raises(ConfigError, match="Choose from dense_ffn"):
@@ -263,14 +263,14 @@ def test_datasheets_of_a_scope(folder: Path) -> None:
 
 
 def test_a_probe_of_an_unknown_platform(folder: Path) -> None:
-    """There is no probe plan of a platform that is not known, and one of each that is."""
+    """An unknown platform has no probe plan, and each known one has one."""
     assert Plans(Config(folder), "cpu").probe().dtypes == ("bfloat16", "float16", "float32")
     with pytest.raises(ConfigError, match="unknown platform 'mars'"):
         Plans(Config(folder), "mars").probe()
 
 
 def test_the_default_set_has_every_module(folder: Path) -> None:
-    """What is measured unless more is asked for has each module that a CPU runs, and all models.
+    """The default set has each module that a CPU runs, and all models.
 
     No model of the set has an indexer.
     """
@@ -286,7 +286,7 @@ def test_the_default_set_has_every_module(folder: Path) -> None:
 
 
 def test_a_site_of_shipped_sets_reads_no_studies(folder: Path) -> None:
-    """What only asks for the tolerance reads no study; a set of the project's own is looked up."""
+    """A tolerance of a shipped set reads no study; a set of the project's own is looked up."""
     path = folder / "config.yaml"
     (folder / "studies.yaml").write_text("[")
     assert Config(folder).site.epsilon == 0.2
@@ -296,7 +296,7 @@ def test_a_site_of_shipped_sets_reads_no_studies(folder: Path) -> None:
 
 
 def test_a_set_of_the_shipped_config_may_be_empty(folder: Path) -> None:
-    """A project whose own studies are of other sets keeps the line of sets that it came with."""
+    """A project whose own studies are of other sets may keep the shipped line of sets."""
     shipped = Config(folder).site.sets
     studies = yaml.safe_load((folder / "studies.yaml").read_text())
     (folder / "studies.yaml").write_text(yaml.safe_dump({STUDY: studies[STUDY] | {"set": "mine"}}))
@@ -306,10 +306,10 @@ def test_a_set_of_the_shipped_config_may_be_empty(folder: Path) -> None:
 
 def test_studies_can_be_left_out(folder: Path) -> None:
     """A study that the site leaves out is not measured, though its set is; others are."""
-    every = Config(folder).studied("cpu")
+    names = Config(folder).studied("cpu")
     path = folder / "config.yaml"
     path.write_text(path.read_text().replace("without: []", "without: [attention]"))
-    assert Config(folder).studied("cpu") == [name for name in every if name != "attention"]
+    assert Config(folder).studied("cpu") == [name for name in names if name != "attention"]
     path.write_text(path.read_text().replace("[attention]", "[mars]"))
     assert "config.yaml: without names the unknown study 'mars'" in refusal(folder)
 
@@ -324,7 +324,7 @@ def test_platforms_are_real_unless_curves_are_named(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a b", "$(x)", "-x", "a;b", "a\nb", "'a'", "*"])
 def test_a_folder_of_curves_is_a_plain_path(folder: Path, name: str) -> None:
-    """It stands in a command: what a shell would take apart is refused."""
+    """The folder occurs in a command: a path that a shell would split is refused."""
     path = folder / "config.yaml"
     document = yaml.safe_load(path.read_text()) | {"curves": name}
     path.write_text(yaml.safe_dump(document))

@@ -28,8 +28,8 @@ DECODER = Decoder(
 EVEN = "expert,share\n0,0.25\n1,0.25\n2,0.25\n3,0.25\n"
 
 
-def written(folder: Path, text: str, name: str = "loads.csv") -> Path:
-    """Return a file with a text."""
+def write(folder: Path, text: str, name: str = "loads.csv") -> Path:
+    """Write a file with a text and return its path."""
     path = folder / name
     path.write_text(text)
     return path
@@ -37,19 +37,19 @@ def written(folder: Path, text: str, name: str = "loads.csv") -> Path:
 
 def refusal(path: Path, decoder: Decoder = DECODER) -> str:
     """Return why a file is refused, by itself or for a model."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as error:
         read_loads(path).check(decoder)
-    assert str(path) in caught.value.what
-    return caught.value.what
+    assert str(path) in error.value.what
+    return error.value.what
 
 
 def test_shares_of_all_layers(tmp_path: Path) -> None:
     """Rows may come in any order; rounded shares are scaled to add up to one."""
-    path = written(tmp_path, "share,expert\n0.333,2\n0.333,0\n0.333,1\n0,3\n")
-    found = read_loads(path)
-    found.check(DECODER)
-    assert found.layers == ()
-    assert found.shares == (pytest.approx((1 / 3, 1 / 3, 1 / 3, 0.0)),)
+    path = write(tmp_path, "share,expert\n0.333,2\n0.333,0\n0.333,1\n0,3\n")
+    loads = read_loads(path)
+    loads.check(DECODER)
+    assert loads.layers == ()
+    assert loads.shares == (pytest.approx((1 / 3, 1 / 3, 1 / 3, 0.0)),)
 
 
 def test_counts_by_layer(tmp_path: Path) -> None:
@@ -59,10 +59,10 @@ def test_counts_by_layer(tmp_path: Path) -> None:
         for layer, counts in ((2, (1, 1, 1, 1)), (1, (30, 10, 30, 10)))
         for expert, count in enumerate(counts)
     ]
-    found = read_loads(written(tmp_path, json.dumps(rows), "loads.json"))
-    found.check(DECODER)
-    assert found.layers == (1, 2)
-    assert found.shares == ((0.375, 0.125, 0.375, 0.125), (0.25, 0.25, 0.25, 0.25))
+    loads = read_loads(write(tmp_path, json.dumps(rows), "loads.json"))
+    loads.check(DECODER)
+    assert loads.layers == (1, 2)
+    assert loads.shares == ((0.375, 0.125, 0.375, 0.125), (0.25, 0.25, 0.25, 0.25))
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=4, max_size=4).filter(any))
@@ -71,19 +71,19 @@ def test_a_name_follows_the_shares(
 ) -> None:
     """The routing's name is a digest of shares and layers, not of how a file writes them."""
     folder = tmp_path_factory.mktemp("loads")
-    once, twice = (
+    first, second = (
         read_loads(
-            written(
+            write(
                 folder, "expert,count\n" + "".join(f"{i},{k * c}\n" for i, c in enumerate(counts))
             )
         )
         for k in (1, 2)
     )
-    assert once.routing.startswith("loads:")
-    assert once.shares == twice.shares
-    assert once.routing == twice.routing
-    other = MeasuredLoads(file=once.file, shares=once.shares, layers=(1,))
-    assert other.routing != once.routing
+    assert first.routing.startswith("loads:")
+    assert first.shares == second.shares
+    assert first.routing == second.routing
+    by_layer = MeasuredLoads(file=first.file, shares=first.shares, layers=(1,))
+    assert by_layer.routing != first.routing
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_a_name_follows_the_shares(
         ("expert,share\n0,0.5\n0,0.5\ny,-1\n", ["twice", "'y'", "add up to 0.5"]),
     ],
 )
-def test_every_reason_is_told(tmp_path: Path, text: str, reasons: list[str]) -> None:
-    """A file that cannot be believed is refused once, with all that is wrong of it."""
-    told = refusal(written(tmp_path, text))
-    assert all(reason in told for reason in reasons), told
+def test_every_reason_is_reported(tmp_path: Path, text: str, reasons: list[str]) -> None:
+    """A file with several faults is refused once, with every reason."""
+    message = refusal(write(tmp_path, text))
+    assert all(reason in message for reason in reasons), message
 
 
 @pytest.mark.parametrize(
@@ -124,20 +124,20 @@ def test_every_reason_is_told(tmp_path: Path, text: str, reasons: list[str]) -> 
 )
 def test_a_file_that_is_no_list_of_rows(tmp_path: Path, text: str) -> None:
     """JSON is a list of objects of plain values."""
-    assert "is no JSON of rows" in refusal(written(tmp_path, text, "loads.json"))
+    assert "is no JSON of rows" in refusal(write(tmp_path, text, "loads.json"))
 
 
-def test_odd_files(tmp_path: Path) -> None:
-    """A file of another kind, none at all, bytes that are no text, or a huge one are refused.
+def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
+    """A file of another kind, a missing one, bytes that are no text and a huge file are refused.
 
-    So is what is no file by its kind: a pipe would be waited on, and a device never ends.
+    So are pipes and devices: a pipe would block, and a device never ends.
     """
-    assert "neither .csv nor .json" in refusal(written(tmp_path, EVEN, "loads.txt"))
+    assert "neither .csv nor .json" in refusal(write(tmp_path, EVEN, "loads.txt"))
     with pytest.raises(ConfigError, match=r"cannot be read.*Give the path"):
         read_loads(tmp_path / "none.csv")
     (tmp_path / "raw.csv").write_bytes(b"\xff\xfe")
     assert "cannot be read" in refusal(tmp_path / "raw.csv")
-    huge = written(tmp_path, "", "huge.csv")
+    huge = write(tmp_path, "", "huge.csv")
     with huge.open("r+b") as file:
         file.truncate(SIZE_LIMIT + 1)
     assert "larger than 16 MiB" in refusal(huge)
@@ -148,10 +148,10 @@ def test_odd_files(tmp_path: Path) -> None:
 
 
 def test_many_reasons_are_counted(tmp_path: Path) -> None:
-    """Of very many reasons the first are told, and how many more there are."""
-    told = refusal(written(tmp_path, "expert,share\n" + "x,1\n" * (MOST + 5)))
-    assert told.count("'x'") == MOST
-    assert "and 5 more" in told
+    """Of very many reasons the first are listed, and how many more there are."""
+    message = refusal(write(tmp_path, "expert,share\n" + "x,1\n" * (MOST + 5)))
+    assert message.count("'x'") == MOST
+    assert "and 5 more" in message
 
 
 @pytest.mark.parametrize(
@@ -168,6 +168,6 @@ def test_loads_of_another_model(
     shares: tuple[tuple[float, ...], ...], layers: tuple[int, ...], reasons: list[str]
 ) -> None:
     """Loads that are not of a model's experts are refused, with every reason."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as error:
         MeasuredLoads(file="l.csv", shares=shares, layers=layers).check(DECODER)
-    assert all(reason in caught.value.what for reason in reasons)
+    assert all(reason in error.value.what for reason in reasons)

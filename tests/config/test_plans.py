@@ -1,4 +1,4 @@
-"""Plans: a platform's streams in their order, what each plan holds, and where it is run."""
+"""Plans: a platform's streams in their order, the content of each plan, and where it runs."""
 
 import os
 from hashlib import sha256
@@ -41,18 +41,18 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_streams_in_the_order_in_which_they_are_made(config: Config) -> None:
-    """First the probe; then of each study its modules, what is foretold, and it itself."""
-    found = Plans(config, "cpu").all()
-    assert list(found) == [
+    """First the probe; then for each study its modules, its predictions, and the study itself."""
+    plans = Plans(config, "cpu").all()
+    assert list(plans) == [
         "hardware",
         "ffn",
         *("small_modules", "small_foretold", "small"),
         *("routed_foretold", "routed"),
         *("experts_modules", "experts_foretold", "experts"),
     ]
-    kinds = {"hardware": ProbePlan} | {name: ForetellPlan for name in found if "fore" in name}
-    assert {name: type(plan) for name, plan in found.items()} == {
-        name: kinds.get(name, MeasurePlan) for name in found
+    kinds = {"hardware": ProbePlan} | {name: ForetellPlan for name in plans if "fore" in name}
+    assert {name: type(plan) for name, plan in plans.items()} == {
+        name: kinds.get(name, MeasurePlan) for name in plans
     }
 
 
@@ -67,11 +67,11 @@ def test_each_stream_names_its_study(config: Config) -> None:
         "experts_modules": "experts",
         "experts": "experts",
     }
-    assert plans.foretold == {f"{each}_foretold": each for each in ("small", "routed", "experts")}
+    assert plans.foretold == {f"{name}_foretold": name for name in ("small", "routed", "experts")}
 
 
 def test_a_platform_has_its_own_studies(config: Config) -> None:
-    """A platform that no study names is probed, and nothing else is asked of it."""
+    """A platform that no study names is probed, and nothing else is measured on it."""
     assert list(Plans(config, "h20").all()) == ["hardware"]
     with pytest.raises(ConfigError, match="'mars'"):
         Plans(config, "mars").all()
@@ -84,13 +84,13 @@ def test_a_models_plan_holds_its_model(config: Config, name: str) -> None:
     assert isinstance(study, ModelStudy)
     model = config.model(study.model)
     plans = Plans(config, "cpu")
-    own, said = plans.measure(name), plans.foretell(f"{name}_foretold")
-    assert own.models == said.models == {study.model: model.plain}
-    assert msgspec.convert(own.models[study.model], Model).digest == model.digest
-    assert own.sweeps == said.sweeps == model_sweeps(study, model)
-    assert {sweep.setting.model_digest for sweep in own.sweeps} == {model.digest}
-    assert said.tolerances == config.site.tolerances
-    assert own.protocol == study.protocol
+    plan, predictions = plans.measure(name), plans.foretell(f"{name}_foretold")
+    assert plan.models == predictions.models == {study.model: model.plain}
+    assert msgspec.convert(plan.models[study.model], Model).digest == model.digest
+    assert plan.sweeps == predictions.sweeps == model_sweeps(study, model)
+    assert {sweep.setting.model_digest for sweep in plan.sweeps} == {model.digest}
+    assert predictions.tolerances == config.site.tolerances
+    assert plan.protocol == study.protocol
 
 
 def test_modules_apart_have_their_own_protocol(config: Config) -> None:
@@ -104,8 +104,8 @@ def test_modules_apart_have_their_own_protocol(config: Config) -> None:
     assert all(sweep.setting.model is None for sweep in plan.sweeps)
 
 
-def test_a_plan_without_models_encodes_as_ever() -> None:
-    """What plans and settings gained for models is left out where it is not given."""
+def test_a_plan_without_models_encodes_as_before_models() -> None:
+    """Fields of plans and settings that belong to models are left out where they are not given."""
     document = msgspec.json.decode(msgspec.json.encode(make_plan()))
     assert set(document) == {"kind", "sweeps", "protocol", "environment"}
     assert set(document["sweeps"][0]["setting"]) == {
@@ -149,9 +149,9 @@ def test_an_engine_brings_its_environment(
     tmp_path: Path, attention: str, moe: str | None, environment: str
 ) -> None:
     """A study runs in its engine's lock where an engine runs the experts, else in its own."""
-    kind, given = (MOE, {"model": MOE, "moe": moe}) if moe else (DENSE, {})
+    kind, fields = (MOE, {"model": MOE, "moe": moe}) if moe else (DENSE, {})
     config = write_config(
-        tmp_path, DENSE, MOE, one=study_document(kind, backend=attention, **given)
+        tmp_path, DENSE, MOE, one=study_document(kind, backend=attention, **fields)
     )
     plans = Plans(config, "cpu")
     assert plans.measure("one").environment == environment
@@ -159,54 +159,54 @@ def test_an_engine_brings_its_environment(
 
 
 @pytest.mark.parametrize("stream", ["ffn_modules", "routed_modules", "mars"])
-def test_what_is_not_measured_is_refused(config: Config, stream: str) -> None:
-    """A module's study, and a router's, have no modules apart."""
+def test_a_stream_that_is_not_measured_is_refused(config: Config, stream: str) -> None:
+    """A module's study, and a study of a router, have no stream of modules."""
     with pytest.raises(ConfigError, match=f"no study '{stream}' on platform 'cpu'"):
         Plans(config, "cpu").measure(stream)
 
 
-def test_what_is_foretold_is_not_measured(config: Config) -> None:
+def test_a_stream_of_predictions_is_not_measured(config: Config) -> None:
     """A stream of predictions is refused with the command that makes it."""
-    with pytest.raises(ConfigError, match="small_foretold is foretold, not measured") as said:
+    with pytest.raises(ConfigError, match="small_foretold is foretold, not measured") as error:
         Plans(config, "cpu").measure("small_foretold")
-    assert "nearfree foretell cpu small" in said.value.remedy
+    assert "nearfree foretell cpu small" in error.value.remedy
 
 
 @pytest.mark.parametrize("stream", ["ffn_foretold", "ffn", "small", "mars_foretold"])
-def test_what_is_not_foretold_is_refused(config: Config, stream: str) -> None:
-    """Of what is no model nothing is foretold, and the refusal says what could be."""
-    with pytest.raises(ConfigError, match=f"cpu has no stream '{stream}' of predictions") as said:
+def test_a_stream_without_predictions_is_refused(config: Config, stream: str) -> None:
+    """A study of no model has no predictions, and the refusal lists the streams that have."""
+    with pytest.raises(ConfigError, match=f"cpu has no stream '{stream}' of predictions") as error:
         Plans(config, "cpu").foretell(stream)
-    assert "small, routed, experts" in said.value.remedy
+    assert "small, routed, experts" in error.value.remedy
 
 
 @pytest.mark.parametrize("end", ["modules", "foretold", "profile"])
-def test_no_study_is_called_as_a_stream_beside_one(tmp_path: Path, end: str) -> None:
-    """A name that ends as the streams beside a study do is refused."""
+def test_a_study_may_not_be_named_like_a_derived_stream(tmp_path: Path, end: str) -> None:
+    """A study whose name ends like a stream of modules or predictions is refused."""
     config = write_config(tmp_path, LING, **{f"my_{end}": study_document(LING, model=LING)})
     with pytest.raises(ConfigError, match=f"my_{end} ends like the name of a derived stream"):
         Plans(config, "cpu").all()
 
 
 def test_a_simulated_plan_names_its_curve_file(config: Config, tmp_path: Path) -> None:
-    """Every plan of a simulated platform changes with its curve file, and is no real one's."""
+    """Each plan of a simulated platform changes with its curve file and is no real platform's."""
     real = Plans(config, "cpu").all()
     path = config.folder / "config.yaml"
     folder = os.path.relpath(tmp_path / "curves")
     path.write_text(path.read_text().replace('curves: ""', f"curves: {folder}"))
     (tmp_path / "curves").mkdir()
-    seen = []
+    digests = []
     for content in (b"one", b"other"):
         (tmp_path / "curves" / "cpu.json").write_bytes(content)
         plans = Plans(Config(config.folder), "cpu").all()
         assert {plan.curves for plan in plans.values()} == {sha256(content).hexdigest()}
-        seen.append({name: plan_digest(plan) for name, plan in plans.items()})
-    seen.append({name: plan_digest(plan) for name, plan in real.items()})
-    assert all(len({each[name] for each in seen}) == 3 for name in real)
+        digests.append({name: plan_digest(plan) for name, plan in plans.items()})
+    digests.append({name: plan_digest(plan) for name, plan in real.items()})
+    assert all(len({by_stream[name] for by_stream in digests}) == 3 for name in real)
 
 
 def test_a_simulated_platform_without_its_file_is_refused(config: Config) -> None:
-    """No plan is made of a curve file that is not there."""
+    """A simulated platform without its curve file is refused."""
     path = config.folder / "config.yaml"
     path.write_text(path.read_text().replace('curves: ""', "curves: no/such/folder"))
     with pytest.raises(ConfigError, match=r"no/such/folder/cpu\.json cannot be read"):

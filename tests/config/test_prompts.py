@@ -1,4 +1,4 @@
-"""Prompts: halves by kind, and everything that is no file of them."""
+"""Prompts: halves by kind, and files that hold none."""
 
 import json
 from collections import Counter
@@ -15,8 +15,8 @@ def write(path: Path, *lines: object) -> Path:
     return path
 
 
-def test_the_shipped_prompts_are_of_three_kinds_half_of_them_held_out() -> None:
-    """Copying, code and free text, each with as many to choose by as to report on."""
+def test_half_of_each_kind_of_the_shipped_prompts_is_held_out() -> None:
+    """Copying, code and free text each have as many prompts for choosing as for reporting."""
     prompts = read_prompts(shipped_prompts())
     counts = Counter((prompt.kind, prompt.held_out) for prompt in prompts)
     assert {kind for kind, _ in counts} == {"copying", "code", "text"}
@@ -24,12 +24,12 @@ def test_the_shipped_prompts_are_of_three_kinds_half_of_them_held_out() -> None:
 
 
 def test_every_second_prompt_of_a_kind_is_held_out(tmp_path: Path) -> None:
-    """Halves are by kind, in the file's order, and a kind that is not said is `own`."""
+    """Halves are by kind, in the file's order; the default kind is `own`."""
     lines = [{"prompt": f"p{n}", "kind": "ab"[n % 2]} for n in range(5)] + [{"prompt": "x"}] * 0
     lines.append({"prompt": "again", "kind": "b"})
     prompts = read_prompts(write(tmp_path / "p.jsonl", *lines))
-    held = [(prompt.text, prompt.held_out) for prompt in prompts]
-    assert held == [
+    halves = [(prompt.text, prompt.held_out) for prompt in prompts]
+    assert halves == [
         ("p0", False), ("p1", False), ("p2", True), ("p3", True), ("p4", False), ("again", False),
     ]  # fmt: skip
     assert read_prompts(write(tmp_path / "q.jsonl", {"prompt": "a"}, {"prompt": "b"}))[0].kind == (
@@ -37,8 +37,8 @@ def test_every_second_prompt_of_a_kind_is_held_out(tmp_path: Path) -> None:
     )
 
 
-def test_what_a_plan_says_of_a_prompt_is_not_its_text(tmp_path: Path) -> None:
-    """A plan goes into the log: it has a digest alone."""
+def test_a_plan_has_the_digest_of_a_prompt_and_not_its_text(tmp_path: Path) -> None:
+    """A plan goes into the log: it holds the digest of a prompt alone."""
     prompt, _ = read_prompts(write(tmp_path / "p.jsonl", {"prompt": "secret"}, {"prompt": "b"}))
     assert "secret" not in repr(prompt.part)
     assert len(prompt.part.sha256) == 64
@@ -74,7 +74,7 @@ def test_a_file_that_holds_no_prompts_is_refused(tmp_path: Path, raw: bytes, wha
 
 
 def test_a_folder_and_a_file_that_is_missing_are_refused(tmp_path: Path) -> None:
-    """What cannot be read says why."""
+    """A file that cannot be read is refused with the reason."""
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(ConfigError, match="cannot be read"):
             read_prompts(path)

@@ -1,4 +1,4 @@
-"""Asking for another take."""
+"""Requests for another take."""
 
 import fcntl
 from pathlib import Path
@@ -15,17 +15,17 @@ from nearfree.log.names import Layout
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a copy of the shipped config, without anything asked for again."""
+    """Return a copy of the shipped config, without requests for further takes."""
     return copy_config(tmp_path / "config")
 
 
 def test_the_first_retake_asks_for_the_second_take(folder: Path, layout: Layout) -> None:
-    """Where nothing was said, the next take of every stream but the probe is the second."""
+    """Without earlier requests, the next take of every stream but the probe is the second."""
     studies = [name for name in Plans(Config(folder), "cpu").all() if name != "hardware"]
     assert {"dense_ffn", "wedlm_8b_cpu", "wedlm_8b_cpu_foretold"} <= set(studies)
-    for asked in (1, 2):
-        assert {Config(folder).take("cpu", name) for name in studies} == {asked}
-        assert raise_takes(Config(folder), layout, "cpu") == dict.fromkeys(studies, asked + 1)
+    for take in (1, 2):
+        assert {Config(folder).take("cpu", name) for name in studies} == {take}
+        assert raise_takes(Config(folder), layout, "cpu") == dict.fromkeys(studies, take + 1)
 
 
 def test_a_retake_comes_after_every_sealed_take(folder: Path, layout: Layout) -> None:
@@ -42,24 +42,22 @@ def test_the_hardware_can_be_probed_again(folder: Path, layout: Layout) -> None:
     assert Config(folder).takes == {"cpu": {"hardware": 2}}
 
 
-def test_with_a_model_s_modules_what_is_foretold_is_asked_again(
-    folder: Path, layout: Layout
-) -> None:
-    """Predictions rest on the modules measured apart; the model itself is not measured again."""
-    raised = raise_takes(Config(folder), layout, "cpu", "wedlm_8b_cpu_modules")
-    assert raised == {"wedlm_8b_cpu_modules": 2, "wedlm_8b_cpu_foretold": 2}
+def test_a_retake_of_a_models_modules_retakes_its_predictions(folder: Path, layout: Layout) -> None:
+    """Predictions depend on the modules measured apart; the model itself is not measured again."""
+    takes = raise_takes(Config(folder), layout, "cpu", "wedlm_8b_cpu_modules")
+    assert takes == {"wedlm_8b_cpu_modules": 2, "wedlm_8b_cpu_foretold": 2}
 
 
-def test_what_was_asked_of_others_stays(folder: Path, layout: Layout) -> None:
+def test_a_retake_keeps_requests_of_other_streams(folder: Path, layout: Layout) -> None:
     """A retake changes nothing about other platforms and streams."""
     (folder / "takes.yaml").write_text("h20: {dense_ffn: 3}\ncpu: {hardware: 2}\n")
-    raised = raise_takes(Config(folder), layout, "cpu")
+    retaken = raise_takes(Config(folder), layout, "cpu")
     takes = Config(folder).takes
-    assert takes == {"h20": {"dense_ffn": 3}, "cpu": {"hardware": 2, **raised}}
+    assert takes == {"h20": {"dense_ffn": 3}, "cpu": {"hardware": 2, **retaken}}
 
 
 def test_a_study_of_another_set_is_not_retaken(folder: Path, layout: Layout) -> None:
-    """What the site's sets leave out is not measured, so not asked for again either."""
+    """A study that the site's sets leave out is not measured, so it is not retaken either."""
     path = folder / "config.yaml"
     site = yaml.safe_load(path.read_text()) | {"sets": ["paper"]}
     path.write_text(yaml.safe_dump(site))
@@ -75,7 +73,7 @@ def test_an_unknown_study_is_refused(folder: Path, layout: Layout) -> None:
     assert not (folder / "takes.yaml").exists()
 
 
-def test_the_file_says_who_wrote_it(folder: Path, layout: Layout) -> None:
+def test_the_file_names_the_command_that_wrote_it(folder: Path, layout: Layout) -> None:
     """The written file is YAML with a comment that names the command."""
     raise_takes(Config(folder), layout, "cpu")
     text = (folder / "takes.yaml").read_text()
@@ -85,25 +83,25 @@ def test_the_file_says_who_wrote_it(folder: Path, layout: Layout) -> None:
 
 
 def test_one_backend_is_retaken(folder: Path, layout: Layout) -> None:
-    """A backend's name asks again for what runs on it, models' experts included, and no more."""
+    """A backend's name retakes the streams that run on it, experts of models included."""
     config = Config(folder)
-    raised = raise_takes(config, layout, "cpu", backend="torch_grouped")
+    takes = raise_takes(config, layout, "cpu", backend="torch_grouped")
     runs = {name for name in config.studied("cpu") if "torch_grouped" in config.backends_of(name)}
     assert runs
-    assert runs <= set(raised)
-    assert {name.removesuffix("_modules").removesuffix("_foretold") for name in raised} == runs
+    assert runs <= set(takes)
+    assert {name.removesuffix("_modules").removesuffix("_foretold") for name in takes} == runs
 
 
 def test_a_backend_that_nothing_runs_on_is_refused(folder: Path, layout: Layout) -> None:
-    """The message names the backends that there are; nothing is written."""
+    """The message names the backends that streams run on; nothing is written."""
     for study in (None, "hardware"):
-        with pytest.raises(ConfigError, match="'vllm'") as caught:
+        with pytest.raises(ConfigError, match="'vllm'") as error:
             raise_takes(Config(folder), layout, "cpu", study, "vllm")
-        assert "torch_sdpa" in caught.value.remedy
+        assert "torch_sdpa" in error.value.remedy
     assert not (folder / "takes.yaml").exists()
 
 
-def test_what_another_process_asked_meanwhile_stays(folder: Path, layout: Layout) -> None:
+def test_a_retake_keeps_what_another_process_wrote_meanwhile(folder: Path, layout: Layout) -> None:
     """A config that was read before another retake adds to what that one wrote."""
     before = Config(folder)
     assert before.takes == {}
@@ -112,18 +110,18 @@ def test_what_another_process_asked_meanwhile_stays(folder: Path, layout: Layout
     assert Config(folder).takes == {"cpu": {"hardware": 2, "dense_ffn": 2}}
 
 
-def test_two_retakes_at_once_are_one_after_the_other(folder: Path, layout: Layout) -> None:
+def test_a_retake_during_another_is_refused(folder: Path, layout: Layout) -> None:
     """While another process writes the file the second is refused, and nothing is lost."""
     raise_takes(Config(folder), layout, "cpu", "hardware")
-    with (folder / ".takes.yaml.lock").open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
+    with (folder / ".takes.yaml.lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         with pytest.raises(BusyError, match=r"takes\.yaml is being written by another process"):
             raise_takes(Config(folder), layout, "cpu", "hardware")
     assert raise_takes(Config(folder), layout, "cpu", "hardware") == {"hardware": 3}
 
 
 def test_a_folder_that_takes_no_file_is_one_message(folder: Path, layout: Layout) -> None:
-    """What stands in the place of the lock is an error of writing, not a traceback."""
+    """A folder in the place of the lock is an error of writing, not a traceback."""
     (folder / ".takes.yaml.lock").mkdir()
     with pytest.raises(WriteError, match=r"takes\.yaml was not written"):
         raise_takes(Config(folder), layout, "cpu", "hardware")

@@ -1,4 +1,4 @@
-"""JSON Schemas of the config files: they refuse what the program refuses."""
+"""JSON Schemas of the config files refuse what the program refuses."""
 
 import copy
 import json
@@ -34,7 +34,7 @@ KINDS: dict[str, Any] = {
 }
 VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in schemas().items()}
 VALUES = [None, True, 0, -1, 1, 2.5, "", "cpu", "A b", [], ["cpu"], [1, 0], {}, {"cpu": 1}]
-OWN = {
+SITE_FILES = {
     "takes": {"cpu": {"dense_ffn": 2, "hardware": 1}},
     "backends": {"torch": {"environment": "cpu"}, "vllm": {"environment": "own_vllm"}},
 }
@@ -42,9 +42,9 @@ OWN = {
 
 
 def load(name: str) -> Any:
-    """Return the shipped document of a name; takes.yaml and backends.yaml are none."""
-    if name in OWN:
-        return OWN[name]
+    """Return the shipped document of a name; takes.yaml and backends.yaml are not shipped."""
+    if name in SITE_FILES:
+        return SITE_FILES[name]
     document = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text())
     return {key: document[key] for key in list(document)[:3]} if name == "platforms" else document
 
@@ -63,29 +63,29 @@ def accepted(name: str, document: Any) -> tuple[bool, bool]:
     return by_program, VALIDATORS[name].is_valid(document)
 
 
-def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def value_paths(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the path of every value of a document."""
     yield path
     if isinstance(document, dict | list):
         keys = document if isinstance(document, dict) else range(len(document))
         for key in keys:
-            yield from places(document[key], (*path, key))
+            yield from value_paths(document[key], (*path, key))
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> tuple[str, Any]:
+def changed_document(draw: st.DrawFn) -> tuple[str, Any]:
     """Draw a shipped document with one value replaced, one key removed, or one key more."""
     name = draw(st.sampled_from(sorted(KINDS)))
     document = copy.deepcopy(DOCUMENTS[name])
-    *path, last = draw(st.sampled_from([p for p in places(document) if p]))
+    *path, field = draw(st.sampled_from([p for p in value_paths(document) if p]))
     parent = document
     for key in path:
         parent = parent[key]
     action = draw(st.sampled_from(["replace", "remove", "add"]))
     if action == "replace":
-        parent[last] = draw(st.sampled_from(VALUES))
+        parent[field] = draw(st.sampled_from(VALUES))
     elif action == "remove":
-        del parent[last]
+        del parent[field]
     elif isinstance(parent, dict):
         parent[draw(st.sampled_from(["extra", "Bad name", "batch"]))] = draw(
             st.sampled_from(VALUES)
@@ -109,7 +109,7 @@ def test_every_file_has_a_schema() -> None:
 
 
 @pytest.mark.slow
-@given(mutated())
+@given(changed_document())
 @settings(deadline=None, max_examples=400)
 def test_a_schema_agrees_with_the_program(case: tuple[str, Any]) -> None:
     """A document with one change is accepted by both, the schema and the program, or by neither."""
@@ -140,7 +140,7 @@ def test_a_schema_agrees_with_the_program(case: tuple[str, Any]) -> None:
     ],
 )
 def test_a_mistake_is_refused_by_both(name: str, path: tuple[str, ...], value: object) -> None:
-    """What the program refuses, an editor that knows the schema marks."""
+    """A value that the program refuses is refused by the schema, too."""
     document = copy.deepcopy(DOCUMENTS[name])
     parent = document
     for key in path[:-1]:

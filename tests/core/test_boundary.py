@@ -46,91 +46,91 @@ DENTED = {1: 1.0, 2: 1.3, 4: 1.1, 8: 1.5, 16: 1.2, 32: 3.0}
 
 def test_the_last_pass_and_the_first_exit_agree_on_a_rising_curve() -> None:
     """On a rising curve N_max is the last N within the tolerance, by either definition."""
-    found = boundary(curve(RISING), 0.2, 1)
-    assert (found.last_pass, found.first_exit, found.next_n) == (4, 4, 8)
-    assert (found.low, found.high, found.verdict) == (4, 4, "sharp")
+    n_max = boundary(curve(RISING), 0.2, 1)
+    assert (n_max.last_pass, n_max.first_exit, n_max.next_n) == (4, 4, 8)
+    assert (n_max.low, n_max.high, n_max.verdict) == (4, 4, "sharp")
 
 
 def test_a_curve_that_comes_back() -> None:
-    """The last pass is the largest N within the tolerance, the first exit ends before any other."""
-    found = boundary(curve(DENTED), 0.2, 1)
-    assert (found.last_pass, found.first_exit, found.next_n) == (16, 1, 32)
+    """A match of two tokens goes before one of one; `first` takes the first place instead."""
+    n_max = boundary(curve(DENTED), 0.2, 1)
+    assert (n_max.last_pass, n_max.first_exit, n_max.next_n) == (16, 1, 32)
 
 
 def test_the_tolerance_itself_passes() -> None:
     """A ratio of exactly 1 + epsilon is within the tolerance, the next number above is not."""
-    at, above = 1.25, math.nextafter(1.25, 2)
-    assert boundary(curve({1: 1.0, 2: at, 4: 9.0}), 0.25, 1).last_pass == 2
-    assert boundary(curve({1: 1.0, 2: above, 4: 9.0}), 0.25, 1).last_pass == 1
+    limit, beyond = 1.25, math.nextafter(1.25, 2)
+    assert boundary(curve({1: 1.0, 2: limit, 4: 9.0}), 0.25, 1).last_pass == 2
+    assert boundary(curve({1: 1.0, 2: beyond, 4: 9.0}), 0.25, 1).last_pass == 1
 
 
 def test_the_baseline_always_passes() -> None:
     """N_max is never below the baseline, even if nothing else is within the tolerance."""
-    found = boundary(curve({1: 1.0, 2: 2.0, 4: 4.0}, 0.05), 0.2, 1)
-    assert (found.last_pass, found.first_exit, found.low, found.high) == (1, 1, 1, 1)
-    assert (found.next_n, found.verdict) == (2, "sharp")
+    n_max = boundary(curve({1: 1.0, 2: 2.0, 4: 4.0}, 0.05), 0.2, 1)
+    assert (n_max.last_pass, n_max.first_exit, n_max.low, n_max.high) == (1, 1, 1, 1)
+    assert (n_max.next_n, n_max.verdict) == (2, "sharp")
 
 
 def test_points_under_the_baseline_do_not_count() -> None:
     """With a baseline above 1 a violation below it is no exit."""
-    found = boundary(curve({1: 5.0, 2: 5.0, 8: 1.0, 16: 1.1, 32: 2.0}), 0.2, 8)
-    assert (found.last_pass, found.first_exit, found.next_n) == (16, 16, 32)
+    n_max = boundary(curve({1: 5.0, 2: 5.0, 8: 1.0, 16: 1.1, 32: 2.0}), 0.2, 8)
+    assert (n_max.last_pass, n_max.first_exit, n_max.next_n) == (16, 16, 32)
 
 
 def test_a_curve_that_never_exits_is_censored() -> None:
     """A curve within the tolerance to its end has no next N and is censored."""
-    found = boundary(curve({1: 1.0, 2: 1.05, 4: 1.1}), 0.2, 1)
-    assert (found.last_pass, found.first_exit, found.next_n) == (4, 4, None)
-    assert found.verdict == "censored"
+    n_max = boundary(curve({1: 1.0, 2: 1.05, 4: 1.1}), 0.2, 1)
+    assert (n_max.last_pass, n_max.first_exit, n_max.next_n) == (4, 4, None)
+    assert n_max.verdict == "censored"
 
 
 def test_an_interval_that_reaches_the_end_is_censored() -> None:
     """A boundary whose interval reaches the end of the grid is censored, though it has a next N."""
-    found = boundary([*curve({1: 1.0, 2: 1.1}), Ratio(4, 1.3, 1.15, 1.4)], 0.2, 1)
-    assert (found.last_pass, found.next_n, found.low, found.high) == (2, 4, 2, 4)
-    assert found.verdict == "censored"
+    n_max = boundary([*curve({1: 1.0, 2: 1.1}), Ratio(4, 1.3, 1.15, 1.4)], 0.2, 1)
+    assert (n_max.last_pass, n_max.next_n, n_max.low, n_max.high) == (2, 4, 2, 4)
+    assert n_max.verdict == "censored"
 
 
 def test_wide_intervals_bracket_the_boundary() -> None:
     """The interval holds each N that the ratios' intervals leave open."""
-    found = boundary(curve({1: 1.0, 2: 1.05, 4: 1.15, 8: 1.25, 16: 2.0}, 0.1), 0.2, 1)
-    assert (found.last_pass, found.low, found.high) == (4, 2, 8)
-    assert found.verdict == "bracketed"
+    n_max = boundary(curve({1: 1.0, 2: 1.05, 4: 1.15, 8: 1.25, 16: 2.0}, 0.1), 0.2, 1)
+    assert (n_max.last_pass, n_max.low, n_max.high) == (4, 2, 8)
+    assert n_max.verdict == "bracketed"
 
 
 @given(any_curve(), tolerances)
 def test_the_parts_of_a_boundary_agree(points: list[Ratio], epsilon: float) -> None:
     """On any curve first exit <= last pass, which lies in its interval and before the next N."""
-    found = boundary(points, epsilon, 1)
+    n_max = boundary(points, epsilon, 1)
     grid = [point.n for point in points]
-    assert {found.last_pass, found.first_exit, found.low, found.high} <= set(grid)
-    assert found.first_exit <= found.last_pass
-    assert found.low <= found.last_pass <= found.high
-    assert found.next_n == min((n for n in grid if n > found.last_pass), default=None)
-    assert (found.verdict == "censored") == (found.high == grid[-1])
-    if found.verdict != "censored":
-        assert (found.verdict == "sharp") == (found.low == found.high)
+    assert {n_max.last_pass, n_max.first_exit, n_max.low, n_max.high} <= set(grid)
+    assert n_max.first_exit <= n_max.last_pass
+    assert n_max.low <= n_max.last_pass <= n_max.high
+    assert n_max.next_n == min((n for n in grid if n > n_max.last_pass), default=None)
+    assert (n_max.verdict == "censored") == (n_max.high == grid[-1])
+    if n_max.verdict != "censored":
+        assert (n_max.verdict == "sharp") == (n_max.low == n_max.high)
 
 
 @given(any_curve(), tolerances, tolerances)
 def test_a_wider_tolerance_never_lowers_the_boundary(
-    points: list[Ratio], one: float, other: float
+    points: list[Ratio], epsilon: float, other_epsilon: float
 ) -> None:
     """N_max, its interval and the first exit are monotone in epsilon."""
-    tight, loose = (boundary(points, epsilon, 1) for epsilon in sorted((one, other)))
+    tight, loose = (boundary(points, epsilon, 1) for epsilon in sorted((epsilon, other_epsilon)))
     for field in ("last_pass", "first_exit", "low", "high"):
         assert getattr(tight, field) <= getattr(loose, field)
 
 
 @given(st.lists(times, min_size=1, max_size=30))
-def test_the_median_is_the_usual_one(values: list[float]) -> None:
-    """The median is the one of the standard library."""
+def test_the_median_is_the_standard_librarys(values: list[float]) -> None:
+    """The median equals that of `statistics`."""
     assert median(values) == statistics.median(values)
 
 
 @pytest.mark.parametrize("size", range(1, 6))
-def test_few_values_give_their_whole_range(size: int) -> None:
-    """Under six values the interval is the whole range, as no smaller one reaches 95 %."""
+def test_few_values_give_their_full_range(size: int) -> None:
+    """Under six values the interval is the full range, as no smaller one reaches 95 %."""
     values = [float(value) for value in range(size)]
     assert median_interval(values[::-1]) == (0.0, size - 1.0)
 
@@ -174,23 +174,23 @@ def test_the_interval_covers_the_true_median(size: int) -> None:
 def test_a_common_drift_cancels(rows: list[tuple[float, ...]], drift: list[int]) -> None:
     """A factor that all N of a round share changes no ratio."""
     grid = (1, 2, 4)
-    still = {n: {r: row[i] for r, row in enumerate(rows)} for i, n in enumerate(grid)}
-    moved = {n: {r: us * 2.0 ** drift[r] for r, us in still[n].items()} for n in grid}
-    assert ratios(moved, 1) == ratios(still, 1)
+    steady = {n: {r: row[i] for r, row in enumerate(rows)} for i, n in enumerate(grid)}
+    drifting = {n: {r: us * 2.0 ** drift[r] for r, us in steady[n].items()} for n in grid}
+    assert ratios(drifting, 1) == ratios(steady, 1)
 
 
 def test_rounds_without_the_baseline_are_dropped() -> None:
-    """A round that lacks the baseline says nothing about the others' ratios."""
-    found = ratios({1: {0: 10.0, 2: 20.0}, 2: {0: 11.0, 1: 1000.0, 2: 26.0}}, 1)
-    assert [point.n for point in found] == [1, 2]
-    assert found[1].value == pytest.approx((1.1 + 1.3) / 2)
-    assert (found[1].low, found[1].high) == pytest.approx((1.1, 1.3))
+    """A round without the baseline does not count for the other N."""
+    points = ratios({1: {0: 10.0, 2: 20.0}, 2: {0: 11.0, 1: 1000.0, 2: 26.0}}, 1)
+    assert [point.n for point in points] == [1, 2]
+    assert points[1].value == pytest.approx((1.1 + 1.3) / 2)
+    assert (points[1].low, points[1].high) == pytest.approx((1.1, 1.3))
 
 
 def test_an_n_that_never_met_the_baseline_is_left_out() -> None:
     """An N without a round in common with the baseline has no ratio."""
-    found = ratios({1: {0: 10.0}, 2: {1: 11.0}, 4: {0: 12.0}}, 1)
-    assert [point.n for point in found] == [1, 4]
+    points = ratios({1: {0: 10.0}, 2: {1: 11.0}, 4: {0: 12.0}}, 1)
+    assert [point.n for point in points] == [1, 4]
 
 
 @pytest.mark.parametrize("points", [{2: {0: 1.0}}, {1: {}, 2: {0: 1.0}}, {}])
@@ -210,7 +210,7 @@ def test_an_interval_of_too_few_values_is_widened() -> None:
 
 @pytest.mark.parametrize(("looks", "rank"), [(1, 10), (5, 8), (50, 6)])
 def test_looks_share_the_error(looks: int, rank: int) -> None:
-    """Each look of several gets its part of the error: more looks, wider intervals."""
+    """Each look gets its part of the error: the more looks, the wider the intervals."""
     values = [float(value) for value in range(1, 31)]
     protocol = Adaptive(looks=tuple(range(1, looks)), confidence=0.95)
     low, high = repeated_looks(protocol)(values)
@@ -219,18 +219,18 @@ def test_looks_share_the_error(looks: int, rank: int) -> None:
     assert repeated_looks(pairs)(values) == (low, high)
 
 
-def test_unpaired_ratios_put_ends_against_ends() -> None:
+def test_unpaired_intervals_divide_opposite_ends() -> None:
     """The interval runs from the smallest ratio of the two intervals to the largest."""
     curve = {1: dict(enumerate((10.0, 20.0, 30.0))), 2: dict(enumerate((20.0, 40.0, 60.0))), 4: {}}
-    first, second = unpaired_ratios(curve, 1)
-    assert (first.value, first.low, first.high) == (1.0, 1.0, 1.0)
-    assert (second.value, second.low, second.high) == (2.0, 20 / 30, 6.0)
+    baseline, point = unpaired_ratios(curve, 1)
+    assert (baseline.value, baseline.low, baseline.high) == (1.0, 1.0, 1.0)
+    assert (point.value, point.low, point.high) == (2.0, 20 / 30, 6.0)
 
 
-def test_a_wide_interval_is_undecided_where_a_width_was_promised() -> None:
-    """The same curve is bracketed without a promise, and undecided where it is broken."""
+def test_an_interval_wider_than_the_limit_is_undecided() -> None:
+    """The same curve is bracketed without a limit on the width, and undecided beyond the limit."""
     curve = [Ratio(1, 1, 1, 1), Ratio(2, 1.1, 1.0, 1.3), Ratio(4, 1.3, 1.1, 1.4), Ratio(8, 2, 2, 2)]
-    found = boundary(curve, 0.2, 1)
-    assert (found.low, found.high, found.verdict) == (1, 4, "bracketed")
+    n_max = boundary(curve, 0.2, 1)
+    assert (n_max.low, n_max.high, n_max.verdict) == (1, 4, "bracketed")
     assert boundary(curve, 0.2, 1, resolution=1.15).verdict == "undecided"
     assert boundary(curve, 0.2, 1, resolution=4.0).verdict == "bracketed"

@@ -1,4 +1,4 @@
-"""Drafts in tokens alone: lookups, cuts, and replay against a loop that really runs."""
+"""Drafts in tokens alone: lookups, cuts, and replay against a loop that runs a model."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,7 +24,7 @@ SIMPLE = Drafting(drafter="ngram_simple", k=8, ngram_max=2, ngram_min=2)
 LOOKUP = Drafting(drafter="prompt_lookup", k=4, ngram_max=2, ngram_min=1)
 
 
-def from_c(tokens: Sequence[int], n: int, m: int) -> list[int]:
+def llama_cpp_draft(tokens: Sequence[int], n: int, m: int) -> list[int]:
     """Return llama.cpp's draft, line by line as `common_ngram_simple_draft` makes it."""
     past, sampled = list(tokens[:-1]), tokens[-1]
     cur_len = len(past)
@@ -43,20 +43,20 @@ def from_c(tokens: Sequence[int], n: int, m: int) -> list[int]:
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=60), st.integers(1, 4), st.integers(1, 9))
-def test_ngram_simple_is_llama_cpps(tokens: list[int], n: int, m: int) -> None:
-    """What is looked up and left out is what the engine's own function drafts."""
+def test_ngram_simple_drafts_as_llama_cpp(tokens: list[int], n: int, m: int) -> None:
+    """Drafts, and their absence, are those of the engine's own function."""
     drafting = Drafting(drafter="ngram_simple", k=m, ngram_max=n, ngram_min=n)
     offered = lookup_draft(tokens, m, drafting) if len(tokens) > n else ()
     used = verified_drafts(drafting, len(offered), len(tokens), 100)
-    assert list(offered[:used]) == from_c(tokens, n, m)
+    assert list(offered[:used]) == llama_cpp_draft(tokens, n, m)
 
 
 def test_a_lookup_takes_the_longest_n_gram_and_its_latest_place() -> None:
-    """Two tokens that stood together count before one; `first` takes the first place instead."""
+    """A match of two tokens goes before one of one; `first` takes the first place instead."""
     tokens = [7, 8, 1, 9, 8, 2, 7, 8, 3, 7, 8]
     assert list(lookup_draft(tokens, 2, LOOKUP)) == [3, 7]
-    first = Drafting(drafter="prompt_lookup", k=2, ngram_max=2, ngram_min=1, first=True)
-    assert list(lookup_draft(tokens, 2, first)) == [1, 9]
+    first_place = Drafting(drafter="prompt_lookup", k=2, ngram_max=2, ngram_min=1, first=True)
+    assert list(lookup_draft(tokens, 2, first_place)) == [1, 9]
     assert list(lookup_draft([5, 8, 4, 8], 2, LOOKUP)) == [4, 8]
     assert list(lookup_draft([1, 2, 3], 2, LOOKUP)) == []
 
@@ -75,7 +75,7 @@ def test_a_cut_ends_at_the_largest_edge_that_the_draft_fills() -> None:
 
 
 def test_a_draft_that_is_cut_is_not_filled_up() -> None:
-    """Where drafts are padded each step has 1 + K rows; cut to edges, those of its own draft."""
+    """Padded drafts give 1 + K rows a step; drafts cut to edges give rows of their length."""
     padded = structs.replace(LOOKUP, k=8, padded=True)
     offered = Available(prompt_tokens=20, longest=8, drafted=(8, 8, 1, 8, 8), agreed=(0,) * 5)
     assert replay(offered, padded, 6, 20).rows == (9,) * 5
@@ -83,8 +83,8 @@ def test_a_draft_that_is_cut_is_not_filled_up() -> None:
     assert replay(offered, cut, 6, 20).rows == (4, 4, 1, 4, 4)
 
 
-def a_model(seed: int) -> Callable[[Sequence[int]], int]:
-    """Return a greedy model: a token that the last two and their number decide, 0 ends a text."""
+def greedy_model(seed: int) -> Callable[[Sequence[int]], int]:
+    """Return a greedy model: the last two tokens and their number give the next; 0 ends a text."""
 
     def after(tokens: Sequence[int]) -> int:
         return (tokens[-1] * 3 + tokens[-2] * 5 + seed + len(tokens) // 7) % 6
@@ -99,12 +99,14 @@ def run(
     tokens = [model(prompt)]
     rows, accepted = [], []
     while len(tokens) < limit and tokens[-1]:
-        known = [*prompt, *tokens]
-        offered = lookup_draft(known, drafting.k, drafting) if drafting.k else ()
-        drafts = offered[: verified_drafts(drafting, len(offered), len(known), limit - len(tokens))]
+        text = [*prompt, *tokens]
+        offered_drafts = lookup_draft(text, drafting.k, drafting) if drafting.k else ()
+        drafts = offered_drafts[
+            : verified_drafts(drafting, len(offered_drafts), len(text), limit - len(tokens))
+        ]
         chosen: list[int] = []
         for place in range(len(drafts) + 1):
-            chosen.append(model([*known, *drafts[:place]]))
+            chosen.append(model([*text, *drafts[:place]]))
             if place == len(drafts) or chosen[-1] != drafts[place] or not chosen[-1]:
                 break
         rows.append(1 + len(drafts))
@@ -116,13 +118,16 @@ def run(
 def traced(prompt: list[int], output: list[int], drafting: Drafting, longest: int) -> Available:
     """Return what a lookup offers over an output."""
     offers = [
-        lookup_draft([*prompt, *output[:done]], longest, drafting) for done in range(1, len(output))
+        lookup_draft([*prompt, *output[:length]], longest, drafting)
+        for length in range(1, len(output))
     ]
     return Available(
         prompt_tokens=len(prompt),
         longest=longest,
         drafted=tuple(map(len, offers)),
-        agreed=tuple(agreed_length(each, output[at:]) for at, each in enumerate(offers, start=1)),
+        agreed=tuple(
+            agreed_length(drafts, output[at:]) for at, drafts in enumerate(offers, start=1)
+        ),
     )
 
 
@@ -147,9 +152,9 @@ def test_a_replay_is_the_real_run(
     limit: int,
 ) -> None:
     """One run without drafts gives the steps of every K: the same output, rows and acceptances."""
-    model = a_model(seed)
-    plain, alone = run(model, prompt, Drafting(), limit)
-    assert alone == replay(None, Drafting(), len(plain), limit)
+    model = greedy_model(seed)
+    output_without_drafts, steps_without_drafts = run(model, prompt, Drafting(), limit)
+    assert steps_without_drafts == replay(None, Drafting(), len(output_without_drafts), limit)
     drafting = Drafting(
         drafter=drafter,
         k=k,
@@ -158,15 +163,23 @@ def test_a_replay_is_the_real_run(
         edges=edges,
     )
     output, steps = run(model, prompt, drafting, limit)
-    assert output == plain
-    assert replay(traced(prompt, plain, drafting, 9), drafting, len(plain), limit) == steps
+    assert output == output_without_drafts
+    assert (
+        replay(
+            traced(prompt, output_without_drafts, drafting, 9),
+            drafting,
+            len(output_without_drafts),
+            limit,
+        )
+        == steps
+    )
 
 
-def test_a_trace_answers_up_to_its_longest_draft() -> None:
-    """A longer K than was traced is refused: what it would offer is not known."""
-    known = traced([1, 2, 1, 2, 1], [2, 1, 2], LOOKUP, 3)
+def test_a_trace_holds_up_to_its_longest_draft() -> None:
+    """A K longer than the traced one is refused: its drafts are not known."""
+    trace = traced([1, 2, 1, 2, 1], [2, 1, 2], LOOKUP, 3)
     with pytest.raises(ConfigError, match="drafts of 4 tokens were requested of a trace with 3"):
-        replay(known, LOOKUP, 3, 9)
+        replay(trace, LOOKUP, 3, 9)
 
 
 @pytest.mark.parametrize(
@@ -183,43 +196,49 @@ def test_a_trace_answers_up_to_its_longest_draft() -> None:
         ),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(fields: dict[str, object], what: str) -> None:
-    """A drafter, its K and its n-grams belong together."""
+def test_an_inconsistent_setting_is_refused(fields: dict[str, object], what: str) -> None:
+    """A drafter, its K and its n-grams must be consistent."""
     with pytest.raises(ConfigError, match=what):
         Drafting(**fields)  # type: ignore[arg-type]
 
 
-def test_candidates_leave_out_what_drafts_nothing() -> None:
-    """ngram_simple takes no draft that is shorter than its n-gram, so such K are not weighed."""
-    found = candidates(drafters("llama_cpp", "prompt_lookup"), (1, 3))
-    simple = [each for each in found if each.drafter in ("none", "ngram_simple")]
-    assert {(each.ngram_max, each.k) for each in simple} == {(0, 0), (1, 1), (1, 3), (2, 3), (3, 3)}
-    assert {each.k for each in found if each.drafter == "ngram_map_k"} == {1, 3}
+def test_candidates_leave_out_settings_that_never_draft() -> None:
+    """ngram_simple drafts nothing shorter than its n-gram, so such K are no candidates."""
+    draftings = candidates(drafters("llama_cpp", "prompt_lookup"), (1, 3))
+    simple = [drafting for drafting in draftings if drafting.drafter in ("none", "ngram_simple")]
+    assert {(drafting.ngram_max, drafting.k) for drafting in simple} == {
+        (0, 0),
+        (1, 1),
+        (1, 3),
+        (2, 3),
+        (3, 3),
+    }
+    assert {drafting.k for drafting in draftings if drafting.drafter == "ngram_map_k"} == {1, 3}
 
 
-def test_a_default_is_weighed_with_its_own_k_alone() -> None:
-    """Where K stands, no other one is tried; where it is open, each is."""
+def test_a_default_has_its_own_k_alone() -> None:
+    """A K that is given is the only one tried; where none is given, each is."""
     default = Drafting(drafter="ngram_cache", k=8, ngram_max=4, ngram_min=1)
     assert candidates(drafters("llama_cpp", "prompt_lookup", (default,)), (1, 3))[-1] == default
     assert candidates((default,), (1, 3)) == [Drafting(), default]
     assert drafters("llama_cpp", "none", (default,)) == ()
 
 
-def test_a_default_is_what_the_release_says() -> None:
+def test_a_default_has_the_lengths_of_the_release() -> None:
     """Lengths come from the release's own options; without them there is no default."""
-    said = {"draft.n_max": 3, "ngram_simple.size_n": 12, "ngram_simple.size_m": 48}
-    lookup = default_drafting(said, "prompt_lookup")
+    options = {"draft.n_max": 3, "ngram_simple.size_n": 12, "ngram_simple.size_m": 48}
+    lookup = default_drafting(options, "prompt_lookup")
     assert lookup == Drafting(drafter="ngram_simple", k=48, ngram_max=12, ngram_min=12)
-    assert default_drafting(said, "draft_model") == Drafting(drafter="draft_model", k=3)
+    assert default_drafting(options, "draft_model") == Drafting(drafter="draft_model", k=3)
     assert default_drafting({}, "prompt_lookup") is None
-    assert default_drafting(said, "none") is None
+    assert default_drafting(options, "none") is None
 
 
 def test_each_type_has_its_default() -> None:
-    """What the pinned releases say, type by type; one that drafts otherwise is not taken."""
+    """The defaults of the pinned releases by type; a release that drafts otherwise has none."""
     for build in builds("llama_cpp").values():
         simple, map_k, map_k4v, mod, cache = default_draftings(build.speculation)
-        assert [(each.label, each.k) for each in (simple, map_k, map_k4v)] == [
+        assert [(drafting.label, drafting.k) for drafting in (simple, map_k, map_k4v)] == [
             ("ngram_simple 12", 48), ("ngram_map_k 12", 48), ("ngram_map_k4v 12", 48),
         ]  # fmt: skip
         assert (mod.label, mod.k) == ("ngram_mod 24 from 48", 64)
@@ -230,18 +249,20 @@ def test_each_type_has_its_default() -> None:
     assert default_draftings({}) == ()
 
 
-def test_what_remembers_has_a_trace_for_each_k() -> None:
-    """Its drafts depend on how long the earlier ones were, so none answers for another K."""
-    one = Drafting(drafter="ngram_map_k", k=4, ngram_max=2, ngram_min=2)
-    other = structs.replace(one, k=7, threads=2, repack=False)
-    assert one.source == one
-    assert other.source == structs.replace(one, k=7)
-    assert one.kin == other.kin
+def test_a_drafter_with_memory_has_a_trace_for_each_k() -> None:
+    """Its drafts depend on the lengths of earlier ones, so a trace holds for one K alone."""
+    drafting = Drafting(drafter="ngram_map_k", k=4, ngram_max=2, ngram_min=2)
+    other_drafting = structs.replace(drafting, k=7, threads=2, repack=False)
+    assert drafting.source == drafting
+    assert other_drafting.source == structs.replace(drafting, k=7)
+    assert drafting.kin == other_drafting.kin
 
 
 def test_a_source_keeps_how_it_drafts() -> None:
-    """What one trace answers for differs by K, cuts, threads and storage, and by nothing else."""
-    one = Drafting(drafter="prompt_lookup", k=1, ngram_max=2, ngram_min=1, first=True, padded=True)
-    longer = structs.replace(one, k=15, edges=(8, 16), threads=2, repack=False)
-    assert longer.source == one
-    assert structs.replace(longer, padded=False).source != one
+    """Settings of one trace differ by K, cuts, threads and storage, and by nothing else."""
+    drafting = Drafting(
+        drafter="prompt_lookup", k=1, ngram_max=2, ngram_min=1, first=True, padded=True
+    )
+    longer = structs.replace(drafting, k=15, edges=(8, 16), threads=2, repack=False)
+    assert longer.source == drafting
+    assert structs.replace(longer, padded=False).source != drafting

@@ -1,4 +1,4 @@
-"""Settings in words: what is told of a setting, and what is left out."""
+"""Labels of settings: which fields they show, and which they leave out."""
 
 from typing import get_args
 
@@ -9,15 +9,15 @@ ENGINE = {"module": "engine", "model": "tiny", "backend": "llama_cpp", "release"
 
 
 @pytest.mark.parametrize("style", get_args(Style))
-def test_a_choice_of_a_call_is_told_either_way(style: Style) -> None:
-    """Whether weights are repacked tells two settings apart, so both answers have words."""
-    told = [label({"repack": value}, ["repack"], style) for value in (True, False, None)]
-    assert told == ["repacked", "not repacked", ""]
+def test_repacking_is_shown_when_true_and_when_false(style: Style) -> None:
+    """Whether weights are repacked distinguishes two settings, so both values have words."""
+    labels = [label({"repack": value}, ["repack"], style) for value in (True, False, None)]
+    assert labels == ["repacked", "not repacked", ""]
 
 
 @pytest.mark.parametrize("name", ["cuda_graph", "gated"])
-def test_other_flags_are_told_where_they_hold(name: str) -> None:
-    """A flag with a default, or of a shape, is left out where it does not hold."""
+def test_other_flags_are_shown_where_they_are_true(name: str) -> None:
+    """A flag with a default, or of a shape, is left out where it is false."""
     assert label({name: True}, [name])
     assert label({name: False}, [name]) == ""
 

@@ -1,4 +1,4 @@
-"""Drafters that remember: their traces against a loop that really runs, and against llama.cpp."""
+"""Drafters with memory: their traces against a loop that runs a model, and against llama.cpp."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -10,10 +10,10 @@ from nearfree.core.drafting import REMEMBERING, Drafter, Drafting, Steps, agreed
 from nearfree.core.memories import memory_of, next_drafts, trace_memory
 from nearfree.errors import ConfigError
 
-from core.test_drafting import a_model, run
+from core.test_drafting import greedy_model, run
 
 
-def of(drafter: Drafter, n: int, k: int, shortest: int = 0) -> Drafting:
+def make_drafting(drafter: Drafter, n: int, k: int, shortest: int = 0) -> Drafting:
     """Return a setting of one of llama.cpp's types."""
     if drafter == "ngram_cache":
         return Drafting(drafter=drafter, k=k, ngram_max=4, ngram_min=1)
@@ -31,31 +31,33 @@ def of(drafter: Drafter, n: int, k: int, shortest: int = 0) -> Drafting:
     shortest=st.integers(0, 3),
     limit=st.integers(2, 60),
 )
-def test_a_trace_of_a_known_output_is_the_real_run(
+def test_a_trace_of_a_known_output_is_the_run_itself(
     *, seed: int, prompt: list[int], drafter: Drafter, n: int, k: int, shortest: int, limit: int
 ) -> None:
     """A run without drafts gives the steps of a setting: the same output, rows and acceptances."""
-    model, drafting = a_model(seed), of(drafter, n, k, shortest)
-    plain, _ = run(model, prompt, Drafting(), limit)
+    model, drafting = greedy_model(seed), make_drafting(drafter, n, k, shortest)
+    output, _ = run(model, prompt, Drafting(), limit)
     memory = memory_of(drafting, prompt)
     tokens = [model(prompt)]
     rows, accepted = [], []
     while len(tokens) < limit and tokens[-1]:
-        known = [*prompt, *tokens]
-        drafts = next_drafts(memory, known, limit - len(tokens))
+        text_so_far = [*prompt, *tokens]
+        drafts = next_drafts(memory, text_so_far, limit - len(tokens))
         chosen: list[int] = []
         for place in range(len(drafts) + 1):
-            chosen.append(model([*known, *drafts[:place]]))
+            chosen.append(model([*text_so_far, *drafts[:place]]))
             if place == len(drafts) or chosen[-1] != drafts[place] or not chosen[-1]:
                 break
-        taken = agreed_length(drafts, chosen)
+        accepted_now = agreed_length(drafts, chosen)
         if drafts:
-            memory.accept(taken)
+            memory.accept(accepted_now)
         rows.append(1 + len(drafts))
-        accepted.append(taken)
+        accepted.append(accepted_now)
         tokens += chosen
-    assert tokens == plain
-    known_steps = replay(trace_memory(drafting, prompt, plain, limit), drafting, len(plain), limit)
+    assert tokens == output
+    known_steps = replay(
+        trace_memory(drafting, prompt, output, limit), drafting, len(output), limit
+    )
     assert known_steps == Steps(rows=tuple(rows), accepted=tuple(accepted))
 
 
@@ -71,11 +73,11 @@ def test_drafts_never_go_beyond_k_or_the_output(
 ) -> None:
     """A step drafts K tokens at most, leaves room for the one it chooses, and offers known ones."""
     prompt, output = text[:4], text[4 : 4 + limit]
-    offered = trace_memory(of(drafter, n, k), prompt, output, limit)
-    for done, (drafted, right) in enumerate(
+    offered = trace_memory(make_drafting(drafter, n, k), prompt, output, limit)
+    for position, (drafted, agreed) in enumerate(
         zip(offered.drafted, offered.agreed, strict=True), start=1
     ):
-        assert right <= drafted <= min(k, max(0, limit - done - 1))
+        assert agreed <= drafted <= min(k, max(0, limit - position - 1))
 
 
 def texts() -> Iterator[tuple[list[int], list[int]]]:
@@ -101,40 +103,40 @@ def texts() -> Iterator[tuple[list[int], list[int]]]:
 def step_lines(drafting: Drafting) -> Iterator[str]:
     """Yield each text's steps: tokens known of the output, drafts, and how many of them agreed."""
     for prompt, output in texts():
-        memory, done = memory_of(drafting, prompt), 1
-        said = []
-        while done < len(output):
-            drafts = next_drafts(memory, [*prompt, *output[:done]], len(output) - done)
-            right = agreed_length(drafts, output[done:])
+        memory, known = memory_of(drafting, prompt), 1
+        steps = []
+        while known < len(output):
+            drafts = next_drafts(memory, [*prompt, *output[:known]], len(output) - known)
+            agreed = agreed_length(drafts, output[known:])
             if drafts:
-                memory.accept(right)
-            said.append(f"{done}:{right}:{''.join(f'{token},' for token in drafts)} ")
-            done += right + 1
-        yield f"{''.join(said)}\n"
+                memory.accept(agreed)
+            steps.append(f"{known}:{agreed}:{''.join(f'{token},' for token in drafts)} ")
+            known += agreed + 1
+        yield f"{''.join(steps)}\n"
 
 
 REAL: Sequence[tuple[Drafting, str]] = (
-    (of("ngram_map_k", 2, 7), "790816dfca350992"),
-    (of("ngram_map_k", 12, 48), "bda4c813e65e9893"),
-    (of("ngram_map_k4v", 2, 7), "0b34a049a825fb43"),
-    (of("ngram_map_k4v", 3, 4), "eae9e006643c0941"),
-    (of("ngram_mod", 4, 16), "009c1e3ed9a64640"),
-    (of("ngram_mod", 3, 8, 4), "c83c2fb1c30edd5c"),
-    (of("ngram_mod", 24, 64, 48), "e3960d8d9d8aff0b"),
-    (of("ngram_cache", 4, 8), "997f08aad22d663c"),
+    (make_drafting("ngram_map_k", 2, 7), "790816dfca350992"),
+    (make_drafting("ngram_map_k", 12, 48), "bda4c813e65e9893"),
+    (make_drafting("ngram_map_k4v", 2, 7), "0b34a049a825fb43"),
+    (make_drafting("ngram_map_k4v", 3, 4), "eae9e006643c0941"),
+    (make_drafting("ngram_mod", 4, 16), "009c1e3ed9a64640"),
+    (make_drafting("ngram_mod", 3, 8, 4), "c83c2fb1c30edd5c"),
+    (make_drafting("ngram_mod", 24, 64, 48), "e3960d8d9d8aff0b"),
+    (make_drafting("ngram_cache", 4, 8), "997f08aad22d663c"),
 )
 """Settings, and the digest of the same lines printed by a program around the release's own
 ngram-map.cpp, ngram-mod.cpp, ngram-cache.cpp and the classes of speculative.cpp that call them."""
 
 
-@pytest.mark.parametrize(("drafting", "digest"), REAL, ids=lambda each: getattr(each, "label", ""))
+@pytest.mark.parametrize(("drafting", "digest"), REAL, ids=lambda case: getattr(case, "label", ""))
 def test_drafts_are_those_of_the_release(drafting: Drafting, digest: str) -> None:
     """Every step over sixty texts is what the release's own code, compiled, drafted over them."""
-    said = "".join(step_lines(drafting))
-    assert hashlib.sha256(said.encode()).hexdigest()[:16] == digest
+    lines = "".join(step_lines(drafting))
+    assert hashlib.sha256(lines.encode()).hexdigest()[:16] == digest
 
 
-def test_what_remembers_nothing_is_refused() -> None:
+def test_a_drafter_without_memory_is_refused() -> None:
     """A lookup of the text alone has no memory."""
     with pytest.raises(ConfigError, match="ngram_simple 2 has no memory"):
         memory_of(Drafting(drafter="ngram_simple", k=2, ngram_max=2, ngram_min=2), [1])

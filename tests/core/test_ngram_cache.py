@@ -1,4 +1,4 @@
-"""llama.cpp's `ngram-cache`: what is counted, and which token is likely enough."""
+"""llama.cpp's `ngram-cache`: which n-grams are counted, and which token is likely enough."""
 
 from nearfree.core.ngram_cache import NgramCache
 
@@ -10,7 +10,7 @@ def test_the_longest_n_gram_that_is_likely_enough_decides() -> None:
     assert NgramCache(longest=4).draft([1, 2, 3, 4, 5, 6, 7, 8]) == []
 
 
-def test_of_two_tokens_seen_alike_the_later_one_is_drafted() -> None:
+def test_of_two_equally_frequent_tokens_the_later_one_is_drafted() -> None:
     """Half of what followed is enough for two tokens and more, two thirds for one."""
     text = [8, 9, 1, 6, 8, 9, 2, 5, 8, 9]
     assert NgramCache(longest=1).draft(text) == [2]
@@ -18,7 +18,7 @@ def test_of_two_tokens_seen_alike_the_later_one_is_drafted() -> None:
 
 
 def test_an_n_gram_across_two_steps_is_not_counted() -> None:
-    """Only what was added in one step is seen together: tokens that came singly leave nothing."""
+    """An n-gram counts only within one step: tokens that were added singly count for none."""
     text = [1, 2, 3, 4, 5, 6, 1, 2, 3, 4]
     memory = NgramCache(longest=2)
     for end in range(4, len(text)):

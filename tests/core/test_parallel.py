@@ -1,4 +1,4 @@
-"""Degrees of parallelism: what they make of a deployment's GPUs."""
+"""Degrees of parallelism and the GPUs of a deployment."""
 
 import pytest
 from nearfree.core.parallel import ONE_GPU, Parallel

@@ -1,4 +1,4 @@
-"""Sweeps and plans: what can be asked, and how it is named."""
+"""Sweeps and plans: what they may contain, and how they are named."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ from nearfree.errors import ConfigError
 def test_a_plan_survives_json() -> None:
     """A plan read back from its JSON has the same digest."""
     plan = make_plan(dtype="auto")
-    again = msgspec.json.decode(msgspec.json.encode(plan), type=MeasurePlan)
-    assert (again, plan_digest(again)) == (plan, plan_digest(plan))
+    decoded = msgspec.json.decode(msgspec.json.encode(plan), type=MeasurePlan)
+    assert (decoded, plan_digest(decoded)) == (plan, plan_digest(plan))
 
 
 @pytest.mark.parametrize("changed", [{"rounds": 4}, {"positions": (1, 2)}, {"batch": 2}])
 def test_another_plan_has_another_digest(changed: dict[str, Any]) -> None:
-    """Whatever is asked differently gives another digest, so another take."""
+    """A change of any field gives another digest, so another take."""
     assert plan_digest(make_plan(**changed)) != plan_digest(make_plan())
 
 
@@ -67,12 +67,12 @@ def test_a_bad_probe_plan_is_refused_by_name(field: str, value: object) -> None:
         msgspec.convert({"kind": "probe", "dtypes": ["float32"], field: value}, ProbePlan)
 
 
-def test_points_a_round() -> None:
+def test_a_round_has_a_point_for_every_n_of_every_sweep() -> None:
     """A round has one point for every N of every sweep."""
     sweep = Sweep(setting=make_setting(batch=2), positions=(1, 2))
     plan = make_plan(positions=(1, 2, 4))
-    both = msgspec.structs.replace(plan, sweeps=(*plan.sweeps, sweep))
-    assert (plan.points_a_round, both.points_a_round) == (3, 5)
+    two_sweeps = msgspec.structs.replace(plan, sweeps=(*plan.sweeps, sweep))
+    assert (plan.points_a_round, two_sweeps.points_a_round) == (3, 5)
 
 
 ORDER = Order(scope="h20", stream="dense_ffn", take=1, device="cuda", plan=make_plan())
@@ -81,20 +81,20 @@ ORDER = Order(scope="h20", stream="dense_ffn", take=1, device="cuda", plan=make_
 @pytest.mark.parametrize(
     "field", ["scope", "stream", "plan.environment", "plan.sweeps.0.setting.model_digest"]
 )
-def test_a_name_with_a_line_break_at_its_end_is_no_name(field: str) -> None:
-    """A scope would be a folder that no take could be read back from; a digest is its digits."""
+def test_a_name_with_a_newline_at_its_end_is_refused(field: str) -> None:
+    """No take could be read back from a folder of such a scope; a digest is its digits alone."""
     document = msgspec.json.decode(write_orders(iter([ORDER])))
-    *path, last = field.split(".")
+    *path, field_name = field.split(".")
     place = document
     for key in path:
         place = place[int(key) if key.isdecimal() else key]
-    place[last] = f"{place.get(last) or '0' * 12}\n"
-    with pytest.raises(ConfigError, match=rf"orders, line 1 .*{last}"):
+    place[field_name] = f"{place.get(field_name) or '0' * 12}\n"
+    with pytest.raises(ConfigError, match=rf"orders, line 1 .*{field_name}"):
         read_orders(msgspec.json.encode(document).decode(), "orders")
 
 
-def test_an_order_that_is_nested_too_deeply_is_no_order() -> None:
-    """What the decoder cannot follow is refused with its line, as any other text."""
+def test_an_order_that_is_nested_too_deeply_is_refused() -> None:
+    """An order that the decoder cannot follow is refused with its line, like any other text."""
     line = write_orders(iter([ORDER])).rstrip()
     deep = "[" * 5000 + "]" * 5000
     assert '"plan":{' in line

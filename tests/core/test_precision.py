@@ -1,4 +1,4 @@
-"""Formats of numbers, and what a forward computes in where a user asks for something else."""
+"""Formats of numbers, and the precision of a forward under a user's override."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ from nearfree.core.precision import (
 )
 from nearfree.errors import ConfigError
 
-OWN = uniform("bfloat16")
+PRECISION = uniform("bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -43,22 +43,22 @@ def test_scales_are_counted(dtype: str, size: float) -> None:
 
 @given(st.sampled_from(PLAIN))
 def test_a_plain_dtype_holds_throughout(dtype: str) -> None:
-    """A format without scales that is set for all leaves no matrix and no cache out."""
-    assert Override(dtype=dtype).apply(OWN) == uniform(dtype)  # type: ignore[arg-type]
+    """A format without scales that is set for all applies to every matrix and the cache."""
+    assert Override(dtype=dtype).apply(PRECISION) == uniform(dtype)  # type: ignore[arg-type]
 
 
 @given(st.sampled_from([dtype for dtype in DTYPES if dtype not in PLAIN]))
 def test_routers_and_heads_stay_plain(dtype: str) -> None:
     """Weights in a format with scales are all but the router's and the LM head's."""
-    asked = Override(weights=dtype).apply(OWN)  # type: ignore[arg-type]
+    precision = Override(weights=dtype).apply(PRECISION)  # type: ignore[arg-type]
     for kind in QUANTISED:
         stored = "bfloat16" if kind in UNQUANTISED else dtype
-        assert getattr(asked, kind).weights == stored
-    assert (asked.plain, asked.kv) == ("bfloat16", "bfloat16")
+        assert getattr(precision, kind).weights == stored
+    assert (precision.plain, precision.kv) == ("bfloat16", "bfloat16")
 
 
 @pytest.mark.parametrize(
-    ("asked", "product"),
+    ("override", "product"),
     [
         (Override(weights="float8"), ("float8", "float8")),
         (Override(weights="int4"), ("int4", "bfloat16")),
@@ -69,27 +69,27 @@ def test_routers_and_heads_stay_plain(dtype: str) -> None:
         (Override(weights="float16"), ("float16", "bfloat16")),
     ],
 )
-def test_what_enters_a_product(asked: Override, product: tuple[str, str]) -> None:
-    """Weights enter products of their format; those of 4 bits in groups are unpacked."""
-    assert asked.apply(OWN).ffn == Product(*product)  # type: ignore[arg-type]
+def test_the_formats_that_enter_a_product(override: Override, product: tuple[str, str]) -> None:
+    """Weights enter products in their format; those of 4 bits in groups are unpacked."""
+    assert override.apply(PRECISION).ffn == Product(*product)  # type: ignore[arg-type]
 
 
 @given(st.sampled_from(DTYPES))
-def test_the_cache_is_asked_for_by_itself(dtype: str) -> None:
+def test_the_format_of_the_cache_is_independent(dtype: str) -> None:
     """Another format of the cache changes nothing else."""
-    asked = Override(kv=dtype).apply(OWN)  # type: ignore[arg-type]
-    assert asked.kv == dtype
-    assert Override(kv="bfloat16").apply(asked) == OWN
+    precision = Override(kv=dtype).apply(PRECISION)  # type: ignore[arg-type]
+    assert precision.kv == dtype
+    assert Override(kv="bfloat16").apply(precision) == PRECISION
 
 
 def test_plain_weights_enter_no_product_of_fewer_bits() -> None:
-    """Activations alone quantise nothing: the message says what to give, and each of it works."""
-    said = r"bfloat16 weights enter no product.*--weights float8, or --activations bfloat16"
-    for asked in (Override(activations="float8"), Override(dtype="float8", weights="bfloat16")):
-        with pytest.raises(ConfigError, match=said):
-            asked.apply(OWN)
-        replace(asked, weights="float8").apply(OWN)
-        replace(asked, activations="bfloat16").apply(OWN)
+    """Activations alone quantise nothing: the message names the options to give; each works."""
+    message = r"bfloat16 weights enter no product.*--weights float8, or --activations bfloat16"
+    for override in (Override(activations="float8"), Override(dtype="float8", weights="bfloat16")):
+        with pytest.raises(ConfigError, match=message):
+            override.apply(PRECISION)
+        replace(override, weights="float8").apply(PRECISION)
+        replace(override, activations="bfloat16").apply(PRECISION)
 
 
 @pytest.mark.parametrize(
@@ -107,43 +107,45 @@ def test_quantised_weights_enter_no_product_in_a_format_that_lacks_their_values(
     weights: Dtype, activations: Dtype, takes: str
 ) -> None:
     """A tensor core multiplies numbers of one type; the message lists all that these enter as."""
-    said = f"{weights} weights enter no product with {activations}.*--activations {takes}, float16"
-    for asked in (
+    message = (
+        f"{weights} weights enter no product with {activations}.*--activations {takes}, float16"
+    )
+    for override in (
         Override(weights=weights, activations=activations),
         Override(weights=weights, dtype=activations),
     ):
-        with pytest.raises(ConfigError, match=said):
-            asked.apply(OWN)
-    with pytest.raises(ConfigError, match=said):
-        Override(activations=activations).apply(Override(weights=weights).apply(OWN))
+        with pytest.raises(ConfigError, match=message):
+            override.apply(PRECISION)
+    with pytest.raises(ConfigError, match=message):
+        Override(activations=activations).apply(Override(weights=weights).apply(PRECISION))
 
 
-def test_activations_are_those_of_what_is_quantised() -> None:
-    """Of a model whose experts alone have scales the experts take them, and the rest stays."""
-    own = replace(OWN, experts=Product("mxfp4", "bfloat16"))
-    asked = Override(activations="float8").apply(own)
-    assert asked == replace(own, experts=Product("mxfp4", "float8"))
+def test_activations_apply_to_quantised_weights_alone() -> None:
+    """Where only the experts' weights have scales, activations apply to the experts alone."""
+    precision = replace(PRECISION, experts=Product("mxfp4", "bfloat16"))
+    overridden = Override(activations="float8").apply(precision)
+    assert overridden == replace(precision, experts=Product("mxfp4", "float8"))
 
 
-def test_a_model_s_own_precision_is_kept() -> None:
-    """Where nothing is asked for, the files' precision holds."""
-    own = Override(weights="int4", kv="float8").apply(OWN)
-    assert Override().apply(own) == own
-    assert Override(activations="float16").apply(own).ffn == Product("int4", "float16")
+def test_an_empty_override_changes_nothing() -> None:
+    """Without an override the precision of the model's files holds."""
+    precision = Override(weights="int4", kv="float8").apply(PRECISION)
+    assert Override().apply(precision) == precision
+    assert Override(activations="float16").apply(precision).ffn == Product("int4", "float16")
 
 
-def test_roles_of_their_own_follow_what_is_asked_for() -> None:
-    """A role's formats are replaced as those of its kind are, and kept where nothing is asked."""
-    own = replace(OWN, roles=(("output projection", Product("nvfp4", "nvfp4")),))
-    assert Override().apply(own).formats_of("attention", "output projection") == Product(
+def test_formats_of_roles_are_overridden_with_their_kind() -> None:
+    """A role's formats are overridden as those of its kind are, and otherwise stay."""
+    precision = replace(PRECISION, roles=(("output projection", Product("nvfp4", "nvfp4")),))
+    assert Override().apply(precision).formats_of("attention", "output projection") == Product(
         "nvfp4", "nvfp4"
     )
-    assert Override().apply(own).formats_of("attention", "qkv projection") == Product(
+    assert Override().apply(precision).formats_of("attention", "qkv projection") == Product(
         "bfloat16", "bfloat16"
     )
-    asked = Override(weights="int4").apply(own)
-    assert asked.formats_of("attention", "output projection") == Product("int4", "bfloat16")
-    assert {each for kind, each in asked.products if kind == "attention"} == {
+    overridden = Override(weights="int4").apply(precision)
+    assert overridden.formats_of("attention", "output projection") == Product("int4", "bfloat16")
+    assert {product for kind, product in overridden.products if kind == "attention"} == {
         Product("int4", "bfloat16")
     }
 
@@ -151,7 +153,7 @@ def test_roles_of_their_own_follow_what_is_asked_for() -> None:
 def test_a_format_s_usual_groups_hold_as_many_elements_as_share_a_scale() -> None:
     """Each format with scales of groups has their outputs and inputs, in rows but for blocks."""
     sizes = {name: outputs * inputs for name, (outputs, inputs) in GROUPS.items()}
-    assert sizes == {name: each.group for name, each in FORMATS.items() if each.group}
+    assert sizes == {name: format_.group for name, format_ in FORMATS.items() if format_.group}
     assert GROUPS["float8_block"] == (128, 128)
     assert all(GROUPS[name][0] == 1 for name in GROUPS if name != "float8_block")
 
@@ -162,30 +164,30 @@ PARTED = replace(
     roles=(("qkv projection", Product("float8", "bfloat16")), ("output projection", WIDE)),
     apart=(("qkv projection", NARROW, (1, 3)), ("output projection", NARROW, (0,))),
 )
-"""A role's formats, and others of it in some layers."""
+"""A precision with formats of roles, and others of them in some layers."""
 
 
-def test_layers_of_a_role_are_parted_by_the_formats_that_they_have() -> None:
+def test_layers_of_a_role_are_split_by_their_formats() -> None:
     """Layers with formats of their own have those in place of the role's, all others the role's."""
-    first, second = PARTED.split_by_format("qkv projection", (0, 1, 2))
-    assert first == (PARTED, (0, 2))
-    assert second[1] == (1,)
-    assert dict(second[0].roles) == {"qkv projection": NARROW, "output projection": WIDE}
-    assert len(second[0].roles) == 2
+    common, separate = PARTED.split_by_format("qkv projection", (0, 1, 2))
+    assert common == (PARTED, (0, 2))
+    assert separate[1] == (1,)
+    assert dict(separate[0].roles) == {"qkv projection": NARROW, "output projection": WIDE}
+    assert len(separate[0].roles) == 2
     assert list(PARTED.split_by_format("gate", (0, 1))) == [(PARTED, (0, 1))]
-    assert list(OWN.split_by_format("qkv projection", (0, 1))) == [(OWN, (0, 1))]
+    assert list(PRECISION.split_by_format("qkv projection", (0, 1))) == [(PRECISION, (0, 1))]
 
 
-def test_what_some_layers_have_apart_follows_what_is_asked_for() -> None:
-    """Formats of single layers are kept where nothing is asked, and changed as their kind's are."""
+def test_formats_of_single_layers_are_overridden_with_their_kind() -> None:
+    """Formats of single layers stay without an override, and change as those of their kind."""
     assert Override().apply(PARTED) == PARTED
-    asked = Override(weights="int4").apply(PARTED)
+    overridden = Override(weights="int4").apply(PARTED)
     unpacked = Product("int4", "float8")
-    assert asked.apart == (
+    assert overridden.apart == (
         ("qkv projection", unpacked, (1, 3)),
         ("output projection", unpacked, (0,)),
     )
-    assert Override().apply(OWN).apart is UNSET
+    assert Override().apply(PRECISION).apart is UNSET
     assert ("attention", NARROW) in PARTED.products
 
 
@@ -198,8 +200,6 @@ def test_what_some_layers_have_apart_follows_what_is_asked_for() -> None:
         (Override(), False),
     ],
 )
-def test_weights_or_all_in_one_format_leave_nothing_of_what_files_store(
-    asked: Override, *, stores: bool
-) -> None:
-    """What enters products and what is cached says nothing of what weights are stored in."""
+def test_only_weights_or_all_override_every_stored_format(asked: Override, *, stores: bool) -> None:
+    """Overrides of activations or the cache leave the stored formats of weights."""
     assert asked.stores_all is stores

@@ -1,4 +1,4 @@
-"""Settings: what can be measured, and how it is named."""
+"""Settings: which fields they may have, and how they are named."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def test_a_default_written_out_is_the_same_setting() -> None:
     "change",
     [{"block_size_m": 16}, {"api": "kvcache"}, {"page_size": 16}, {"cuda_graph": True}],
 )
-def test_each_way_to_call_is_another_setting(change: dict[str, Any]) -> None:
+def test_call_options_are_part_of_a_settings_key(change: dict[str, Any]) -> None:
     """A fixed block, an api, a page size and a planned graph are part of a setting's key."""
     assert setting_key(make_setting(**change)) != setting_key(make_setting())
 
@@ -71,7 +71,7 @@ def test_each_way_to_call_is_another_setting(change: dict[str, Any]) -> None:
     ],
 )
 def test_a_bad_value_is_refused_by_name(field: str, value: object) -> None:
-    """A field that no setting can have is refused when read, by its name."""
+    """A value that no setting can have is refused when read, by its field's name."""
     document = {"module": "dense_ffn", **COMMON, **SHAPES["dense_ffn"], field: value}
     with pytest.raises(msgspec.ValidationError, match=rf"\$\.{field}"):
         msgspec.convert(document, Setting)
@@ -89,7 +89,7 @@ def test_an_unknown_field_is_refused_by_name() -> None:
     ["balanced", "skewed", "router", "power_law", "power_law:1.2", "power_law:0", "power_law:99",
      "loads:0123456789ab"],
 )  # fmt: skip
-def test_a_routing_says_its_exponent_or_digest(routing: str) -> None:
+def test_a_routing_has_its_exponent_or_digest(routing: str) -> None:
     """A power law has its exponent and measured loads a digest; earlier events have neither."""
     document = {"module": "moe_ffn", **COMMON, **SHAPES["moe_ffn"], "routing": routing}
     assert msgspec.convert(document, Setting).routing == routing

@@ -1,4 +1,4 @@
-"""Settings that cannot exist are refused with what they lack."""
+"""Settings that cannot exist are refused with the fields that they lack."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from core.test_setting import COMMON, SHAPES
 
 
 @pytest.mark.parametrize(("module", "shape"), SHAPES.items())
-def test_a_whole_setting_is_accepted(module: str, shape: dict[str, Any]) -> None:
+def test_a_complete_setting_is_accepted(module: str, shape: dict[str, Any]) -> None:
     """A setting with what its module needs is accepted."""
     check_setting(Setting(module=module, **COMMON, **shape))  # type: ignore[arg-type]
 
@@ -26,14 +26,14 @@ def test_a_missing_shape_is_named(module: str, field: str) -> None:
         check_setting(Setting(module=module, **COMMON, **shape))  # type: ignore[arg-type]
 
 
-def test_more_experts_a_token_than_there_are() -> None:
+def test_more_experts_a_token_than_experts_are_refused() -> None:
     """A setting with top_k above experts is refused with both numbers."""
     shape = SHAPES["moe_ffn"] | {"top_k": 9}
     with pytest.raises(ConfigError, match="top_k 9 is larger than experts 8"):
         check_setting(Setting(module="moe_ffn", **COMMON, **shape))  # type: ignore[arg-type]
 
 
-def test_heads_that_do_not_divide() -> None:
+def test_heads_that_do_not_divide_are_refused() -> None:
     """Query heads that key and value heads cannot share evenly are refused with both numbers."""
     shape = SHAPES["attention"] | {"heads": 5}
     with pytest.raises(ConfigError, match="heads 5 is no multiple of kv_heads 2"):
@@ -41,7 +41,7 @@ def test_heads_that_do_not_divide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "known"),
+    ("shape", "accepted"),
     [
         ({"latent": 512}, True),
         ({"kv_heads": 2, "head_dim": 128}, True),
@@ -49,11 +49,13 @@ def test_heads_that_do_not_divide() -> None:
         ({"selected": 2048}, False),
     ],
 )
-def test_a_layer_attends_to_entries_of_a_kind(shape: dict[str, Any], *, known: bool) -> None:
-    """Without a latent and without keys and values of heads an entry has no width."""
+def test_a_layer_needs_a_latent_or_keys_and_values(
+    shape: dict[str, Any], *, accepted: bool
+) -> None:
+    """Without a latent and without heads of keys and values a cache entry has no width."""
     layer = {"context": 64, "d_model": 256, "heads": 16, "projected": 1000, **shape}
     setting = Setting(module="attention_layer", **COMMON, **layer)
-    if known:
+    if accepted:
         check_setting(setting)
         return
     with pytest.raises(ConfigError, match="lacks latent, or kv_heads and head_dim"):

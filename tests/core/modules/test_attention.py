@@ -22,10 +22,10 @@ contexts = st.integers(1, 1 << 20)
 
 
 def n_idle(balance: float, context: int, group: int = 1, *, extended: bool = True) -> float:
-    """Return N_idle of 16-bit elements, with so many query heads to a key-value head."""
-    given = Setting(module="attention", backend="", dtype="bfloat16", context=context,
+    """Return N_idle of 16-bit elements, with `group` query heads to a key-value head."""
+    setting = Setting(module="attention", backend="", dtype="bfloat16", context=context,
                     heads=3 * group, kv_heads=3)  # fmt: skip
-    return idle_compute(given, balance, extended=extended)
+    return idle_compute(setting, balance, extended=extended)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,10 @@ def test_intensity_meets_the_balance_point_or_never_does(
 
 
 @given(balances, contexts)
-def test_one_head_a_key_value_head_is_the_papers(balance: float, context: int) -> None:
-    """With g = 1 the extension is the paper's formula, which knows no g."""
+def test_one_query_head_a_key_value_head_is_the_papers_formula(
+    balance: float, context: int
+) -> None:
+    """With g = 1 the extension is the paper's formula, which has no g."""
     expected = (
         2 * balance * context / (2 * context - 2 * balance) if context > balance else math.inf
     )
@@ -62,26 +64,26 @@ def test_one_head_a_key_value_head_is_the_papers(balance: float, context: int) -
     assert n_idle(balance, context, 8, extended=False) == n_idle(balance, context)
 
 
-def test_a_tile_that_is_known_is_padded() -> None:
-    """One position in a tile of 64 rows computes 64, as its heads share it; else none is padded."""
-    given = Setting(module="attention", backend="", dtype="bfloat16", context=4096, heads=8,
+def test_a_known_tile_is_padded() -> None:
+    """One position in a tile of 64 rows computes 64, shared by its heads; without a tile, one."""
+    setting = Setting(module="attention", backend="", dtype="bfloat16", context=4096, heads=8,
                     kv_heads=2, head_dim=128)  # fmt: skip
-    plain, alone, packed = (
-        ATTENTION.executed(given, 1, "any", **each)
-        for each in ({}, {"rows": 64}, {"rows": 64, "group": 4})
+    untiled, tiled, packed = (
+        ATTENTION.executed(setting, 1, "any", **granularity)
+        for granularity in ({}, {"rows": 64}, {"rows": 64, "group": 4})
     )
-    assert plain.flop_executed == plain.flop_logical == 4 * 8 * 128 * 4097
-    assert alone.flop_executed == 64 * plain.flop_logical
-    assert packed.flop_executed == 16 * plain.flop_logical
-    assert (alone.blocks, packed.blocks, packed.block_rows) == (8, 2, 64)
+    assert untiled.flop_executed == untiled.flop_logical == 4 * 8 * 128 * 4097
+    assert tiled.flop_executed == 64 * untiled.flop_logical
+    assert packed.flop_executed == 16 * untiled.flop_logical
+    assert (tiled.blocks, packed.blocks, packed.block_rows) == (8, 2, 64)
 
 
-def test_the_term_is_the_tile() -> None:
-    """M_attn positions fill a query tile; without one there is no law."""
-    given = Setting(module="attention", backend="", dtype="bfloat16")
-    assert principle_terms(given, 0.0, Granularity(rows=64)) == {M_ATTN: 64}
+def test_the_term_is_the_query_tile() -> None:
+    """M_attn positions fill a query tile; without a tile the principle has no term."""
+    setting = Setting(module="attention", backend="", dtype="bfloat16")
+    assert principle_terms(setting, 0.0, Granularity(rows=64)) == {M_ATTN: 64}
     with pytest.raises(EvidenceError, match="no M_attn"):
-        principle_terms(given, 0.0, None)
+        principle_terms(setting, 0.0, None)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +92,10 @@ def test_the_term_is_the_tile() -> None:
      ("flashinfer_fa2", None, 16), ("flash_attn", "varlen", None), ("vllm", None, None)],
 )  # fmt: skip
 def test_m_attn_as_printed(backend: str, api: str | None, rows: int | None) -> None:
-    """Of FlashAttention-2 over a cache and FlashInfer's fa2, for elements of 16 bits."""
-    given = Setting(module="attention", backend=backend, dtype="float16", api=api)
+    """M_attn is that of FlashAttention-2 with a cache and FlashInfer's fa2, of 16-bit elements."""
+    setting = Setting(module="attention", backend=backend, dtype="float16", api=api)
     if rows is not None:
-        assert printed_granularity(given).rows == rows
-        given = structs.replace(given, dtype="float8")
+        assert printed_granularity(setting).rows == rows
+        setting = structs.replace(setting, dtype="float8")
     with pytest.raises(EvidenceError, match="prints no M_attn"):
-        printed_granularity(given)
+        printed_granularity(setting)

@@ -1,4 +1,4 @@
-"""A layer's work is the sum of its kernels', counted by brute force."""
+"""A layer's work is the sum of its kernels' work, counted by brute force."""
 
 import math
 from typing import Any
@@ -25,12 +25,12 @@ layers = st.builds(
 
 
 @given(layers, st.integers(1, 10))
-def test_flops_are_projections_numbers_and_attention(setting: Setting, n: int) -> None:
-    """2 W a token, 2 H d an entry that is indexed, and 2 H (2 c + r) one that is attended to."""
+def test_flops_are_projections_index_scores_and_attention(setting: Setting, n: int) -> None:
+    """2 W a token, 2 H d an indexed entry, and 2 H (2 c + r) an attended entry."""
     context = setting.context or 0
-    seen = [(context + i + 1) / setting.span for i in range(n)]
-    attended = sum(min(each, setting.selected or math.inf) for each in seen)
-    indexed = sum(seen) * 4 * 8 if setting.index_heads else 0
+    entries = [(context + i + 1) / setting.span for i in range(n)]
+    attended = sum(min(count, setting.selected or math.inf) for count in entries)
+    indexed = sum(entries) * 4 * 8 if setting.index_heads else 0
     flop = 2 * 2 * (n * 100_000 + attended * 16 * (2 * 64 + 16) + indexed)
     assert layer_work(setting, n, "test").flop_logical == pytest.approx(flop, abs=2)
     assert attended_entries(setting, n) == pytest.approx(attended)
@@ -39,9 +39,9 @@ def test_flops_are_projections_numbers_and_attention(setting: Setting, n: int) -
 @given(layers, st.integers(1, 9))
 def test_work_rises_with_positions(setting: Setting, n: int) -> None:
     """More positions compute and move more, and weights move once."""
-    one, two = (layer_work(setting, each, "test") for each in (n, n + 1))
-    assert two.flop_logical > one.flop_logical
-    assert two.bytes_compulsory > one.bytes_compulsory >= 2 * 100_000
+    fewer, more = (layer_work(setting, positions, "test") for positions in (n, n + 1))
+    assert more.flop_logical > fewer.flop_logical
+    assert more.bytes_compulsory > fewer.bytes_compulsory >= 2 * 100_000
 
 
 def test_grouped_heads_have_keys_and_values() -> None:
@@ -55,21 +55,21 @@ def test_grouped_heads_have_keys_and_values() -> None:
 def test_bytes_are_weights_rows_index_keys_and_what_is_attended_to(
     setting: Setting, n: int, kv_dtype: Any
 ) -> None:
-    """Of the cache all index keys, and as many entries as there are or as positions select."""
+    """All index keys of the cache move, and as many entries as there are or as positions select."""
     given_ = structs.replace(setting, kv_dtype=kv_dtype)
     entries = ((setting.context or 0) + n) / setting.span
-    seen = [((setting.context or 0) + i + 1) / setting.span for i in range(n)]
+    visible = [((setting.context or 0) + i + 1) / setting.span for i in range(n)]
     attended = entries
     if setting.selected is not None:
-        attended = min(entries, sum(min(each, setting.selected) for each in seen))
+        attended = min(entries, sum(min(count, setting.selected) for count in visible))
     keys = entries * 8 if setting.index_heads else 0
     cached = 2 * (80 * attended + keys) * (1 if kv_dtype else 2)
-    moved = 100_000 * 2 + cached + 2 * 2 * n * 256 * 2
-    assert layer_work(given_, n, "test").bytes_compulsory == pytest.approx(moved, abs=1)
+    expected_bytes = 100_000 * 2 + cached + 2 * 2 * n * 256 * 2
+    assert layer_work(given_, n, "test").bytes_compulsory == pytest.approx(expected_bytes, abs=1)
 
 
-def test_what_a_layer_does_not_say_counts_as_nothing() -> None:
-    """Without projections, indexer and heads of keys there are rows that are read and written."""
+def test_parts_that_a_layer_lacks_have_no_work() -> None:
+    """Without projections, indexer and heads of keys, only rows are read and written."""
     bare = Setting(module="attention_layer", backend="", dtype="bfloat16", d_model=256, batch=2)
     work = layer_work(bare, 3, "test")
     assert (work.flop_logical, work.bytes_compulsory) == (0, 2 * 2 * 3 * 256 * 2)

@@ -1,4 +1,4 @@
-"""What collectives send: against counts of what each rank does, and the busiest rank."""
+"""Bytes that collectives send, against counts of each rank's steps, and the busiest rank."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ def ring(gpus: int, *, rounds: int) -> float:
 
 
 @given(GPUS)
-def test_what_is_sent_is_what_the_steps_send(gpus: int) -> None:
+def test_bytes_sent_are_those_of_the_steps(gpus: int) -> None:
     """A gather is one trip around the ring, an all-reduce two, one shot reads all other buffers."""
     assert sent_ratio("all_gather", gpus) == pytest.approx(ring(gpus, rounds=1))
     assert sent_ratio("reduce_scatter", gpus) == pytest.approx(ring(gpus, rounds=1))
@@ -67,20 +67,24 @@ LOADS = st.lists(st.integers(0, 50), min_size=8, max_size=8)
 
 
 @given(LOADS, st.integers(1, 8))
-def test_the_busiest_rank_has_most(loads: Sequence[int], ranks: int) -> None:
-    """No rank of whole experts has more pairs than the busiest; of ranks alike it is any.
+def test_no_rank_has_more_pairs_than_the_busiest(loads: Sequence[int], ranks: int) -> None:
+    """No rank has more pairs than the busiest, and equal ranks have an imbalance of one.
 
-    Each expert is some rank's, and the first ranks have one more where they are not as many.
+    Experts are not divided between ranks; the first ranks have one more where they do not divide
+    evenly.
     """
-    found = load_imbalance(loads, ranks)
-    held = [len(loads) // ranks + (rank < len(loads) % ranks) for rank in range(ranks)]
-    parts = [sum(loads[sum(held[:rank]) : sum(held[: rank + 1])]) for rank in range(ranks)]
-    assert found * sum(loads) / ranks == pytest.approx(max(parts) if sum(loads) else 0)
-    assert (found == 1.0) == (len(set(parts)) == 1)
+    imbalance = load_imbalance(loads, ranks)
+    experts_held = [len(loads) // ranks + (rank < len(loads) % ranks) for rank in range(ranks)]
+    pairs = [
+        sum(loads[sum(experts_held[:rank]) : sum(experts_held[: rank + 1])])
+        for rank in range(ranks)
+    ]
+    assert imbalance * sum(loads) / ranks == pytest.approx(max(pairs) if sum(loads) else 0)
+    assert (imbalance == 1.0) == (len(set(pairs)) == 1)
 
 
-def test_routing_says_the_busiest_rank() -> None:
-    """Skewed routing sends all to the first k experts, which are the first rank's here."""
+def test_skewed_routing_loads_the_first_rank() -> None:
+    """Skewed routing sends all to the first k experts, which are on the first rank."""
     assert setting_imbalance(DISPATCH) == 4.0
     assert setting_imbalance(REDUCE) == 1.0
     even = Setting(**{name: getattr(DISPATCH, name) for name in DISPATCH.__struct_fields__}
@@ -92,7 +96,7 @@ def test_routing_says_the_busiest_rank() -> None:
 def test_a_rank_with_one_expert_more_is_the_busiest() -> None:
     """Of 16 experts three ranks have 6, 5 and 5; the first has all of the first two.
 
-    A public table's exchange says no routing: its experts are as many as ranks hold evenly.
+    A public table's exchange has no routing: its ranks hold equally many experts.
     """
     from msgspec.structs import replace
 
@@ -103,8 +107,8 @@ def test_a_rank_with_one_expert_more_is_the_busiest() -> None:
     assert setting_imbalance(replace(uneven, routing=None)) == 1.0
 
 
-def test_a_load_that_nobody_says_is_refused() -> None:
-    """Routing by a power law says no load by itself."""
+def test_an_unknown_load_is_refused() -> None:
+    """Routing by a power law determines no load by itself."""
     from msgspec.structs import replace
 
     with pytest.raises(EvidenceError, match="power_law"):
@@ -112,8 +116,8 @@ def test_a_load_that_nobody_says_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpus", "operation", "d_model", "top_k", "experts"])
-def test_what_a_dispatch_must_say(name: str) -> None:
-    """A dispatch without its ranks, operation, width or experts is refused, and the field named."""
+def test_a_dispatch_without_a_required_field_is_refused(name: str) -> None:
+    """A dispatch without its ranks, operation, width or experts is refused by the field's name."""
     from msgspec.structs import replace
 
     check_setting(DISPATCH)

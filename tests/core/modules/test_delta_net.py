@@ -1,4 +1,4 @@
-"""The state of a gated delta net: its work counted by brute force, and what the rule needs."""
+"""The state of a gated delta net: its work, counted by brute force."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -13,15 +13,17 @@ QWEN = Setting(module="delta_net", backend="vllm", dtype="bfloat16", kv_dtype="f
 
 @given(st.integers(1, 12), st.integers(1, 8))
 def test_a_state_is_read_once_and_written_at_each_position(n: int, batch: int) -> None:
-    """One more position costs a state's bytes and its rows', each request as much."""
-    one, more = (delta_work(structs.replace(QWEN, batch=batch), each, "") for each in (n, n + 1))
+    """One more position costs the bytes of a state and of its rows, the same for each request."""
+    fewer, more_work = (
+        delta_work(structs.replace(QWEN, batch=batch), positions, "") for positions in (n, n + 1)
+    )
     mixed, values, state = 2 * 2 * 4 + 6 * 5, 6 * 5, 6 * 4 * 5
-    assert more.bytes_compulsory - one.bytes_compulsory == batch * (
+    assert more_work.bytes_compulsory - fewer.bytes_compulsory == batch * (
         4 * state + 2 * (4 * mixed + values)
     )
     at_first = delta_work(structs.replace(QWEN, batch=batch), 1, "").bytes_compulsory
     assert at_first == batch * (2 * 4 * state + 2 * ((2 * 3 + 3) * mixed + values))
-    assert more.flop_logical == (n + 1) * delta_work(QWEN, 1, "").flop_logical * batch // 3
+    assert more_work.flop_logical == (n + 1) * delta_work(QWEN, 1, "").flop_logical * batch // 3
 
 
 @settings(max_examples=20)
@@ -29,26 +31,26 @@ def test_a_state_is_read_once_and_written_at_each_position(n: int, batch: int) -
 def test_seven_operations_an_element_are_what_the_rule_needs(
     keys: int, values: int, seed: int
 ) -> None:
-    """The delta rule with its operations counted one by one is that of the matrix form."""
+    """The rule, computed and counted by element, gives the matrix form's state and output."""
     draw = np.random.default_rng(seed)
     state, key, query = draw.normal(size=(keys, values)), *draw.normal(size=(2, keys))
     value, decay, rate = draw.normal(size=values), 0.9, 0.3
-    wanted = decay * state
-    wanted = wanted + rate * np.outer(key, value - wanted.T @ key)
-    operations, found, read = 0, state.copy(), np.zeros(values)
+    expected = decay * state
+    expected = expected + rate * np.outer(key, value - expected.T @ key)
+    operations, counted, output = 0, state.copy(), np.zeros(values)
     for column in range(values):
-        told = 0.0
+        prediction = 0.0
         for row in range(keys):
-            found[row, column] *= decay
-            told += found[row, column] * key[row]
+            counted[row, column] *= decay
+            prediction += counted[row, column] * key[row]
             operations += 3
-        error = rate * (value[column] - told)
+        error = rate * (value[column] - prediction)
         for row in range(keys):
-            found[row, column] += key[row] * error
-            read[column] += found[row, column] * query[row]
+            counted[row, column] += key[row] * error
+            output[column] += counted[row, column] * query[row]
             operations += 4
-    assert np.allclose(found, wanted)
-    assert np.allclose(read, wanted.T @ query)
-    alone = structs.replace(QWEN, batch=1, heads=1, kv_heads=1, head_dim=keys, value_dim=values)
+    assert np.allclose(counted, expected)
+    assert np.allclose(output, expected.T @ query)
+    setting = structs.replace(QWEN, batch=1, heads=1, kv_heads=1, head_dim=keys, value_dim=values)
     convolution = 2 * 4 * (2 * keys + values)
-    assert delta_work(alone, 1, "").flop_logical == operations + convolution
+    assert delta_work(setting, 1, "").flop_logical == operations + convolution

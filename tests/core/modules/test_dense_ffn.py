@@ -16,17 +16,17 @@ DTYPE: dict[float, Dtype] = {ELEMENT_BYTES[dtype]: dtype for dtype in DTYPES}
 
 
 def ffn(batch: int, element_bytes: float) -> Setting:
-    """Return a Dense FFN with so many bytes an element."""
+    """Return a dense FFN setting with `element_bytes` bytes an element."""
     return Setting(module="dense_ffn", backend="", dtype=DTYPE[element_bytes], batch=batch)
 
 
 def idle_compute(balance: float, batch: int, element_bytes: float) -> float:
-    """Return N_idle of numbers."""
+    """Return N_idle as a number."""
     return dense_ffn.idle_compute(ffn(batch, element_bytes), balance)
 
 
 def principle(balance: float, batch: int, element_bytes: float) -> float:
-    """Return the law's only term."""
+    """Return the principle's only term."""
     return principle_terms(ffn(batch, element_bytes), balance)[IDLE]
 
 
@@ -47,7 +47,7 @@ Law = Callable[..., Any]
 @pytest.mark.parametrize(
     ("batch", "n_idle"), [(1, 37.0), (2, 18.5), (4, 9.25), (8, 4.625), (16, 2.3125), (32, 1.15625)]
 )
-def test_h20_as_in_the_paper(law: Law, batch: int, n_idle: float) -> None:
+def test_h20_has_the_papers_n_idle(law: Law, batch: int, n_idle: float) -> None:
     """On H20 with 16-bit weights N_idle is rho / b, with rho = 37."""
     assert law(37.0, batch, 2) == n_idle
 
@@ -84,12 +84,14 @@ def test_tokens_at_the_boundary_are_the_same_for_every_batch(
 @given(rho=balances, batch=batches, factor=st.sampled_from([0.5, 2.0, 3.0]))
 def test_the_law_is_proportional(law: Law, rho: float, batch: int, factor: float) -> None:
     """N_idle is proportional to rho and to the bytes of an element."""
-    once = law(rho, batch, 2)
-    assert law(rho * factor, batch, 2) == pytest.approx(once * factor)
-    assert law(rho, batch, 4) == pytest.approx(2 * once)
+    n_idle = law(rho, batch, 2)
+    assert law(rho * factor, batch, 2) == pytest.approx(n_idle * factor)
+    assert law(rho, batch, 4) == pytest.approx(2 * n_idle)
 
 
 @given(balances, batches, widths)
-def test_the_principle_alone_is_idle_compute(rho: float, batch: int, element_bytes: float) -> None:
-    """For a dense FFN by itself both laws say the same."""
+def test_the_principle_of_a_dense_ffn_is_idle_compute(
+    rho: float, batch: int, element_bytes: float
+) -> None:
+    """For a dense FFN by itself both laws give the same N."""
     assert principle(rho, batch, element_bytes) == idle_compute(rho, batch, element_bytes)

@@ -22,8 +22,10 @@ def test_dense_work_is_the_papers(batch: int, n: int, d_model: int, d_ff: int) -
     work = dense_work(make_setting(batch=batch, d_model=d_model, d_ff=d_ff), n, "rule")
     assert work.flop_logical == work.flop_executed == 4 * batch * n * d_model * d_ff
     matrices = [(d_model, d_ff), (d_ff, d_model)]
-    moved = sum(wide * high + batch * n * (wide + high) for wide, high in matrices)
-    assert work.bytes_compulsory == 4 * moved
+    elements = sum(
+        inputs * outputs + batch * n * (inputs + outputs) for inputs, outputs in matrices
+    )
+    assert work.bytes_compulsory == 4 * elements
     assert (work.blocks, work.tiles, work.waves, work.basis) == (None, None, None, "rule")
 
 
@@ -31,7 +33,7 @@ def test_dense_work_is_the_papers(batch: int, n: int, d_model: int, d_ff: int) -
 def test_a_product_and_a_gated_ffn_move_each_row_and_weight(
     batch: int, n: int, d_model: int, d_ff: int
 ) -> None:
-    """One product has one matrix; a gated FFN three, and its rows are joined by a pass of theirs.
+    """One product has one matrix; a gated FFN three, and a pass of its own joins its rows.
 
     The pass reads gate and up and writes one row, which the third product reads.
     """
@@ -58,11 +60,11 @@ def test_bytes_follow_the_dtype(dtype: str, size: int) -> None:
         2 * 3 * 32 * 24 + 2 * 32 + 2 * (2 * 32 + 6 * 24),
         2 * 2 * (2 * 41 + 4) * 16,
     )
-    assert [work.bytes_compulsory for work in works] == [size * each for each in elements]
+    assert [work.bytes_compulsory for work in works] == [size * count for count in elements]
 
 
-def test_what_is_stored_has_bytes_of_its_own() -> None:
-    """Weights, and keys and values, count in their stored format, with their scales; rows do not.
+def test_stored_elements_count_in_their_own_format() -> None:
+    """Weights, keys and values count in their stored format with its scales; rows do not.
 
     An int4 element with a 16-bit scale for 128 of them takes 4.125 bits.
     """
@@ -106,7 +108,7 @@ def test_padding_is_less_than_a_block_an_expert(pairs: list[int], block: int) ->
 
 
 def test_blocks_that_are_not_aligned() -> None:
-    """A kernel that gives each pair a block of its own runs as many blocks as it is told."""
+    """A kernel that gives each pair a block runs as many blocks as there are pairs."""
     pairs = [2, 2, 1]
     work = moe_work(make_moe(experts=3), pairs, "", block_rows=16, blocks=sum(pairs))
     assert (work.blocks, work.flop_executed) == (5, 6 * 5 * 16 * 32 * 24)
@@ -153,8 +155,8 @@ def attended(draw: st.DrawFn) -> tuple[Setting, int, dict[str, Any]]:
     return setting, draw(st.integers(1, 30)), tiling
 
 
-def sees(setting: Setting, query: int, key: int) -> bool:
-    """Return whether a new position sees a key: in a block all do."""
+def attends_to(setting: Setting, query: int, key: int) -> bool:
+    """Return whether a new position attends to a key: in a block it attends to all."""
     return setting.mask == "block" or key <= (setting.context or 0) + query
 
 
@@ -163,19 +165,19 @@ def executed_pairs(setting: Setting, n: int, tiling: dict[str, Any]) -> tuple[in
     context, group = setting.context or 0, tiling["group"]
     rows, keys = list(range(n * group)), range(context + n)
     pairs = tiles = 0
-    for first in range(0, len(rows), tiling["tile_rows"]):
-        tile = rows[first : first + tiling["tile_rows"]]
+    for first_row in range(0, len(rows), tiling["tile_rows"]):
+        tile = rows[first_row : first_row + tiling["tile_rows"]]
         tiles += 1
         for start in range(0, len(keys), tiling["tile_keys"]):
-            seen = any(sees(setting, row // group, start) for row in tile)
-            if seen or not tiling["causal_skip"]:
-                high = tiling["tile_rows"] if tiling["padded"] else len(tile)
-                pairs += high * tiling["tile_keys"]
+            visible = any(attends_to(setting, row // group, start) for row in tile)
+            if visible or not tiling["causal_skip"]:
+                row_count = tiling["tile_rows"] if tiling["padded"] else len(tile)
+                pairs += row_count * tiling["tile_keys"]
     return pairs, tiles
 
 
 @given(attended())
-def test_attention_computes_every_tile_that_is_seen(
+def test_executed_flops_are_those_of_every_visible_tile(
     case: tuple[Setting, int, dict[str, Any]],
 ) -> None:
     """Executed FLOPs are 4 head_dim a computed row and key, over all tiles, heads and requests."""
@@ -188,15 +190,17 @@ def test_attention_computes_every_tile_that_is_seen(
 
 
 @given(attended())
-def test_attention_is_asked_for_the_keys_that_are_seen(
+def test_logical_flops_are_those_of_visible_keys(
     case: tuple[Setting, int, dict[str, Any]],
 ) -> None:
     """Logical FLOPs are 4 head_dim a query head and visible key, whatever the tiles are."""
     setting, n, tiling = case
     work = attention_work(setting, n, "", **tiling)
     context, heads, head_dim = setting.context or 0, setting.heads or 0, setting.head_dim or 0
-    seen = sum(sees(setting, query, key) for query in range(n) for key in range(context + n))
-    assert work.flop_logical == 4 * head_dim * setting.batch * heads * seen
+    visible = sum(
+        attends_to(setting, query, key) for query in range(n) for key in range(context + n)
+    )
+    assert work.flop_logical == 4 * head_dim * setting.batch * heads * visible
     assert work.flop_executed >= work.flop_logical
     cached = 2 * (setting.kv_heads or 0) * (context + n)
     assert work.bytes_compulsory == 4 * setting.batch * head_dim * (cached + 2 * heads * n)
@@ -204,7 +208,7 @@ def test_attention_is_asked_for_the_keys_that_are_seen(
 
 @given(attended())
 def test_tiles_of_one_row_and_key_waste_nothing(case: tuple[Setting, int, dict[str, Any]]) -> None:
-    """With one row and one key a tile, what is executed is what was asked for."""
+    """With one row and one key a tile, executed and logical work are equal."""
     setting, n, _ = case
     work = attention_work(setting, n, "", tile_rows=1)
     assert work.flop_executed == work.flop_logical
@@ -212,13 +216,13 @@ def test_tiles_of_one_row_and_key_waste_nothing(case: tuple[Setting, int, dict[s
 
 @pytest.mark.parametrize(("splits", "tiles", "waves"), [(1, 16, 2.0), (3, 48, 6.0)])
 def test_splits_are_tiles_of_their_own(splits: int, tiles: int, waves: float) -> None:
-    """Keys that are cut into parts give as many thread blocks more, and the same FLOPs."""
-    work, whole = (
+    """Keys that are split into parts give as many times the thread blocks, and the same FLOPs."""
+    split, unsplit = (
         attention_work(make_sdpa(), 33, "", tile_rows=32, splits=parts, sms=8)
         for parts in (splits, 1)
     )
-    assert (work.tiles, work.waves, work.blocks) == (tiles, waves, 16)
-    assert work.flop_executed == whole.flop_executed
+    assert (split.tiles, split.waves, split.blocks) == (tiles, waves, 16)
+    assert split.flop_executed == unsplit.flop_executed
 
 
 def test_a_cpu_has_no_waves() -> None:

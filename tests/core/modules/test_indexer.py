@@ -17,7 +17,7 @@ GLM = Setting(module="indexer", backend="deep_gemm", dtype="float8", batch=3, co
 
 @given(st.integers(1, 12), st.integers(0, 40), st.sampled_from([None, "block"]))
 def test_work_is_what_each_pair_costs(n: int, context: int, mask: str | None) -> None:
-    """2 H d FLOPs a pair; keys once for all heads, and each number written in 4 bytes."""
+    """2 H d FLOPs a pair; keys are read once for all heads, and each score is 4 bytes."""
     work = indexer_work(structs.replace(GLM, context=context, mask=mask), n, "test")
     pairs = sum(context + n if mask else context + i + 1 for i in range(n))
     assert work.flop_logical == work.flop_executed == 3 * 2 * 64 * 128 * pairs
@@ -26,7 +26,7 @@ def test_work_is_what_each_pair_costs(n: int, context: int, mask: str | None) ->
 
 @given(st.integers(1, 12), st.integers(1, 8))
 def test_a_tile_serves_its_positions(n: int, rows: int) -> None:
-    """A pass over the keys serves `rows` positions of a request, the last one perhaps fewer."""
+    """A pass over the keys serves `rows` positions of a request; the last pass may serve fewer."""
     work = indexer_work(GLM, n, "test", rows=rows)
     assert work.blocks == 3 * math.ceil(n / rows)
     assert work.flop_executed >= work.flop_logical
@@ -49,7 +49,7 @@ def test_intensity_meets_the_balance_point_or_never_does(
 
 
 def test_the_term_is_the_tile() -> None:
-    """What a pass serves bounds N; without a rule there is no law."""
+    """The positions of one pass bound N; without a rule the principle has no term."""
     assert principle_terms(GLM, 0.0, Granularity(rows=2)) == {"M_index": 2}
     with pytest.raises(EvidenceError, match="no tile of an indexer"):
         principle_terms(GLM, 0.0, None)

@@ -1,4 +1,4 @@
-"""The smallest term: what it is, what it is called, how far the next one is."""
+"""The smallest term: its value, its names and its margin."""
 
 import math
 
@@ -17,15 +17,17 @@ terms = st.one_of(st.floats(0.1, 1e6), st.just(math.inf))
 
 
 @given(st.dictionaries(st.sampled_from("abc"), terms, min_size=1))
-def test_it_is_the_minimum_of_the_terms(given: dict[str, float]) -> None:
-    """Of equal ones the first names it; the margin is the next one over the smallest."""
-    found, ordered = smallest_term(given), sorted(given.values())
-    assert found.value == ordered[0]
-    assert found.names == tuple(name for name in given if given[name] == ordered[0])
+def test_the_smallest_term_is_the_minimum(terms_by_name: dict[str, float]) -> None:
+    """Equal terms are all named; the margin is the next larger term over the smallest."""
+    smallest, ordered = smallest_term(terms_by_name), sorted(terms_by_name.values())
+    assert smallest.value == ordered[0]
+    assert smallest.names == tuple(
+        name for name in terms_by_name if terms_by_name[name] == ordered[0]
+    )
     if len(ordered) > 1 and math.isfinite(ordered[0]):
-        assert found.margin == ordered[1] / ordered[0]
+        assert smallest.margin == ordered[1] / ordered[0]
     else:
-        assert found.margin is None
+        assert smallest.margin is None
 
 
 @pytest.mark.parametrize(
@@ -43,8 +45,8 @@ def test_dense_models_of_the_deployment_table(
 ) -> None:
     """min(rho s / 2b, M_attn) is what tab:practical_lookup prints (paper, sec. 4.1)."""
     ffn = ffn_setting(dtype="bfloat16", batch=batch, experts=None, top_k=None, routing=None, d_ff=1)
-    found = smallest_term(principle_terms(ffn, balance, None, None, 64))
-    assert (round(found.value), found.names[0]) == (expected, name)
+    smallest = smallest_term(principle_terms(ffn, balance, None, None, 64))
+    assert (round(smallest.value), smallest.names[0]) == (expected, name)
     assert idle_compute(ffn, balance) == balance / batch
 
 
@@ -64,12 +66,12 @@ def test_moe_models_of_the_deployment_table(
     ffn = ffn_setting(
         dtype="bfloat16", batch=1, experts=256, top_k=top_k, routing=routing, d_ff=512
     )
-    found = smallest_term(principle_terms(ffn, None, 16, 256, 64))
-    assert (found.value, found.names[0]) == (expected, name)
+    smallest = smallest_term(principle_terms(ffn, None, 16, 256, 64))
+    assert (smallest.value, smallest.names[0]) == (expected, name)
 
 
-def test_the_work_of_a_model_is_that_of_its_modules() -> None:
-    """A whole model has no work of its own to count."""
+def test_a_whole_model_has_no_work_of_its_own() -> None:
+    """The work of a whole model is that of its modules: there is none to count for it."""
     ffn = ffn_setting(dtype="bfloat16", batch=1, experts=None, top_k=None, routing=None, d_ff=1)
     with pytest.raises(EvidenceError, match="that of its modules"):
         MODEL.executed(ffn, 1, "")

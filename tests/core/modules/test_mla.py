@@ -33,32 +33,32 @@ shapes = st.builds(
 )  # fmt: skip
 
 
-def seen(setting: Setting, n: int) -> list[int]:
+def attended_keys(setting: Setting, n: int) -> list[int]:
     """Return how many keys each new position attends to, one after the other."""
     context = setting.context or 0
-    every = [context + n if setting.mask == "block" else context + i + 1 for i in range(n)]
-    return [min(each, setting.selected or each) for each in every]
+    visible = [context + n if setting.mask == "block" else context + i + 1 for i in range(n)]
+    return [min(count, setting.selected or count) for count in visible]
 
 
 @given(shapes, st.integers(1, 12))
 def test_work_is_what_each_position_does(setting: Setting, n: int) -> None:
-    """FLOPs are 2 (key + value) a head and pair, and the cache is read once where it is shared."""
+    """FLOPs are 2 (key + value) a head and pair; a shared cache is read once."""
     work = mla_work(setting, n, "test")
     key, value = (192, 128) if setting.api == NAIVE else (576, 512)
-    pairs = sum(seen(setting, n))
+    pairs = sum(attended_keys(setting, n))
     assert work.flop_logical == 2 * 2 * (setting.heads or 0) * (key + value) * pairs
     assert work.flop_executed == work.flop_logical
     stored = (setting.heads or 0) * 320 if setting.api == NAIVE else 576
-    read = (
+    cache_reads = (
         min(pairs, (setting.context or 0) + n) if setting.selected else (setting.context or 0) + n
     )
     queries = n * (setting.heads or 0) * (key + value)
-    assert work.bytes_compulsory == 2 * 2 * (stored * read + queries)
+    assert work.bytes_compulsory == 2 * 2 * (stored * cache_reads + queries)
 
 
 @given(shapes, st.integers(1, 12), st.integers(1, 64))
 def test_tiles_hold_every_row(setting: Setting, n: int, rows: int) -> None:
-    """Padded rows only add: whole tiles of rows, and never fewer pairs than are asked for."""
+    """Padding adds whole tiles of rows; executed pairs are never fewer than logical ones."""
     work = mla_work(setting, n, "test", rows=rows)
     assert work.flop_executed >= work.flop_logical
     heads = setting.heads or 0
@@ -75,10 +75,10 @@ def test_a_latent_is_576_elements() -> None:
 
 def test_heads_fill_the_tile() -> None:
     """64 rows of FlashMLA hold 4 positions of 16 heads: the fifth begins a tile."""
-    of = [mla_work(DEEPSEEK, n, "test", rows=64).blocks for n in (1, 4, 5, 8, 9)]
-    assert of == [2, 2, 4, 4, 6]
-    whole = structs.replace(DEEPSEEK, heads=128)
-    assert [mla_work(whole, n, "test", rows=64).blocks for n in (1, 2)] == [4, 8]
+    blocks = [mla_work(DEEPSEEK, n, "test", rows=64).blocks for n in (1, 4, 5, 8, 9)]
+    assert blocks == [2, 2, 4, 4, 6]
+    all_heads = structs.replace(DEEPSEEK, heads=128)
+    assert [mla_work(all_heads, n, "test", rows=64).blocks for n in (1, 2)] == [4, 8]
 
 
 @given(st.floats(0.1, 3000.0), st.integers(1, 1 << 20), st.integers(1, 128),
@@ -102,22 +102,24 @@ def test_intensity_meets_the_balance_point_or_never_does(
 
 def test_many_heads_leave_no_idle_compute() -> None:
     """On an H100 (rho 295) 128 absorbed heads fill compute at 1.2 positions, 16 at 10."""
-    long = structs.replace(DEEPSEEK, context=1 << 20)
-    assert idle_compute(structs.replace(long, heads=128), 295.0) == pytest.approx(1.22, rel=1e-2)
-    assert idle_compute(long, 295.0) == pytest.approx(9.76, rel=1e-2)
+    setting = structs.replace(DEEPSEEK, context=1 << 20)
+    assert idle_compute(structs.replace(setting, heads=128), 295.0) == pytest.approx(1.22, rel=1e-2)
+    assert idle_compute(setting, 295.0) == pytest.approx(9.76, rel=1e-2)
 
 
-def test_selected_positions_are_each_querys_own() -> None:
-    """Intensity does not rise with N where each position reads its own: all are idle, or none."""
+def test_each_query_reads_its_own_selected_positions() -> None:
+    """Where each position reads its own selection, N_idle is unbounded or zero whatever N is."""
     sparse = structs.replace(DEEPSEEK, context=1 << 16, selected=2048)
     assert idle_compute(sparse, 295.0) == math.inf
     assert idle_compute(sparse, 20.0) == 1.0
-    short = structs.replace(sparse, context=1024)
-    assert idle_compute(short, 295.0) == idle_compute(structs.replace(short, selected=None), 295.0)
+    setting = structs.replace(sparse, context=1024)
+    assert idle_compute(setting, 295.0) == idle_compute(
+        structs.replace(setting, selected=None), 295.0
+    )
 
 
 def test_the_term_is_the_tile() -> None:
-    """R / H positions fill a tile; one does where positions are selected; none without a rule."""
+    """R / H positions fill a tile; one where positions are selected; no rule gives no term."""
     assert principle_terms(DEEPSEEK, 0.0, Granularity(rows=4)) == {"M_mla": 4}
     sparse = structs.replace(DEEPSEEK, selected=2048)
     assert principle_terms(sparse, 0.0, Granularity(rows=4)) == {"M_mla": 1}
@@ -126,7 +128,7 @@ def test_the_term_is_the_tile() -> None:
 
 
 def test_a_setting_needs_its_widths() -> None:
-    """What the work asks for is needed; selection alone is not every model's."""
+    """The fields that the work uses are required; selection is optional."""
     check_setting(DEEPSEEK)
     with pytest.raises(ConfigError, match="lacks latent, value_dim"):
         check_setting(structs.replace(DEEPSEEK, latent=None, value_dim=None))

@@ -1,4 +1,4 @@
-"""The formulas of an MoE layer: the paper's numbers, and what its extensions change."""
+"""The laws of an MoE layer: the paper's numbers, and what the extensions change."""
 
 import math
 from typing import Any
@@ -25,22 +25,22 @@ widths = st.integers(16, 16384)
 
 
 def layer(routing: str = "balanced", **fields: Any) -> Setting:
-    """Return a layer of 16-bit elements with as many active experts as it says."""
-    given = {"dtype": "bfloat16", "experts": 8, "top_k": 1, "d_ff": 512, "gated": False}
-    return Setting(module="moe_ffn", backend="", routing=routing, **{**given, **fields})  # type: ignore[arg-type]
+    """Return a layer of 16-bit elements; `fields` replace its defaults."""
+    defaults = {"dtype": "bfloat16", "experts": 8, "top_k": 1, "d_ff": 512, "gated": False}
+    return Setting(module="moe_ffn", backend="", routing=routing, **{**defaults, **fields})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("top_k", "expected"), [(8, 1453), (32, 362), (64, 181)])
-def test_balanced_as_in_the_deployment_table(top_k: int, expected: int) -> None:
+def test_balanced_n_idle_is_that_of_the_deployment_table(top_k: int, expected: int) -> None:
     """H20, 256 experts of width 512: what tab:practical_lookup prints."""
     assert round(idle_compute(layer(experts=256, top_k=top_k), 37.0)) == expected
 
 
 @pytest.mark.parametrize("top_k", [8, 16, 32, 64])
-def test_skewed_as_in_the_deployment_table(top_k: int) -> None:
-    """Skewed, it prints 45 whatever k is."""
-    found = idle_compute(layer("skewed", experts=256, top_k=top_k), 37.0)
-    assert found == pytest.approx(45, abs=0.5)
+def test_skewed_n_idle_is_that_of_the_deployment_table(top_k: int) -> None:
+    """With skewed routing the table prints 45 for every k."""
+    n_idle = idle_compute(layer("skewed", experts=256, top_k=top_k), 37.0)
+    assert n_idle == pytest.approx(45, abs=0.5)
 
 
 @given(st.tuples(counts, counts, counts), widths, balances, st.sampled_from([2, 3]))
@@ -49,8 +49,8 @@ def test_intensity_meets_the_balance_point_or_never_does(
 ) -> None:
     """At N_idle FLOPs over bytes are rho; unbounded, they stay below it for any N."""
     batch, experts, top_k = sizes
-    given = layer(batch=batch, experts=experts, top_k=top_k, d_ff=d_ff, gated=matrices == 3)
-    n = idle_compute(given, balance)
+    setting = layer(batch=batch, experts=experts, top_k=top_k, d_ff=d_ff, gated=matrices == 3)
+    n = idle_compute(setting, balance)
 
     def intensity(n: float) -> float:
         flop = 2 * matrices * batch * n * top_k * d_ff
@@ -65,14 +65,16 @@ def test_intensity_meets_the_balance_point_or_never_does(
 
 
 def test_the_paper_has_two_matrices() -> None:
-    """Its form is that of experts without a gate, whatever the setting says."""
-    plain, gated, unsaid = (layer(gated=each) for each in (False, True, None))
-    papers = {idle_compute(each, 37.0, extended=False) for each in (plain, gated, unsaid)}
-    assert papers == {idle_compute(plain, 37.0)}
-    assert idle_compute(gated, 37.0) == idle_compute(unsaid, 37.0) not in papers
+    """The paper's form has two matrices, whatever the setting's gate."""
+    ungated, gated, unspecified = (layer(gated=gate) for gate in (False, True, None))
+    paper_n_idle = {
+        idle_compute(setting, 37.0, extended=False) for setting in (ungated, gated, unspecified)
+    }
+    assert paper_n_idle == {idle_compute(ungated, 37.0)}
+    assert idle_compute(gated, 37.0) == idle_compute(unspecified, 37.0) not in paper_n_idle
 
 
-def test_the_edge_of_the_unbounded_branch() -> None:
+def test_n_idle_at_the_edge_of_the_unbounded_branch() -> None:
     """Where 4 k d_ff equals rho s (1 + 3 k + eta k) there is no boundary; just above, there is."""
     edge = layer(dtype="float8", d_ff=6)
     assert idle_compute(edge, 4.0) == math.inf
@@ -96,7 +98,7 @@ def test_the_terms_are_those_of_the_law(
 
 
 def test_a_block_without_a_limit_has_no_term_of_validity() -> None:
-    """Where no tau is known, as the paper has none for skewed routing, one term is left."""
+    """Where no tau is known, as for skewed routing in the paper, the block is the only term."""
     assert list(principle_terms(layer("skewed"), 0.0, Granularity(rows=16))) == [SKEWED_SLACK]
     with pytest.raises(EvidenceError, match="no M_moe"):
         principle_terms(layer(), 0.0, None)
@@ -108,10 +110,10 @@ def test_a_block_without_a_limit_has_no_term_of_validity() -> None:
 )
 def test_m_moe_as_printed(backend: str, dtype: Any, rows: int) -> None:
     """By engine and element type; tau = E under balanced routing alone."""
-    given = Setting(module="moe_ffn", backend=backend, dtype=dtype, experts=9, routing="balanced")
-    found = printed_granularity(given)
-    assert (found.rows, found.until) == (rows, 9)
-    assert printed_granularity(structs.replace(given, routing="skewed")).until is None
+    setting = Setting(module="moe_ffn", backend=backend, dtype=dtype, experts=9, routing="balanced")
+    granularity = printed_granularity(setting)
+    assert (granularity.rows, granularity.until) == (rows, 9)
+    assert printed_granularity(structs.replace(setting, routing="skewed")).until is None
 
 
 @pytest.mark.parametrize(
@@ -119,8 +121,8 @@ def test_m_moe_as_printed(backend: str, dtype: Any, rows: int) -> None:
     [("trtllm", "bfloat16", None), ("vllmx", "bfloat16", None), ("vllm", "float32", None),
      ("vllm", "bfloat16", "x_cutlass")],
 )  # fmt: skip
-def test_what_the_paper_does_not_print_is_named(backend: str, dtype: Any, kernel: Any) -> None:
-    """Another engine, element type or kernel has no M_moe."""
-    given = Setting(module="moe_ffn", backend=backend, dtype=dtype)
+def test_an_unprinted_m_moe_is_refused_by_name(backend: str, dtype: Any, kernel: Any) -> None:
+    """Another engine, element type or kernel has no M_moe and is named."""
+    setting = Setting(module="moe_ffn", backend=backend, dtype=dtype)
     with pytest.raises(EvidenceError, match="prints no M_moe"):
-        printed_granularity(given, kernel)
+        printed_granularity(setting, kernel)

@@ -19,14 +19,14 @@ QUANTILES = st.lists(st.floats(0.0, 0.999), min_size=1, max_size=40).map(sorted)
 EXPONENTS = st.sampled_from([0.0, 0.5, 1.0, 1.01, 1.2, 3.0])
 
 
-def collected(quantiles: list[float], top_k: int, tokens: int, exponent: float) -> list[int]:
-    """Return the pairs of each expert as the collector gives them out: one after the other."""
-    low, high = bounds(len(quantiles), top_k, tokens)
+def collector_pairs(quantiles: list[float], top_k: int, tokens: int, exponent: float) -> list[int]:
+    """Return the pairs of each expert as the collector assigns them, one after the other."""
+    lowest, highest = bounds(len(quantiles), top_k, tokens)
     power = 1.0 - exponent
     loads = [
-        low * (high / low) ** u
+        lowest * (highest / lowest) ** u
         if power == 0.0
-        else ((high**power - low**power) * u + low**power) ** (1.0 / power)
+        else ((highest**power - lowest**power) * u + lowest**power) ** (1.0 / power)
         for u in quantiles
     ]
     counts = [round(load * tokens * top_k / sum(loads)) for load in loads]
@@ -45,8 +45,8 @@ def collected(quantiles: list[float], top_k: int, tokens: int, exponent: float) 
 def test_the_baseline_is_the_first_full_n(experts: int, batch: int, top_k: int) -> None:
     """Balanced: the baseline is the smallest N at which every expert has a token; else 1."""
     top_k = min(top_k, experts)
-    first = routing_baseline("balanced", experts, top_k, batch)
-    assert first * batch * top_k >= experts > (first - 1) * batch * top_k
+    baseline = routing_baseline("balanced", experts, top_k, batch)
+    assert baseline * batch * top_k >= experts > (baseline - 1) * batch * top_k
     assert routing_baseline("skewed", experts, top_k, batch) == 1
     assert routing_baseline(None, None, None, batch) == 1
     assert routing_baseline("balanced", None, top_k, batch) == 1, "without experts"
@@ -55,27 +55,27 @@ def test_the_baseline_is_the_first_full_n(experts: int, batch: int, top_k: int) 
 
 @given(st.integers(1, 300), st.integers(1, 300))
 def test_active_experts_follow_the_routing(experts: int, top_k: int) -> None:
-    """All if balanced, k if skewed."""
+    """All experts are active if balanced, k if skewed."""
     assert active_experts("balanced", experts, top_k) == experts
     assert active_experts("skewed", experts, top_k) == top_k
 
 
 @given(QUANTILES, st.integers(1, 40), st.integers(1, 200), EXPONENTS)
 @example([0.1, 0.2, 0.999], 2, 100, 1.2)
-def test_a_power_law_is_the_collectors(
+def test_power_law_pairs_are_the_collectors(
     quantiles: list[float], top_k: int, tokens: int, exponent: float
 ) -> None:
-    """Pairs given out at once are those given out one after the other, in any order of experts."""
+    """Pairs assigned at once equal those that the collector assigns one after the other."""
     top_k = min(top_k, len(quantiles))
     pairs = power_law_pairs(quantiles, top_k, tokens, exponent)
-    assert sorted(pairs) == sorted(collected(quantiles, top_k, tokens, exponent))
+    assert sorted(pairs) == sorted(collector_pairs(quantiles, top_k, tokens, exponent))
     assert sum(pairs) == tokens * top_k
     assert max(pairs) <= tokens
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 100))
 def test_a_steep_power_law_is_balanced(experts: int, top_k: int, tokens: int) -> None:
-    """As the exponent grows all loads come near the smallest: pairs differ by one at most."""
+    """Padded drafts give 1 + K rows a step; drafts cut to edges give rows of their length."""
     setting = make_setting(
         module="moe_ffn", experts=experts, top_k=min(top_k, experts), routing="power_law:99"
     )
@@ -94,7 +94,7 @@ def test_a_steep_power_law_is_balanced(experts: int, top_k: int, tokens: int) ->
     ],
 )
 def test_a_routing_has_one_name(text: str, name: str, exponent: float | None) -> None:
-    """However an exponent is written, its routing has one name, which says it again."""
+    """However an exponent is written, its routing has one name, which gives the same exponent."""
     assert named_routing(text) == named_routing(name) == name
     assert exponent_of(name) == exponent
 
@@ -104,7 +104,7 @@ def test_a_routing_has_one_name(text: str, name: str, exponent: float | None) ->
     ["", "even", "router", "power_law", "power_law:", "power_law:-1", "power_law:nan",
      "power_law:1e3", "power_law:100", "power_law:1.23456", "loads:0123456789ab"],
 )  # fmt: skip
-def test_an_odd_routing_is_refused(text: str) -> None:
-    """What is no bound and no power law with a plain exponent is refused, with what there is."""
+def test_an_unknown_routing_is_refused(text: str) -> None:
+    """A routing that is no bound and no power law is refused with the routings there are."""
     with pytest.raises(ConfigError, match="power_law:EXPONENT"):
         named_routing(text)

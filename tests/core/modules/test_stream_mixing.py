@@ -1,4 +1,4 @@
-"""The mixing of residual streams: its work is that of the class that it follows, counted apart."""
+"""The mixing of residual streams: its work is that of transformers' class, counted separately."""
 
 import pytest
 import torch
@@ -13,8 +13,8 @@ V4 = Setting(module="stream_mixing", backend="vllm", dtype="bfloat16", batch=3, 
 
 
 @pytest.mark.slow
-def test_its_matrix_is_that_of_the_class() -> None:
-    """Weights before, behind and between streams are one product, as transformers' class has it."""
+def test_weights_are_those_of_transformers_class() -> None:
+    """Weights before, after and between streams are one product, as in transformers' class."""
     from transformers.models.deepseek_v4.configuration_deepseek_v4 import DeepseekV4Config
     from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4HyperConnection
 
@@ -26,11 +26,13 @@ def test_its_matrix_is_that_of_the_class() -> None:
 
 @given(st.integers(1, 64), st.integers(1, 16), st.integers(1, 8))
 def test_a_position_moves_its_streams_three_times(n: int, batch: int, streams: int) -> None:
-    """Read before, read and written behind, with the block's input and output: (3 m + 2) d."""
+    """Streams are read before, read and written after, with the block's input and output."""
     setting = structs.replace(V4, batch=batch, streams=streams)
-    one, more = (mixing_work(setting, each, "") for each in (n, n + 1))
-    assert more.bytes_compulsory - one.bytes_compulsory == batch * (3 * streams + 2) * 7168 * 2
-    assert one.bytes_compulsory - batch * n * (3 * streams + 2) * 7168 * 2 == 4 * mixing_weights(
+    fewer, more_work = (mixing_work(setting, positions, "") for positions in (n, n + 1))
+    assert (
+        more_work.bytes_compulsory - fewer.bytes_compulsory == batch * (3 * streams + 2) * 7168 * 2
+    )
+    assert fewer.bytes_compulsory - batch * n * (3 * streams + 2) * 7168 * 2 == 4 * mixing_weights(
         7168, streams
     )
-    assert more.flop_logical * n == one.flop_logical * (n + 1)
+    assert more_work.flop_logical * n == fewer.flop_logical * (n + 1)

@@ -44,46 +44,48 @@ KINDS = {"dense": DENSE, "moe": MOE, "attention": ATTENTION}
 
 
 def study(document: dict[str, Any], **changes: Any) -> StudyBase:
-    """Return a study as studies.yaml gives it, with some of its keys changed."""
+    """Return a study as studies.yaml gives it, with `changes` to its keys."""
     kind: Any = STUDIES
-    found: StudyBase = msgspec.convert(document | changes, kind)
-    return found
+    converted: StudyBase = msgspec.convert(document | changes, kind)
+    return converted
 
 
 def axes(document: dict[str, Any], *names: str) -> list[tuple[Any, ...]]:
     """Return the values of some fields of every setting of a study, in order."""
-    return [tuple(getattr(each, name) for name in names) for each in study(document).settings()]
+    return [
+        tuple(getattr(setting, name) for name in names) for setting in study(document).settings()
+    ]
 
 
-def test_a_dense_study_goes_over_batch_sizes() -> None:
-    """A dense study has a setting a batch size."""
+def test_a_dense_study_sweeps_batch_sizes() -> None:
+    """A dense study has one setting for each batch size."""
     assert axes(DENSE, "module", "backend", "batch", "d_model", "d_ff") == [
         ("dense_ffn", "torch", batch, 64, 128) for batch in (1, 2)
     ]
 
 
-def test_a_dense_study_goes_over_formats_of_weights() -> None:
-    """Each format has a setting a batch size; settings without a format keep their keys."""
+def test_a_dense_study_sweeps_formats_of_weights() -> None:
+    """Each format has a setting for each batch size; settings without a format keep their keys."""
     assert axes(DENSE | {"weights": [None, "int8"]}, "weights", "batch") == [
         (None, 1), (None, 2), ("int8", 1), ("int8", 2)
     ]  # fmt: skip
-    plain, named = study(DENSE), study(DENSE, weights=[None])
-    assert [setting_key(each) for each in plain.settings()] == [
-        setting_key(each) for each in named.settings()
+    unspecified, none_named = study(DENSE), study(DENSE, weights=[None])
+    assert [setting_key(setting) for setting in unspecified.settings()] == [
+        setting_key(each) for each in none_named.settings()
     ]
 
 
-def test_an_moe_study_goes_over_routing_batch_and_k() -> None:
-    """An MoE study has a setting a routing, batch size and k, in that order."""
+def test_an_moe_study_sweeps_routing_batch_and_k() -> None:
+    """An MoE study has a setting for each routing, batch size and k, in that order."""
     assert axes(MOE | {"batch": [1, 4]}, "routing", "batch", "top_k", "experts") == [
         (routing, batch, top_k, 8)
         for routing in ("skewed", "balanced")
         for batch in (1, 4)
         for top_k in (2, 8)
     ]
-    assert {each.block_size_m for each in study(MOE, block_size_m=4).settings()} == {4}
+    assert {setting.block_size_m for setting in study(MOE, block_size_m=4).settings()} == {4}
     uneven = study(MOE, routing=["power_law:1.01", "power_law:1.2"])
-    assert [each.routing for each in uneven.settings()][:2] == ["power_law:1.01"] * 2
+    assert [setting.routing for setting in uneven.settings()][:2] == ["power_law:1.01"] * 2
     assert {sweep.baseline for sweep in uneven.sweeps()} == {1}
 
 
@@ -91,25 +93,25 @@ def test_an_moe_study_goes_over_routing_batch_and_k() -> None:
     "routing", ["router", "power_law", "power_law:1.20", "loads:0123456789ab", "power_law:1.2\n"]
 )
 def test_an_moe_study_runs_no_other_routing(routing: str) -> None:
-    """A study names a bound, or a power law by its one name; it has no shares to run."""
+    """A study's routing is a bound, or a power law by its one name; measured loads are refused."""
     with pytest.raises(msgspec.ValidationError, match="routing"):
         study(MOE, routing=[routing])
 
 
-def test_an_attention_study_goes_over_batch_and_context() -> None:
-    """An attention study has a setting a batch size and context, each called in the same way."""
+def test_an_attention_study_sweeps_batch_and_context() -> None:
+    """An attention study has a setting for each batch size and context, called in the same way."""
     assert axes(ATTENTION, "batch", "context", "heads", "kv_heads", "head_dim") == [
         (batch, context, 4, 2, 16) for batch in (1, 3) for context in (64, 128)
     ]
-    called = study(ATTENTION, api="kvcache", page_size=64, cuda_graph=True)
-    assert {(each.api, each.page_size, each.cuda_graph) for each in called.settings()} == {
-        ("kvcache", 64, True)
-    }
+    with_options = study(ATTENTION, api="kvcache", page_size=64, cuda_graph=True)
+    assert {
+        (setting.api, setting.page_size, setting.cuda_graph) for setting in with_options.settings()
+    } == {("kvcache", 64, True)}
 
 
 @pytest.mark.parametrize("document", KINDS.values(), ids=KINDS)
 def test_a_sweep_has_the_studys_grid(document: dict[str, Any]) -> None:
-    """Each setting is swept over the study's N, in the dtype that the study asks for."""
+    """Each setting is swept over the study's N, in the study's dtype."""
     sweeps = study(document, positions=[1, 2, 4, 8], dtype="float16").sweeps()
     assert {sweep.positions for sweep in sweeps} == {(1, 2, 4, 8)}
     assert {sweep.setting.dtype for sweep in sweeps} == {"float16"}
@@ -133,13 +135,13 @@ def test_edges_join_the_grid(
         edges=sorted(edges),
         tokens_max=tokens_max,
     ).sweeps()
-    wanted = {1} | positions | edges | {edge + 1 for edge in edges}
-    within = {n for n in wanted if tokens_max is None or n * batch <= tokens_max}
-    assert sweep.positions == tuple(sorted(within | {1}))
+    candidates = {1} | positions | edges | {edge + 1 for edge in edges}
+    expected = {n for n in candidates if tokens_max is None or n * batch <= tokens_max}
+    assert sweep.positions == tuple(sorted(expected | {1}))
 
 
 def test_a_sweep_starts_at_its_own_baseline() -> None:
-    """The baseline follows k and routing, unless the study says which it is."""
+    """The baseline follows from k and routing, unless the study gives it."""
     sweeps = study(MOE).sweeps()
     assert [sweep.baseline for sweep in sweeps] == [1, 1, 4, 1]
     assert {sweep.baseline for sweep in study(MOE, baseline=2).sweeps()} == {2}
@@ -166,15 +168,15 @@ def test_a_sweep_starts_at_its_own_baseline() -> None:
         ),
     ],
 )
-def test_what_cannot_be_swept_is_named(
+def test_an_axis_that_cannot_be_swept_is_refused(
     document: dict[str, Any], changes: dict[str, Any], text: str, tmp_path: Path
 ) -> None:
     """An axis or grid that cannot be swept is refused by file, entry, field and value."""
     with pytest.raises(ConfigError, match=text):
         study(document, **changes).sweeps()
-    with pytest.raises(ConfigError, match=rf"studies\.yaml: odd: {text}") as caught:
+    with pytest.raises(ConfigError, match=rf"studies\.yaml: odd: {text}") as error:
         load(tmp_path, odd=document | changes)
-    assert caught.value.remedy
+    assert error.value.remedy
 
 
 @pytest.mark.parametrize("document", KINDS.values(), ids=KINDS)
@@ -200,19 +202,19 @@ def test_an_unknown_key_is_refused_by_name(document: dict[str, Any], tmp_path: P
 def test_a_key_of_another_module_is_refused(
     document: dict[str, Any], key: str, tmp_path: Path
 ) -> None:
-    """A module has its own axes alone: those of another are refused, not ignored."""
+    """A module has only its own axes: those of another are refused, not ignored."""
     with pytest.raises(ConfigError, match=f"unknown field `{key}`"):
         load(tmp_path, odd=document | {key: [1]})
 
 
 def test_an_unknown_module_is_refused_by_name(tmp_path: Path) -> None:
-    """A module that there is not is refused with the file, the entry and its name."""
+    """An unknown module is refused with the file, the entry and its name."""
     with pytest.raises(ConfigError, match=r"studies\.yaml: odd\.module: .*'conv'"):
         load(tmp_path, odd=DENSE | {"module": "conv"})
 
 
 def load(folder: Path, **studies: dict[str, Any]) -> Config:
-    """Return a copy of the shipped config, read, with these studies in place of its own."""
+    """Return the shipped config with these studies in place of its own."""
     config = Config(copy_config(folder / "config"))
     (config.folder / "studies.yaml").write_text(yaml.safe_dump(studies, sort_keys=False))
     assert list(config.studies) == list(studies)
@@ -232,15 +234,15 @@ def test_sets_choose_studies(tmp_path: Path) -> None:
         ("default", "extra"): (["one", "two"], ["three"]),
         ("paper",): ([], []),
     }
-    for number, (sets, wanted) in enumerate(chosen.items()):
+    for number, (sets, expected) in enumerate(chosen.items()):
         config = load(tmp_path / str(number), **studies)
         path = config.folder / "config.yaml"
         path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"sets": list(sets)}))
-        assert (config.studied("cpu"), config.studied("h20")) == wanted
+        assert (config.studied("cpu"), config.studied("h20")) == expected
 
 
-def test_the_default_set_needs_no_mention(tmp_path: Path) -> None:
-    """A site that names no sets measures the default one, and a study is in it unless it says."""
+def test_a_site_without_sets_measures_the_default_set(tmp_path: Path) -> None:
+    """A site that names no sets measures the default one, and a study is in it by default."""
     config = load(tmp_path, one=DENSE, two=MOE | {"set": "extra"})
     path = config.folder / "config.yaml"
     site = yaml.safe_load(path.read_text())

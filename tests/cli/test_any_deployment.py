@@ -1,4 +1,4 @@
-"""Deployments as they come, drawn at random: each is answered, or refused with what to do."""
+"""Random deployments: each is answered, or refused with a remedy."""
 
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,9 @@ from cli.served_kinds import MODELS
 pytestmark = pytest.mark.usefixtures("recorded")
 NAMED = sorted(path.stem for path in (ROOT / "config/models").glob("*.json"))
 PLATFORMS = sorted(yaml.safe_load((ROOT / "config/platforms.yaml").read_bytes()))
-RELEASES = sorted({f"{each.package}=={of}" for each in SELECTIONS for of in each.lines})
+RELEASES = sorted(
+    {f"{selection.package}=={release}" for selection in SELECTIONS for release in selection.lines}
+)
 FORMAT = st.sampled_from(sorted(FORMATS))
 OPTIONS = st.fixed_dictionaries(
     {
@@ -40,7 +42,7 @@ SHOWN = st.sampled_from([("--format", "json"), ("--format", "csv"), (), ("--all"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return config files of served models, each of a kind of its own."""
+    """Return config files of served models, one for each kind."""
     folder = tmp_path_factory.mktemp("kinds")
     return {name: write(folder, model, f"{name}.json") for name, model in MODELS.items()}
 
@@ -51,17 +53,17 @@ def test_any_deployment_is_answered_or_refused(
     call: Call, files: dict[str, Path], model: str, options: dict[str, str], shown: tuple[str, ...]
 ) -> None:
     """Whatever formats, releases, platform and ranks: an answer, or reasons and exit code 2."""
-    words = chain.from_iterable(options.items())
-    asked = ("--model", str(files.get(model, model)), *words, *shown)
-    code, out, err = call("predict", *asked)
+    options_as_words = chain.from_iterable(options.items())
+    arguments = ("--model", str(files.get(model, model)), *options_as_words, *shown)
+    code, out, err = call("predict", *arguments)
     assert (code, err) == (0, "") or (code == 2 and out + err)
     assert err == "" or err.startswith("nearfree: error: ")
 
 
 @pytest.mark.parametrize("shown", [(), ("--all",), ("--format", "json")])
-def test_a_step_of_which_no_module_takes_a_twentieth(call: Call, shown: tuple[str, ...]) -> None:
-    """Where the host takes nearly all of it, the answer stands on its longest module."""
-    words = ("--model", "gpt_oss_20b_cpu", "--platform", "h100", "--moe", "sglang==0.5.14")
-    code, out, err = call("predict", *words, "--largest", "4", *shown)
+def test_a_step_that_the_host_dominates_is_answered(call: Call, shown: tuple[str, ...]) -> None:
+    """Where the host takes nearly all of a step, its longest module is named."""
+    deployment = ("--model", "gpt_oss_20b_cpu", "--platform", "h100", "--moe", "sglang==0.5.14")
+    code, out, err = call("predict", *deployment, "--largest", "4", *shown)
     assert (code, err) == (0, "")
     assert "R2" in out or "other shapes on this GPU" in out

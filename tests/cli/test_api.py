@@ -1,4 +1,4 @@
-"""The Python API: the same data as the commands print, and errors that can be caught."""
+"""The Python API: the same data as the commands print, and errors to catch."""
 
 import doctest
 import json
@@ -11,50 +11,50 @@ from nearfree.errors import ConfigError, NearfreeError
 from cli.conftest import Call
 
 pytestmark = pytest.mark.usefixtures("recorded")
-ASKED = {"batch": [1, 2], "largest": 8, "attention": "flash-attn==2.8.3"}
+OPTIONS = {"batch": [1, 2], "largest": 8, "attention": "flash-attn==2.8.3"}
 
 
 @pytest.mark.parametrize("name", ["predict", "schedule", "granularity", "boundary", "curves"])
-def test_examples_are_what_happens(name: str) -> None:
-    """Each function's example gives what stands below it."""
+def test_examples_give_the_results_below_them(name: str) -> None:
+    """Each function's example gives the result below it."""
     runner = doctest.DocTestRunner()
-    for each in doctest.DocTestFinder().find(getattr(api, name), name):
-        runner.run(each)
+    for example in doctest.DocTestFinder().find(getattr(api, name), name):
+        runner.run(example)
     assert runner.summarize().attempted >= 2
     assert runner.failures == 0
 
 
-def test_it_says_what_the_command_says(call: Call) -> None:
+def test_the_api_answers_as_the_command(call: Call) -> None:
     """Lists are options with commas, and the answer is the command's JSON."""
-    words = ("--batch", "1,2", "--largest", "8", "--attention", "flash-attn==2.8.3")
+    options = ("--batch", "1,2", "--largest", "8", "--attention", "flash-attn==2.8.3")
     code, out, _ = call(
-        "predict", "--model", "qwen3_8b", "--platform", "h200", *words, "--format", "json"
+        "predict", "--model", "qwen3_8b", "--platform", "h200", *options, "--format", "json"
     )
     assert code == 0
-    assert nearfree.predict("qwen3_8b", "h200", **ASKED) == json.loads(out)
+    assert nearfree.predict("qwen3_8b", "h200", **OPTIONS) == json.loads(out)
 
 
 def test_answers_are_a_frame() -> None:
     """T(N) of several answers is one frame, and of none an empty one."""
-    frame = nearfree.curves(nearfree.predict("qwen3_8b", "h200", **ASKED))
+    frame = nearfree.curves(nearfree.predict("qwen3_8b", "h200", **OPTIONS))
     assert frame.height == 16
     assert nearfree.curves([]).columns == frame.columns
     chart = frame.plot.line("n", "ratio", color="batch:N").to_dict()
     assert chart["encoding"]["x"]["field"] == "n"
 
 
-def test_what_is_false_is_switched_off() -> None:
-    """It is the option's `--no-` form where there is one, and nothing where there is none."""
+def test_false_switches_an_option_off() -> None:
+    """False is the option's `--no-` form where there is one, and nothing where there is none."""
     shape = {"heads": 32, "kv_heads": 8, "head_dim": 128, "device": "NVIDIA H20", "api": "dense"}
-    causal, full, plain = (
-        nearfree.granularity("xformers==0.0.34", **shape, **said)
-        for said in ({"causal": True}, {"causal": False}, {"paged": False})
+    causal, full, unpaged = (
+        nearfree.granularity("xformers==0.0.34", **shape, **option)
+        for option in ({"causal": True}, {"causal": False}, {"paged": False})
     )
-    assert causal == plain != full
+    assert causal == unpaged != full
 
 
 def test_mistakes_are_errors_to_catch(capsys: pytest.CaptureFixture[str]) -> None:
-    """A model, an option and a curve that are none: each is an error with what to do."""
+    """An unknown model, option or curve is an error with a remedy."""
     with pytest.raises(NearfreeError, match="no/such"):
         nearfree.predict("no/such.json", "h200")
     with pytest.raises(ConfigError, match="unrecognized arguments: --colour red"):

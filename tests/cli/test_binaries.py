@@ -38,28 +38,31 @@ def test_a_binary_on_record_is_checked_without_the_network(recorded: Path, call:
     """JSON counts the points and lists each difference with rule, binary and explanation."""
     code, out, err = call("rules", "check", "xformers==0.0.34", "--offline", "--format", "json")
     assert (code, err) == (0, "")
-    found = json.decode(out)
-    assert found["points"] == sum(each["points"] for each in found["binaries"]) > 500
-    for each in found["differences"]:
-        assert set(each) == {"point", "rule", "binary", "explained"}
-        assert each["explained"]
-    (binary,) = found["binaries"]
+    document = json.decode(out)
+    assert document["points"] == sum(binary["points"] for binary in document["binaries"]) > 500
+    for difference in document["differences"]:
+        assert set(difference) == {"point", "rule", "binary", "explained"}
+        assert difference["explained"]
+    (binary,) = document["binaries"]
     assert binary["rules"] == "xformers==0.0.34"
     code, text, _ = call("rules", "check", "xformers==0.0.34", "--offline")
     assert code == 0
-    assert f"{found['points']} points, {len(found['differences'])} differences, 0 of them" in text
+    assert (
+        f"{document['points']} points, {len(document['differences'])} differences, 0 of them"
+        in text
+    )
 
 
 def test_a_planted_difference_ends_with_exit_code_2(recorded: Path, call: Call) -> None:
-    """A take of a binary that holds another tile is a finding, and is told in one line."""
+    """A recorded binary with another tile is a finding, reported in one line."""
     layout = Layout(recorded / "results")
-    (listed,) = recorded_listing(layout, "xformers", "0.0.34")
-    held = [
-        replace(each, rows=256) if (each.rows, each.mask) == (192, "causal") else each
-        for each in listed.held
+    (listing,) = recorded_listing(layout, "xformers", "0.0.34")
+    kernels = [
+        replace(kernel, rows=256) if (kernel.rows, kernel.mask) == (192, "causal") else kernel
+        for kernel in listing.held
     ]
     plan = list_plan("xformers", "0.0.34")
-    events = [replace(listed, held=tuple(held))]
+    events = [replace(listing, held=tuple(kernels))]
     ensure_events(layout, list_take("xformers", "0.0.34", 2), plan, "planted", lambda: events)
     code, out, _ = call("rules", "check", "xformers==0.0.34", "--offline", "--take", "2")
     assert code == 2
@@ -68,7 +71,7 @@ def test_a_planted_difference_ends_with_exit_code_2(recorded: Path, call: Call) 
 
 @pytest.mark.parametrize("release", ["flashinfer-cubin==0.6.1", "nvidia-cublas-cu12==12.9.1", "x"])
 def test_other_packages_are_refused_by_name(recorded: Path, call: Call, release: str) -> None:
-    """Nothing is fetched of a package whose licence does not allow to look inside."""
+    """Nothing is fetched of a package whose licence does not allow looking inside."""
     code, out, err = call("rules", "check", release)
     assert (code, out) == (2, "")
     assert release.partition("==")[0] in err
@@ -76,8 +79,8 @@ def test_other_packages_are_refused_by_name(recorded: Path, call: Call, release:
 
 
 @pytest.mark.parametrize("version", ["latest", "", "0.20.2=="])
-def test_a_text_that_is_no_version_is_refused_as_of_rules(call: Call, version: str) -> None:
-    """A binary's release is spelled as any other: what is no version is named with its package."""
+def test_a_text_that_is_no_version_is_refused(call: Call, version: str) -> None:
+    """A binary's release is spelled as any other: a text that is no version is named."""
     code, out, err = call("rules", "check", f"vllm=={version}")
     assert (code, out) == (2, "")
     assert f"{version!r} is no version of vllm. Give one like 1.2.3" in err
@@ -116,10 +119,10 @@ def test_a_hostile_binary_is_one_message(
     assert not list(tmp_path.glob("results/events/sources/*/*.seal.json"))
 
 
-def test_granularity_shows_what_blocks_take_where_it_is_on_record(
+def test_granularity_shows_the_recorded_resources_of_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    """Registers, blocks per SM and the instruction stand beside the block that runs."""
+    """Registers, blocks per SM and the instruction are printed with the block that runs."""
     for stream in ("vllm_0_9_1", "compiled_vllm_0_9_1"):
         below = Path("results/events/sources") / stream
         shutil.copytree(ROOT / below, tmp_path / below)
@@ -127,17 +130,20 @@ def test_granularity_shows_what_blocks_take_where_it_is_on_record(
     (tmp_path / "envs").symlink_to(ROOT / "envs")
     monkeypatch.chdir(tmp_path)
     layer = ("--experts", "8", "--top-k", "2", "--d-ff", "14336", "--d-model", "4096")
-    asked = ("granularity", "vllm==0.9.1", *layer, "--device", "NVIDIA A100-SXM4-80GB")
-    code, out, err = call(*asked, "--tokens", "1:64", "--offline")
+    command = ("granularity", "vllm==0.9.1", *layer, "--device", "NVIDIA A100-SXM4-80GB")
+    code, out, err = call(*command, "--tokens", "1:64", "--offline")
     assert (code, err) == (0, "")
     assert (
         "1 to 8      block 16 x 32 x 64, 4 warps, 3 stages: 40 registers, 12 blocks per SM" in out
     )
     assert "mma.sync  (triton 3.6.0, compiled)" in out
-    found = json.decode(call(*asked, "--tokens", "1:64", "--offline", "--format", "json")[1])
-    assert [(each["from"], each["to"]) for each in found["compiled"]] == [(1, 8), (9, 64)]
+    document = json.decode(call(*command, "--tokens", "1:64", "--offline", "--format", "json")[1])
+    assert [(interval["from"], interval["to"]) for interval in document["compiled"]] == [
+        (1, 8),
+        (9, 64),
+    ]
     shutil.rmtree(tmp_path / "results/events/sources/compiled_vllm_0_9_1")
-    assert "blocks per SM" not in call(*asked, "--tokens", "1:64", "--offline")[1]
+    assert "blocks per SM" not in call(*command, "--tokens", "1:64", "--offline")[1]
     code, _, err = call("rules", "compile", "vllm==0.9.1", "--offline")
     assert code == 2
     assert "nearfree environment make interpreter" in err

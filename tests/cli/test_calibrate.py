@@ -24,14 +24,14 @@ def test_constants_of_every_family(project: Path, call: Call) -> None:
     code, out, err = call("calibrate", "--stream", STREAM, "--offline")
     assert (code, err) == (0, "")
     assert out.startswith("public/constants/1-")
-    for said in (
+    for text in (
         "gemm, 8 curves: 16-bit products with weights of 64 MB or more",
         "attention_cached, 6 curves: 16-bit attention of one position",
         "tile_128     bandwidth_share",
         "half width of ln T(N)/T(baseline)",
         "what a call costs besides",
     ):
-        assert said in out
+        assert text in out
     assert call("verify")[0] == 0
     log = {path: path.read_bytes() for path in project.rglob("*.jsonl")}
     assert call("calibrate", "--stream", STREAM, "--offline") == (code, out, err)
@@ -39,19 +39,19 @@ def test_constants_of_every_family(project: Path, call: Call) -> None:
 
 
 def test_platforms_by_their_aliases_and_once(project: Path, call: Call) -> None:
-    """A platform's other name means it, and one named twice counts once."""
+    """An alias means its platform, and a platform named twice counts once."""
     put(Layout(project / "results"), STREAM, *along_n("gemm"))
-    one = call("calibrate", "--stream", STREAM, "--on", "h100,h100_sxm,h100")
-    assert one[0] == 0
-    assert "gemm, 4 curves" in one[1]
-    assert call("calibrate", "--stream", STREAM, "--on", "h100") == one
+    answer = call("calibrate", "--stream", STREAM, "--on", "h100,h100_sxm,h100")
+    assert answer[0] == 0
+    assert "gemm, 4 curves" in answer[1]
+    assert call("calibrate", "--stream", STREAM, "--on", "h100") == answer
 
 
-def test_what_is_said_of_kernels(project: Path, call: Call) -> None:
-    """Each regime has its band and how often it was right; again, the same text and log."""
+def test_kernels_have_constants_and_an_accuracy_by_regime(project: Path, call: Call) -> None:
+    """Each regime has its band and how often it was right; a second call prints the same text."""
     slower = (
-        replace(each, latency_us=tuple(2.0 * t_us for t_us in each.latency_us))
-        for each in along_n("gemm")
+        replace(curve, latency_us=tuple(2.0 * t_us for t_us in curve.latency_us))
+        for curve in along_n("gemm")
     )
     put(Layout(project / "results"), STREAM, *slower)
     code, out, err = call("calibrate", "--kernels", "--stream", STREAM, "--offline")
@@ -64,7 +64,7 @@ def test_what_is_said_of_kernels(project: Path, call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "thing"),
     [
         ("--on mars", "mars"),
         ("--on h20", "there is no curve of h20. Choose from a100, h100"),
@@ -77,7 +77,7 @@ def test_what_is_said_of_kernels(project: Path, call: Call) -> None:
         ("--steps", "--stream has no effect with --steps"),
     ],
 )
-def test_mistakes(project: Path, call: Call, argv: str, said: str) -> None:
+def test_mistakes(project: Path, call: Call, argv: str, thing: str) -> None:
     """Each mistake ends with exit code 2, names the thing and a remedy, and seals nothing."""
     layout = Layout(project / "results")
     put(layout, STREAM, *along_n("gemm"))
@@ -86,5 +86,5 @@ def test_mistakes(project: Path, call: Call, argv: str, said: str) -> None:
     before = layout.takes()
     code, out, err = call("calibrate", *argv.split())
     assert (code, out) == (2, "")
-    assert said in err
+    assert thing in err
     assert layout.takes() == before

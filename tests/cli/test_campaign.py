@@ -1,4 +1,4 @@
-"""Plans for another machine, and the command that works them off there."""
+"""Plans for another machine, and the command that runs them there."""
 
 import io
 import os
@@ -34,8 +34,8 @@ other:
 
 
 @pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in a folder with a config of two small studies of this machine."""
+def campaign_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to a folder with a config of two small studies of this machine."""
     copy_config(tmp_path / "config")
     (tmp_path / "config/studies.yaml").write_text(STUDIES)
     monkeypatch.chdir(tmp_path)
@@ -43,7 +43,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_platforms_orders(planned: Path, call: Call) -> None:
+def test_a_platforms_orders(campaign_folder: Path, call: Call) -> None:
     """Without a study, `plan` prints the probe and each study of any platform, a line each."""
     code, out, _ = call("plan", "h200")
     assert code == 0
@@ -54,8 +54,8 @@ def test_a_platforms_orders(planned: Path, call: Call) -> None:
     ]
 
 
-def test_orders_of_a_platform_that_no_study_names(planned: Path, call: Call) -> None:
-    """Its probe is ordered, and beside it stands why nothing else is."""
+def test_orders_of_a_platform_that_no_study_names(campaign_folder: Path, call: Call) -> None:
+    """Its probe is ordered, with the reason why nothing else is."""
     code, out, err = call("plan", "h20")
     assert (code, len(out.splitlines())) == (0, 1)
     assert "names h20, so only its hardware is probed" in err
@@ -63,8 +63,8 @@ def test_orders_of_a_platform_that_no_study_names(planned: Path, call: Call) -> 
 
 
 @pytest.mark.slow
-def test_a_campaign_makes_every_take(planned: Path, call: Call) -> None:
-    """A campaign seals the probe and every study without the config, and nothing twice."""
+def test_a_campaign_makes_every_take(campaign_folder: Path, call: Call) -> None:
+    """A campaign seals the probe and every study without the config, and none of them twice."""
     Path("orders").write_text(call("plan", "cpu")[1])
     line = ("campaign", "orders", "--results", "there", "--config", "nowhere")
     code, out, err = call(*line)
@@ -76,8 +76,8 @@ def test_a_campaign_makes_every_take(planned: Path, call: Call) -> None:
 
 
 @pytest.mark.slow
-def test_a_failure_does_not_end_a_campaign(planned: Path, call: Call) -> None:
-    """What cannot be measured here is told by name, the rest is made, and the exit code is 2."""
+def test_a_failure_does_not_end_a_campaign(campaign_folder: Path, call: Call) -> None:
+    """A take that cannot be measured is named, the rest is made, and the exit code is 2."""
     Path("orders").write_text(call("plan", "h200")[1] + call("plan", "cpu")[1])
     code, out, err = call("campaign", "orders", "--results", "there")
     assert code == 2
@@ -85,31 +85,31 @@ def test_a_failure_does_not_end_a_campaign(planned: Path, call: Call) -> None:
     assert [line.split(": ")[2] for line in err.splitlines()] == ["h200/hardware", "h200/other"]
 
 
-def test_no_take_begins_once_it_is_told_to_stop(
-    planned: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+def test_no_take_begins_after_sigterm(
+    campaign_folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGTERM ends the campaign with the take that it came in."""
     Path("orders").write_text(call("plan", "cpu")[1])
-    asked = list[str]()
+    begun = list[str]()
 
     def stop(_layout: Layout, order: Order, *, untested: bool) -> str:
-        asked.append(f"{order.stream} {untested}")
+        begun.append(f"{order.stream} {untested}")
         raise StoppedError("the job was told to stop", remedy="Run it again")
 
     monkeypatch.setattr("nearfree.cli.measure._make_order", stop)
     code, out, err = call("campaign", "orders", "--results", "there")
-    assert (code, out, asked) == (2, "", ["hardware False"])
+    assert (code, out, begun) == (2, "", ["hardware False"])
     assert "told to stop" in err
 
 
 @pytest.mark.slow
 def test_no_take_begins_after_the_deadline(
-    planned: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    campaign_folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Past the deadline the takes that are left are named, and none of them begins."""
+    """After the deadline the remaining takes are named, and none of them begins."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(call("plan", "cpu")[1].encode())))
-    now = iter([0.0, 1.0, 100.0])
-    monkeypatch.setattr("nearfree.cli.measure.time.monotonic", lambda: next(now, 100.0))
+    times = iter([0.0, 1.0, 100.0])
+    monkeypatch.setattr("nearfree.cli.measure.time.monotonic", lambda: next(times, 100.0))
     code, out, _ = call("campaign", "-", "--results", "there", "--deadline", "30")
     assert code == 0
     assert out.splitlines()[-1] == "the deadline of 30 s is over; left: first, second"
@@ -117,7 +117,7 @@ def test_no_take_begins_after_the_deadline(
 
 
 @pytest.mark.parametrize("line", [b"{}", b"nonsense", b'{"scope": "../x"}', b"\xff\xfe"])
-def test_a_line_that_is_no_order_is_refused(planned: Path, call: Call, line: bytes) -> None:
+def test_a_line_that_is_no_order_is_refused(campaign_folder: Path, call: Call, line: bytes) -> None:
     """A damaged order file is refused with its line, before anything is measured."""
     Path("orders").write_bytes(call("plan", "cpu")[1].encode() + line + b"\n")
     code, _, err = call("campaign", "orders", "--results", "there")
@@ -127,16 +127,16 @@ def test_a_line_that_is_no_order_is_refused(planned: Path, call: Call, line: byt
 
 @pytest.mark.slow
 def test_a_signal_in_the_last_round_ends_the_campaign_after_its_take(
-    planned: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    campaign_folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A take that is complete is sealed all the same, and no other one begins."""
 
-    class Told(ProgressBar):
+    class StoppedProgressBar(ProgressBar):
         def __call__(self, share: float) -> None:
             if share == 1:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("nearfree.cli.measure.ProgressBar", Told)
+    monkeypatch.setattr("nearfree.cli.measure.ProgressBar", StoppedProgressBar)
     Path("orders").write_text(call("plan", "cpu")[1])
     code, out, err = call("campaign", "orders", "--results", "there")
     assert (code, len(out.splitlines())) == (2, 2)

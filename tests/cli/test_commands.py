@@ -1,4 +1,4 @@
-"""Commands that do what they are asked: their effect, their output, and doing it twice."""
+"""Commands: their effect, their output, and their repetition."""
 
 import io
 import subprocess
@@ -25,7 +25,7 @@ SMALL = (
 
 @pytest.fixture
 def small(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make the study and the probe of the project so small that they take no time."""
+    """Make the study and the probe of the project small enough to take no time."""
     (project / "config" / "studies.yaml").write_text(SMALL)
     monkeypatch.setattr(probe, "_SIZES", {"cpu": (16, 32)})
     monkeypatch.setattr(probe, "_STREAM_BYTES", {"cpu": 4096})
@@ -63,16 +63,16 @@ def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
 
 
 def test_measuring_twice_is_one_measurement(small: Path, call: Call) -> None:
-    """A command that finds its take sealed answers the same and writes nothing."""
+    """A command whose take is sealed answers the same and writes nothing."""
     root = ["--results", "fresh"]
     for line in (["probe", "cpu"], ["measure", "cpu", "dense_ffn"], ["import", "published"]):
-        first = call(*line, *root)
+        first_answer = call(*line, *root)
         before = sorted(Path("fresh").rglob("*"))
-        assert call(*line, *root) == first
+        assert call(*line, *root) == first_answer
         assert sorted(Path("fresh").rglob("*")) == before
 
 
-def test_a_plan_goes_through_a_pipe(
+def test_measure_reads_a_plan_from_a_pipe(
     small: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `plan` prints is what `measure --plan -` takes, without reading the config."""
@@ -106,8 +106,8 @@ def test_a_retake_asks_for_the_next_take(small: Path, call: Call) -> None:
     assert "take 3" in call("retake", "cpu", "dense_ffn", "--results", "fresh")[1]
 
 
-def test_the_log_can_be_read(project: Path, call: Call) -> None:
-    """The log is shown as a whole, by scope, by take and by event."""
+def test_the_log_is_shown_by_scope_take_and_event(project: Path, call: Call) -> None:
+    """The log is shown in full, by scope, by take and by event."""
     takes = Layout(Path("results")).takes()
     assert [line.split()[0] for line in call("log", "show")[1].splitlines()] == [*map(str, takes)]
     assert len(call("log", "show", "public")[1].splitlines()) == 1
@@ -142,7 +142,7 @@ def test_a_retraction_is_on_record(project: Path, call: Call) -> None:
     assert events[1].data.reason == "a backup ran"
 
 
-def test_nothing_to_recover(project: Path, call: Call) -> None:
+def test_without_interrupted_takes_the_list_is_empty(project: Path, call: Call) -> None:
     """Without interrupted takes the list says so."""
     assert call("log", "recover") == (0, "no interrupted takes\n", "")
 
@@ -164,8 +164,8 @@ def test_damage_is_an_exit_code(project: Path, call: Call) -> None:
 
 def test_a_ledger_is_written_once_a_state(project: Path, call: Call) -> None:
     """The ledger grows only when something changed, and its receipt is a copy."""
-    first = call("ledger")[1]
-    assert call("ledger")[1] == first
+    receipt = call("ledger")[1]
+    assert call("ledger")[1] == receipt
     path = project / "config" / "config.yaml"
     path.write_text(path.read_text() + "# more\n")
     assert call("ledger")[1].startswith("ledger 2: 3 seals")
@@ -178,34 +178,34 @@ def test_adopted_takes_are_in_the_index(project: Path, call: Call) -> None:
     subprocess.run(["git", "init", "--quiet"], check=True)
     code, out, _ = call("adopt", "cpu", "dense_ffn")
     assert (code, out.splitlines()[-1]) == (0, "1 new take(s); commit to keep them")
-    listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout
-    assert "results/ledger/000001.json" in listed
-    assert sum(line.endswith((".jsonl", ".seal.json")) for line in listed.splitlines()) == 2
+    tracked = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout
+    assert "results/ledger/000001.json" in tracked
+    assert sum(line.endswith((".jsonl", ".seal.json")) for line in tracked.splitlines()) == 2
     assert call("adopt", "cpu", "dense_ffn")[1] == "nothing new to adopt\n"
 
 
-def test_what_newer_kernels_replaced_is_retired(project: Path, call: Call) -> None:
-    """Takes of kernels leave git and the log once a newer take has all that they say.
+def test_takes_of_kernels_that_newer_ones_replace_are_retired(project: Path, call: Call) -> None:
+    """Takes of kernels leave git and the log once a newer take has all that they hold.
 
-    What is read stays, and so does what is of another stream; the error says why.
+    Takes that are still read, and those of other streams, are refused with the reason.
     """
     subprocess.run(["git", "init", "--quiet"], check=True)
     layout = Layout(Path("results"))
-    one, two = kept_on_two()[:2]
-    first = write_kept(layout, one, two).name
-    second = write_kept(layout, one, take=2).name
+    old_kernel, new_kernel = kept_on_two()[:2]
+    first_take = write_kept(layout, old_kernel, new_kernel).name
+    second_take = write_kept(layout, old_kernel, take=2).name
     assert call("adopt", "public", "kernels")[0] == 0
-    (other, *_) = layout.takes("cpu")
-    for take, said in ((first, "is still read"), (other, "is not a take of kernels")):
+    (other_take, *_) = layout.takes("cpu")
+    for take, reason in ((first_take, "is still read"), (other_take, "is not a take of kernels")):
         code, _, err = call("retire", f"{take}")
-        assert (code, f"{take} {said}" in err) == (2, True)
-    third = write_kept(layout, two, take=3).name
+        assert (code, f"{take} {reason}" in err) == (2, True)
+    third_take = write_kept(layout, new_kernel, take=3).name
     assert call("adopt", "public", "kernels")[0] == 0
-    code, out, _ = call("retire", f"{first}")
-    assert (code, out.startswith(f"{first}: removed from the log")) == (0, True)
-    assert layout.takes("public", "kernels") == [second, third]
-    listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout
-    assert str(first) not in listed
-    assert str(second) in listed
+    code, out, _ = call("retire", f"{first_take}")
+    assert (code, out.startswith(f"{first_take}: removed from the log")) == (0, True)
+    assert layout.takes("public", "kernels") == [second_take, third_take]
+    tracked = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout
+    assert str(first_take) not in tracked
+    assert str(second_take) in tracked
     code, out, _ = call("verify")
     assert (code, "a later one retired it" in out) == (0, True)

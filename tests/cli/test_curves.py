@@ -1,4 +1,4 @@
-"""`nearfree predict --curves`, and what probe and measure do with its files."""
+"""`nearfree predict --curves`, and how `probe` and `measure` use its files."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ UNRULED = """sdpa: {module: attention, backend: torch_sdpa, platforms: [h20], co
 
 @pytest.fixture
 def site(project: Path) -> Path:
-    """Stand in a project with a simulated h20, its curve file, and an empty results root."""
+    """Change to a project with a simulated h20, its curve file, and an empty results root."""
     (project / "config" / "config.yaml").write_text(SITE)
     (project / "config" / "studies.yaml").write_text(STUDY)
     curve = json.decode(json.encode(make_file().curves[0]))
@@ -54,7 +54,7 @@ def site(project: Path) -> Path:
 
 
 @pytest.mark.usefixtures("recorded")
-def test_it_writes_a_file_a_platform(call: Call, tmp_path: Path) -> None:
+def test_each_platform_has_a_curve_file(call: Call, tmp_path: Path) -> None:
     """Each platform's file holds the site's studies; aliases mean the platform."""
     code, out, err = call(
         "predict", "--curves", str(tmp_path), "--platform", "nvidia_h20,a800,h800",
@@ -64,14 +64,17 @@ def test_it_writes_a_file_a_platform(call: Call, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*.json")) == [
         *("a800.json", "h20.json", "h800.json")
     ]
-    machines = [read_machine(tmp_path / f"{each}.json", each) for each in ("h20", "a800", "h800")]
+    machines = [
+        read_machine(tmp_path / f"{platform}.json", platform)
+        for platform in ("h20", "a800", "h800")
+    ]
     curves = machines[0].file.curves
     assert f"{tmp_path}/h20.json: NVIDIA H20, T(N) of {len(curves)} modules" in out
-    assert not any(each.file.refused for each in machines)
+    assert not any(machine.file.refused for machine in machines)
 
 
 @pytest.mark.usefixtures("recorded")
-def test_what_is_refused_is_printed(call: Call, tmp_path: Path) -> None:
+def test_a_refused_study_is_printed(call: Call, tmp_path: Path) -> None:
     """A study that cannot be predicted is named with its reason, and the file is written."""
     folder = tmp_path / "config"
     folder.mkdir()
@@ -86,26 +89,26 @@ def test_what_is_refused_is_printed(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more",
+    "arguments",
     [("--model", "qwen3_8b"), ("--batch", "8"), ("--epsilon", "0.1"), ("--dense", "torch")],
 )
-def test_what_says_nothing_with_curves_is_refused(
-    call: Call, project: Path, more: tuple[str, ...]
+def test_an_option_without_effect_on_curves_is_refused(
+    call: Call, project: Path, arguments: tuple[str, ...]
 ) -> None:
-    """Settings come from the studies: another argument is a mistake, not passed over."""
-    answer = call("predict", "--curves", str(project / "made"), "--platform", "h20", *more)
-    one_message(answer, f"{more[0]} has no effect with --curves", "or --curves")
+    """Settings come from the studies: another argument is a mistake, not ignored."""
+    answer = call("predict", "--curves", str(project / "made"), "--platform", "h20", *arguments)
+    one_message(answer, f"{arguments[0]} has no effect with --curves", "or --curves")
     assert not (project / "made").exists()
 
 
 @pytest.mark.parametrize("missing", ["model", "platform"])
-def test_without_curves_model_and_platform_are_asked_for(
+def test_without_curves_model_and_platform_are_required(
     call: Call, project: Path, missing: str
 ) -> None:
-    """A question about deployments names both."""
-    given = {"model": "qwen3_8b", "platform": "h20"}
-    given.pop(missing)
-    ((name, value),) = given.items()
+    """Without --curves both a model and a platform are required."""
+    options = {"model": "qwen3_8b", "platform": "h20"}
+    options.pop(missing)
+    ((name, value),) = options.items()
     one_message(call("predict", f"--{name}", value), f"--{missing} is missing", "Name one")
     assert project.exists()
 
@@ -130,10 +133,10 @@ def test_a_piped_plan_takes_its_curve_file_by_option(call: Call, site: Path) -> 
     piped = ("measure", "h20", "ffn", "--results", "simulated", "--plan", "plan.json")
     one_message(call(*piped), "is of a simulated machine", "--curves")
     path = site / "curves" / "h20.json"
-    same = path.read_bytes()
-    path.write_bytes(same + b"\n")
+    content = path.read_bytes()
+    path.write_bytes(content + b"\n")
     one_message(call(*piped, "--curves", str(path)), "is of another curve file", "nearfree plan")
-    path.write_bytes(same)
+    path.write_bytes(content)
     assert call(*piped, "--curves", str(path))[0] == 0
 
 

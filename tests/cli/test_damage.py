@@ -1,4 +1,4 @@
-"""Bad files: a plan, a log, a table or a config that is not what it should be is named."""
+"""Damaged files: a plan, a log, a table or a config that is unreadable is named."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from nearfree.log.names import Layout
 
 from cli.conftest import Call
-from cli.test_mistakes import everything, one_message
+from cli.test_mistakes import folder_content, one_message
 
 PLANS = {
     "no JSON": "plan",
@@ -26,11 +26,11 @@ PLANS = {
 
 @pytest.mark.parametrize("text", PLANS.values(), ids=PLANS.keys())
 def test_a_bad_plan_is_one_message(project: Path, call: Call, text: str) -> None:
-    """A plan that is none, or asks for what cannot be, is refused before anything is written."""
+    """An invalid plan is refused before anything is written."""
     (project / "plan.json").write_text(text)
-    before = everything(project)
+    before = folder_content(project)
     one_message(call("measure", "cpu", "dense_ffn", "--plan", "plan.json"), "")
-    assert everything(project) == before
+    assert folder_content(project) == before
 
 
 @pytest.mark.parametrize("name", ["nowhere.json", "."])
@@ -47,7 +47,7 @@ def test_a_plan_that_is_no_text(project: Path, call: Call) -> None:
 
 @pytest.mark.parametrize("line", ["log show TAKE", "tables project cpu", "measure cpu dense_ffn"])
 def test_a_damaged_segment_is_one_message(project: Path, call: Call, line: str) -> None:
-    """Whoever reads a damaged segment says which it is, and reads on nowhere; a list reads none."""
+    """A command that reads a damaged segment names it; a list reads none."""
     layout = Layout(project / "results")
     take = layout.takes("cpu")[1]
     path = layout.segment(take, 1)
@@ -71,14 +71,14 @@ def test_a_damaged_segment_is_one_message(project: Path, call: Call, line: str) 
     ],
 )
 def test_a_damaged_table_is_one_message(project: Path, call: Call, line: str, table: str) -> None:
-    """Whoever reads a damaged table says which it is."""
+    """A command that reads a damaged table names it."""
     path = project / "results" / "tables" / "cpu" / f"{table}.parquet"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     one_message(call(*line.split()), path.name)
 
 
 def test_a_config_that_is_no_text(project: Path, call: Call) -> None:
-    """A config file that is no text is named, by those too that only copy it."""
+    """A config file that is no text is named, also by commands that only copy it."""
     (project / "config" / "config.yaml").write_bytes(b"here: \xff\n")
     for line in (["plan", "cpu", "dense_ffn"], ["report"], ["ledger"]):
         one_message(call(*line), "config.yaml")

@@ -1,4 +1,4 @@
-"""What drafts in a schedule, as the command line asks for it."""
+"""Drafters in a schedule, as given on the command line."""
 
 import argparse
 from typing import Any
@@ -19,19 +19,19 @@ SERVED = ("schedule", "vllm", "--model", "qwen3_30b_a3b", "--platform", "h200", 
 
 @pytest.fixture
 def call(ask: Call) -> Call:
-    """Return a function that runs a command, or says what the same command said before."""
+    """Return a function that runs a command, or returns the answer of an equal one."""
     return ask
 
 
-def asked(*argv: str) -> argparse.Namespace:
+def schedule_arguments(*argv: str) -> argparse.Namespace:
     """Return a schedule's arguments."""
     return make_parser(SERVED).parse_args([*SERVED, *argv])
 
 
-def test_the_kernel_that_is_named_is_of_the_model_s_experts(call: Call) -> None:
-    """A dense draft model has none, and drafts beside it all the same."""
-    named = ("--moe-backend", "triton", "--drafter", "qwen3_8b")
-    code, out, err = call(*SERVED, *named)
+def test_the_named_kernel_is_that_of_the_models_experts(call: Call) -> None:
+    """A dense draft model has no experts, and drafts all the same."""
+    options = ("--moe-backend", "triton", "--drafter", "qwen3_8b")
+    code, out, err = call(*SERVED, *options)
     assert code == 0, err
     assert json.decode(out)[KEY]
 
@@ -39,13 +39,13 @@ def test_the_kernel_that_is_named_is_of_the_model_s_experts(call: Call) -> None:
 @pytest.mark.parametrize(
     ("named", "runs"), [("vllm-mla==0.33.0", "vllm_fa3"), ("flash-attn==2.8.3", "flash_attn")]
 )
-def test_attention_that_is_named_runs_a_drafter_that_it_has_kernels_for(
+def test_named_attention_runs_a_drafter_if_it_has_its_kernels(
     recorded: None, named: str, runs: str
 ) -> None:
-    """That of the model's latents is none of a draft model's, which the engine's own runs."""
-    args = asked("--attention", named, "--drafter", "qwen3_8b")
+    """Latent attention runs no draft model, which the engine's own backend runs instead."""
+    args = schedule_arguments("--attention", named, "--drafter", "qwen3_8b")
     drafting: list[Any] = list(drafter_deployments(args, config_of(args), 1))
-    assert {each.attention.name for each in drafting} == {runs}
+    assert {drafter.attention.name for drafter in drafting} == {runs}
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_attention_that_is_named_runs_a_drafter_that_it_has_kernels_for(
         (("--gpus", "4"), Parallel(tp=4)),
     ],
 )
-def test_what_drafts_lies_on_the_last_stage(
+def test_the_drafter_is_on_the_last_stage(
     recorded: None, argv: tuple[str, ...], parallel: Parallel
 ) -> None:
-    """Its GPUs are those of one pipeline stage, of which each holds its part of the whole model."""
-    args = asked(*argv, "--drafter", "qwen3_8b")
+    """Its GPUs are those of one pipeline stage, each with its part of the drafter."""
+    args = schedule_arguments(*argv, "--drafter", "qwen3_8b")
     drafting: list[Any] = list(drafter_deployments(args, config_of(args), 1))
-    (one,) = drafting
-    assert one.parallel == parallel
-    assert one.memory.gpus == parallel.gpus
+    (drafter,) = drafting
+    assert drafter.parallel == parallel
+    assert drafter.memory.gpus == parallel.gpus

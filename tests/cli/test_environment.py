@@ -8,7 +8,7 @@ from msgspec import json, structs
 from nearfree.log.names import Layout
 
 from cli.conftest import Call
-from cli.test_mistakes import everything, one_message
+from cli.test_mistakes import folder_content, one_message
 
 ROOT = Path(__file__).parents[2]
 SEALED = ("measure", "cpu", "dense_ffn", "--plan", "plan.json")
@@ -17,7 +17,7 @@ NEW = (*SEALED, "--take", "2")
 
 @pytest.fixture
 def locked(project: Path) -> Path:
-    """Stand in a project whose lock names a torch that is not installed."""
+    """Change to a project whose lock names a torch that is not installed."""
     (project / "envs").mkdir()
     (project / "envs/cpu.lock").write_text("msgspec==0.0.1\ntorch==2.0.0\nnothing-such==1\n")
     (project / "plan.json").write_bytes(json.encode(study()))
@@ -27,16 +27,16 @@ def locked(project: Path) -> Path:
 @pytest.mark.parametrize("line", [NEW, ("measure", "cpu", "dense_ffn", "--take", "2")])
 def test_a_foreign_interpreter_is_refused(locked: Path, call: Call, line: tuple[str, ...]) -> None:
     """Before anything is measured, the refusal names what differs, and nothing is written."""
-    before = everything(locked)
+    before = folder_content(locked)
     answer = call(*line)
     one_message(answer, "this interpreter is not what envs/cpu.lock names")
     assert "the lock names 2.0.0" in answer[2]
     assert "nothing-such is missing" in answer[2]
-    assert everything(locked) == before
+    assert folder_content(locked) == before
 
 
 def test_each_environment_has_its_own_lock(locked: Path, call: Call) -> None:
-    """What counts is the lock that the plan names, and the remedy names it, too."""
+    """The lock that the plan names counts, and the remedy names it, too."""
     (locked / "envs/vllm.lock").write_bytes((ROOT / "envs/vllm.lock").read_bytes())
     (locked / "plan.json").write_bytes(json.encode(structs.replace(study(), environment="vllm")))
     answer = call(*NEW)
@@ -45,34 +45,34 @@ def test_each_environment_has_its_own_lock(locked: Path, call: Call) -> None:
     assert "nearfree environment make vllm" in answer[2]
 
 
-def test_what_is_sealed_needs_no_environment(locked: Path, call: Call) -> None:
-    """A take that is sealed is answered from anywhere."""
+def test_a_sealed_take_needs_no_environment(locked: Path, call: Call) -> None:
+    """A sealed take is answered in any environment."""
     assert call(*SEALED)[0] == 0
     assert list((Layout(locked / "results").state / "cpu").rglob("*.json"))
 
 
-def test_without_a_lock_nobody_can_tell(locked: Path, call: Call) -> None:
-    """Where only the plan was brought, the next check is the one that speaks."""
+def test_without_a_lock_the_next_check_refuses(locked: Path, call: Call) -> None:
+    """Where only the plan was copied, the next check refuses."""
     (locked / "envs/cpu.lock").unlink()
     code, _, err = call(*NEW)
     assert code == 2
     assert "lock" not in err
 
 
-def test_the_check_says_both(locked: Path, call: Call) -> None:
-    """`check` refuses like measuring does, and says so where all is as it should be."""
+def test_check_reports_differences_and_their_absence(locked: Path, call: Call) -> None:
+    """`check` refuses as `measure` does, and says so where all packages are those of the lock."""
     one_message(call("environment", "check", "cpu"), "torch")
     (locked / "envs/cpu.lock").write_bytes((ROOT / "envs/cpu.lock").read_bytes())
-    said = "this interpreter has the packages that envs/cpu.lock pins\n"
-    assert call("environment", "check", "cpu") == (0, said, "")
+    message = "this interpreter has the packages that envs/cpu.lock pins\n"
+    assert call("environment", "check", "cpu") == (0, message, "")
 
 
 @pytest.mark.parametrize("action", ["make", "check"])
 @pytest.mark.parametrize("name", ["nothing", "../cpu", "/etc/passwd"])
-def test_a_name_without_a_lock_is_a_mistake(
+def test_an_environment_without_a_lock_is_refused(
     locked: Path, call: Call, action: str, name: str
 ) -> None:
-    """What has no lock can be neither made nor checked, and leaves nothing."""
-    before = everything(locked)
+    """An environment without a lock can be neither made nor checked, and leaves nothing."""
+    before = folder_content(locked)
     one_message(call("environment", action, name), f"there is no environment {name!r}")
-    assert everything(locked) == before
+    assert folder_content(locked) == before

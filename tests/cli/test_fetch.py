@@ -1,4 +1,4 @@
-"""`nearfree fetch`: what engines need is got once, or a message says why not."""
+"""`nearfree fetch` fetches the files of engines once, or refuses with the reason."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(nearfree.__file__).parents[1]
 
 @pytest.fixture
 def empty(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in a project whose cache is empty; return the cache."""
+    """Change to a project whose cache is empty; return the cache."""
     monkeypatch.setenv("NEARFREE_CACHE", str(project / "cache"))
     return project / "cache"
 
@@ -52,7 +52,7 @@ def small(empty: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", ["mars", "dense_ffn", "../x", ""])
 def test_an_unknown_study_is_one_message(name: str, empty: Path, call: Call) -> None:
-    """What is no study of an engine is named, with those that there are, and nothing is fetched."""
+    """A name that is no study of an engine is refused with their list; nothing is fetched."""
     answer = call("fetch", name)
     one_message(answer, f"{name!r} is not a study of an engine")
     assert STUDY in answer[2]
@@ -71,8 +71,8 @@ def test_offline_without_a_cache_is_one_message(empty: Path, call: Call) -> None
     assert not (empty / "engines").exists()
 
 
-def test_what_stores_random_weights_is_fetched_first(empty: Path, call: Call) -> None:
-    """A compiled release's study with random weights gets the prebuilt one that stores them."""
+def test_the_release_that_stores_random_weights_is_fetched_first(empty: Path, call: Call) -> None:
+    """A compiled release with random weights also needs the prebuilt one, which stores them."""
     answer = call("fetch", "llama_cpp_1b_q8_0", "--offline")
     one_message(answer, "linux-x64 3.22.1 is not in the cache")
     assert not (empty / "weights").exists()
@@ -90,7 +90,7 @@ def test_no_network_is_one_message(
 def test_fetching_puts_the_library_once(
     small: dict[str, bytes], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each line names a thing and where it lies; a second time nothing is fetched."""
+    """Each line names a file and its path; a second call fetches nothing."""
     code, out, err = call("fetch", STUDY)
     folder = prebuilt_folder("llama_cpp", "3.22.1")
     assert (code, err) == (0, "")
@@ -106,7 +106,7 @@ def test_fetching_puts_the_library_once(
     assert call("fetch", STUDY) == (0, out, "")
 
 
-def test_what_studies_share_is_told_once(small: dict[str, bytes], call: Call) -> None:
+def test_a_file_that_studies_share_has_one_line(small: dict[str, bytes], call: Call) -> None:
     """Two studies of the same file have one line of it, and one of the library that runs both."""
     path = Path("config/studies.yaml")
     studies = yaml.safe_load(path.read_text())
@@ -116,7 +116,7 @@ def test_what_studies_share_is_told_once(small: dict[str, bytes], call: Call) ->
     assert out == call("fetch", STUDY)[1]
 
 
-def test_what_is_not_asked_for_here_is_not_fetched(small: dict[str, bytes], call: Call) -> None:
+def test_only_files_of_the_sites_studies_are_fetched(small: dict[str, bytes], call: Call) -> None:
     """Without a name, only what this site measures is fetched; a name fetches its study."""
     path = Path("config/config.yaml")
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"without": [STUDY]}))
@@ -135,10 +135,10 @@ def test_a_changed_library_is_fetched_again(small: dict[str, bytes], call: Call)
     assert (folder / "libllama.so").read_bytes() == b"llama"
 
 
-def test_a_library_that_is_not_the_locks_is_not_kept(
+def test_a_library_of_another_hash_is_not_stored(
     small: dict[str, bytes], call: Call, empty: Path
 ) -> None:
-    """What a registry gives that the lock does not pin is refused, and not kept."""
+    """A file that the lock does not pin is refused and not stored."""
     small["bins/libllama.so"] = b"other"
     one_message(call("fetch", STUDY), "libllama.so")
     assert list((empty / "engines").iterdir()) == []
@@ -151,21 +151,21 @@ def test_weights_of_other_bytes_are_refused(
     for path in (empty / "blobs").glob("*/*"):
         path.unlink()
 
-    class Other:
+    class OtherFile:
         class record:  # noqa: N801
             class _Member:
                 sha256 = "f" * 64
 
             members = (_Member,)
 
-    monkeypatch.setattr("nearfree.sources.fetching.fetch.fetch", lambda *_, **__: Other)
+    monkeypatch.setattr("nearfree.sources.fetching.fetch.fetch", lambda *_, **__: OtherFile)
     answer = call("fetch", STUDY)
     assert (answer[0], answer[2].count("\n")) == (2, 1)
     assert "has another SHA-256 than config/weights.yaml says" in answer[2]
 
 
 UNFINISHED = ("report", "audit --all")
-"""They end with what the small project lacks: figures."""
+"""They end with exit code 2: the small project has no figures."""
 WATCHED = """
 import contextlib, ctypes, sys
 from pathlib import Path
@@ -206,18 +206,18 @@ print("\\nfound", code, *mapped, *(n for n in names if f"nearfree.engines.{n}" i
 )
 def test_only_measuring_loads_an_engine(line: str, project: Path) -> None:
     """A command that measures nothing neither imports what loads a library nor maps one."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", WATCHED, *line.split()],
         cwd=ROOT if line.startswith(("predict", "granularity")) else project,
         capture_output=True, text=True, check=True, env=ENVIRONMENT,
     )  # fmt: skip
-    found, code, *loaded = done.stdout.splitlines()[-1].split()
-    assert (found, loaded) == ("found", [])
-    assert code == ("2" if line in UNFINISHED else "0"), done.stdout + done.stderr
+    marker, code, *loaded = process.stdout.splitlines()[-1].split()
+    assert (marker, loaded) == ("found", [])
+    assert code == ("2" if line in UNFINISHED else "0"), process.stdout + process.stderr
 
 
 def test_a_plan_of_an_engine_needs_no_files(empty: Path, call: Call) -> None:
-    """The plan of an engine's study is told where neither library nor weights are."""
+    """The plan of an engine's study is printed without its library and weights."""
     code, out, _ = call("plan", "cpu", STUDY)
     assert code == 0
     assert set(json.decode(out)["weights"]) == {"smollm2_135m"}
@@ -226,7 +226,7 @@ def test_a_plan_of_an_engine_needs_no_files(empty: Path, call: Call) -> None:
 def test_one_process_at_a_time_renews_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    """While another one writes it nothing is read, which would be lost."""
+    """While another process writes the lock, nothing is read, as it would be lost."""
     monkeypatch.chdir(tmp_path)
     with locked_file(LOCK):
         code, out, err = call("fetch", "--lock")

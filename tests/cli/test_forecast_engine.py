@@ -1,4 +1,4 @@
-"""`nearfree predict --engine`: a GGUF file's forward on a CPU, by rules and by curves."""
+"""`nearfree predict --engine`: T(N) of a GGUF file on a CPU, by rules and by curves."""
 
 from pathlib import Path
 from typing import Any
@@ -37,91 +37,95 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def asked(file: Path | str, *argv: str, engine: str = "llama_cpp") -> tuple[str, ...]:
+def command(file: Path | str, *argv: str, engine: str = "llama_cpp") -> tuple[str, ...]:
     """Return a command."""
     return ("predict", "--platform", "cpu", "--engine", engine, "--model", str(file), *argv)
 
 
-def answered(call: Call, *argv: str) -> dict[str, Any]:
+def answer(call: Call, *argv: str) -> dict[str, Any]:
     """Return the one answer of a command."""
     code, out, err = call(*argv, "--format", "json")
     assert (code, err) == (0, "")
-    (found,) = json.decode(out)
-    return dict(found)
+    (document,) = json.decode(out)
+    return dict(document)
 
 
-def by_predictor(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def by_predictor(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the answers by predictor."""
-    return {each["predictor"]: each for each in found["predictors"]}
+    return {row["predictor"]: row for row in document["predictors"]}
 
 
 def test_rules_answer_without_a_measurement(call: Call, file: Path) -> None:
-    """N_max and the steps have file and lines; the work model says what is missing."""
-    found = answered(call, *asked(file, "--cpu-flags", ZEN4, engine="llama.cpp"))
-    said = by_predictor(found)
-    assert said["principle_resolved"]["n_max"] == 1.0
-    assert "sgemm.cpp:" in said["principle_resolved"]["evidence"]
-    assert "no curve of llama_cpp 3.22.1 with 1 thread on cpu" in said["work_model"]["refusal"]
-    assert [(step["rows"], step["before"], step["after"]) for step in found["steps"]][:3] == [
+    """N_max and the steps have file and lines; the work model names what is missing."""
+    document = answer(call, *command(file, "--cpu-flags", ZEN4, engine="llama.cpp"))
+    predictors = by_predictor(document)
+    assert predictors["principle_resolved"]["n_max"] == 1.0
+    assert "sgemm.cpp:" in predictors["principle_resolved"]["evidence"]
+    assert (
+        "no curve of llama_cpp 3.22.1 with 1 thread on cpu" in predictors["work_model"]["refusal"]
+    )
+    assert [(step["rows"], step["before"], step["after"]) for step in document["steps"]][:3] == [
         (2, 1, 1), (5, 1, 2), (9, 2, 3),
     ]  # fmt: skip
-    assert found["steps"][-1]["rows"] == 33
-    assert (found["release"], found["batch"], found["latency"]) == ("3.22.1", 1, [])
+    assert document["steps"][-1]["rows"] == 33
+    assert (document["release"], document["batch"], document["latency"]) == ("3.22.1", 1, [])
 
 
-def test_a_folder_stands_for_the_only_file_in_it(call: Call, file: Path) -> None:
-    """As it does without an engine."""
-    whole, folder = (answered(call, *asked(at, "--cpu-flags", ZEN4)) for at in (file, file.parent))
-    assert folder["model"] == str(file.parent)
-    assert {**folder, "model": str(file)} == whole
+def test_a_folder_of_one_file_means_the_file(call: Call, file: Path) -> None:
+    """A folder means its only file, as without an engine."""
+    of_file, of_folder = (
+        answer(call, *command(path, "--cpu-flags", ZEN4)) for path in (file, file.parent)
+    )
+    assert of_folder["model"] == str(file.parent)
+    assert {**of_folder, "model": str(file)} == of_file
 
 
-def test_curves_of_the_release_say_what_positions_cost(
+def test_curves_of_the_release_give_the_cost_of_positions(
     call: Call, file: Path, tmp_path: Path
 ) -> None:
-    """T(N) follows from curves of the same types, and the library's own words say its flags."""
-    others = [forward(matrices=MATRICES, shape=SHAPE, context=each) for each in (256, 1024)]
-    engine_log(Layout(tmp_path / "r"), others, CONSTANTS, grid=range(1, 34))
-    found = answered(call, *asked(file, "--results", str(tmp_path / "r")))
-    said = by_predictor(found)["work_model"]
-    assert (said["in_sample"], "refusal" in said) == (False, False)
-    assert said["low"] <= said["n_max"] <= said["high"]
-    assert said["censored"] == (said["n_max"] == 33)
-    assert [each["n"] for each in found["latency"]] == [1, 2, 4, 8, 16]
-    ratios = [each["ratio"] for each in found["latency"]]
+    """T(N) follows from curves of the same types; the flags are those that the library reports."""
+    forwards = [forward(matrices=MATRICES, shape=SHAPE, context=context) for context in (256, 1024)]
+    engine_log(Layout(tmp_path / "r"), forwards, CONSTANTS, grid=range(1, 34))
+    document = answer(call, *command(file, "--results", str(tmp_path / "r")))
+    work_model = by_predictor(document)["work_model"]
+    assert (work_model["in_sample"], "refusal" in work_model) == (False, False)
+    assert work_model["low"] <= work_model["n_max"] <= work_model["high"]
+    assert work_model["censored"] == (work_model["n_max"] == 33)
+    assert [row["n"] for row in document["latency"]] == [1, 2, 4, 8, 16]
+    ratios = [row["ratio"] for row in document["latency"]]
     assert ratios[0] == 1.0
     assert ratios == sorted(ratios)
-    assert found["constants"]["curves"]
-    assert found["flags_from"] == "as the library reported when it was measured"
-    two = answered(call, *asked(file, "--results", str(tmp_path / "r"), "--threads", "2"))
-    assert "2 threads" in by_predictor(two)["work_model"]["refusal"]
+    assert document["constants"]["curves"]
+    assert document["flags_from"] == "as the library reported when it was measured"
+    two_threads = answer(call, *command(file, "--results", str(tmp_path / "r"), "--threads", "2"))
+    assert "2 threads" in by_predictor(two_threads)["work_model"]["refusal"]
 
 
 def test_the_text_has_the_steps_and_the_times(call: Call, file: Path, tmp_path: Path) -> None:
-    """Steps that come at several rows stand in one line; times are in ms."""
-    known = [forward(matrices=MATRICES, shape=SHAPE)]
-    engine_log(Layout(tmp_path / "r"), known, CONSTANTS)
-    code, out, err = call(*asked(file, "--results", str(tmp_path / "r")))
+    """Steps at several rows are printed in one line; times are in ms."""
+    forwards = [forward(matrices=MATRICES, shape=SHAPE)]
+    engine_log(Layout(tmp_path / "r"), forwards, CONSTANTS)
+    code, out, err = call(*command(file, "--results", str(tmp_path / "r")))
     assert (code, err) == (0, "")
     assert "5, 9, 13, 17, 21, 25, 29, 33" in out
     assert "T(N)/T(1)" in out
     assert ">= 33  >= 33 to >= 33" in out
-    assert by_predictor(answered(call, *asked(file, "--results", str(tmp_path / "r"))))[
+    assert by_predictor(answer(call, *command(file, "--results", str(tmp_path / "r"))))[
         "work_model"
     ]["censored"]
     assert "no limit up to there, in sample" in out
 
 
 def test_several_batches_and_another_release(call: Call, file: Path) -> None:
-    """Options of what is asked take lists; each has an answer of its own."""
+    """Options take lists; each combination has an answer."""
     argv = ("--release", "0.3.36", "--no-repack", "--cpu-flags", ZEN4, "--batch", "1,4")
-    code, out, err = call(*asked(file, *argv, "--format", "json"))
+    code, out, err = call(*command(file, *argv, "--format", "json"))
     assert (code, err) == (0, "")
-    found = json.decode(out)
-    assert [(each["batch"], each["release"], each["repack"]) for each in found] == [
+    answers = json.decode(out)
+    assert [(answer_["batch"], answer_["release"], answer_["repack"]) for answer_ in answers] == [
         (1, "0.3.36", False), (4, "0.3.36", False),
     ]  # fmt: skip
-    assert all(step["rows"] % 4 == 0 for step in found[1]["steps"])
+    assert all(step["rows"] % 4 == 0 for step in answers[1]["steps"])
 
 
 @pytest.mark.parametrize(
@@ -138,9 +142,9 @@ def test_several_batches_and_another_release(call: Call, file: Path) -> None:
     ],
 )
 def test_mistakes_are_one_message(call: Call, file: Path, argv: tuple[str, ...], names) -> None:
-    """What cannot be asked ends with code 2, and names itself."""
+    """An impossible question ends with code 2, and the message names it."""
     flags = () if "--cpu-flags" in argv else ("--cpu-flags", ZEN4)
-    code, out, err = call(*asked(file, *argv, *flags))
+    code, out, err = call(*command(file, *argv, *flags))
     assert (code, out) == (2, "")
     assert names in err
     assert "Traceback" not in err
@@ -150,18 +154,15 @@ def test_odd_files_and_engines_are_one_message(call: Call, tmp_path: Path) -> No
     """No such file, no GGUF, no such engine, a GPU, and options without an engine."""
     odd = tmp_path / "odd.gguf"
     odd.write_bytes(b"no GGUF at all")
-    for argv, named in (
-        (asked(tmp_path / "none.gguf", "--cpu-flags", ZEN4), "none.gguf"),
-        (asked(odd, "--cpu-flags", ZEN4), "odd.gguf"),
-        (
-            asked(odd, engine="tgi"),
-            "'tgi' is unknown. Choose llama_cpp, openvino on a CPU, or vllm",
-        ),
+    for argv, thing in (
+        (command(tmp_path / "none.gguf", "--cpu-flags", ZEN4), "none.gguf"),
+        (command(odd, "--cpu-flags", ZEN4), "odd.gguf"),
+        (command(odd, engine="tgi"), "'tgi' is unknown. Choose llama_cpp, openvino on a CPU, or"),
         (("predict", "--platform", "h20", "--engine", "llama_cpp", "--model", str(odd)), "h20"),
         (("predict", "--platform", "cpu", "--threads", "2", "--model", str(odd)), "--threads"),
         (("predict", "--platform", "cpu", "--no-repack", "--model", str(odd)), "--no-repack has"),
     ):
         code, out, err = call(*argv)
         assert (code, out) == (2, "")
-        assert named in err
+        assert thing in err
         assert "Traceback" not in err

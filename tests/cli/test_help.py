@@ -26,7 +26,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Arg
                 yield from parsers(below)
 
 
-EVERY = list(parsers(make_parser()))
+PARSERS = list(parsers(make_parser()))
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ EVERY = list(parsers(make_parser()))
     [[], *([name] for name in COMMANDS), *(["log", a] for a in ("show", "recover", "retract"))],
     ids=" ".join,
 )
-def test_help_ends_well(call: Call, argv: list[str]) -> None:
-    """Help is printed on standard output, says how to call the command, and is no mistake."""
+def test_help_is_printed_with_exit_code_0(call: Call, argv: list[str]) -> None:
+    """Help is printed on standard output, with the usage, and exit code 0."""
     code, out, err = call(*argv, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(" ".join(["usage: nearfree", *argv]))
@@ -50,7 +50,7 @@ def test_a_command_has_documentation(call: Call, name: str) -> None:
     assert " ".join(sentence.split()) in " ".join(call("--help")[1].split())
 
 
-@pytest.mark.parametrize(("name", "parser"), EVERY, ids=[name for name, _ in EVERY])
+@pytest.mark.parametrize(("name", "parser"), PARSERS, ids=[name for name, _ in PARSERS])
 def test_an_argument_has_documentation(name: str, parser: argparse.ArgumentParser) -> None:
     """Each argument of each command says what it is."""
     for action in parser._actions:
@@ -58,25 +58,25 @@ def test_an_argument_has_documentation(name: str, parser: argparse.ArgumentParse
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_has_an_example_that_is_one(call: Call, name: str) -> None:
-    """The last paragraph of a command's help is a call of it, which its parser takes."""
-    *_, last = call(name, "--help")[1].partition("\n\nExample: ")
-    example = " ".join(last.partition("\n\n")[0].split())
-    program, *words = shlex.split(example.partition(" > ")[0])
-    assert (program, words[0]) == ("nearfree", name)
-    assert make_parser(words).parse_args(words).command == name
+def test_the_example_of_a_command_can_be_parsed(call: Call, name: str) -> None:
+    """The last paragraph of a command's help is a call of it, which its parser accepts."""
+    *_, epilog = call(name, "--help")[1].partition("\n\nExample: ")
+    example = " ".join(epilog.partition("\n\n")[0].split())
+    program, *arguments = shlex.split(example.partition(" > ")[0])
+    assert (program, arguments[0]) == ("nearfree", name)
+    assert make_parser(arguments).parse_args(arguments).command == name
 
 
 def test_a_description_keeps_its_paragraphs(call: Call) -> None:
-    """A blank line of a docstring is one of the help."""
-    told = call("predict", "--help")[1]
-    paragraphs = [" ".join(each.split()) for each in told.split("\n\n")]
+    """A blank line of a docstring is a blank line of the help."""
+    help_text = call("predict", "--help")[1]
+    paragraphs = [" ".join(paragraph.split()) for paragraph in help_text.split("\n\n")]
     text = COMMANDS["predict"].run.__doc__ or ""
-    assert [" ".join(each.split()) for each in text.split("\n\n")] == paragraphs[1:5]
+    assert [" ".join(paragraph.split()) for paragraph in text.split("\n\n")] == paragraphs[1:5]
 
 
-def test_the_list_of_commands_is_whole() -> None:
-    """Every module that declares a command is a room of the list."""
+def test_the_list_of_commands_is_complete() -> None:
+    """Every module that declares a command is in the list."""
     files = Path(nearfree.cli.__file__).parent.glob("[a-z]*.py")
     declaring = {path.stem for path in files if "\n@command(" in path.read_text()}
     assert declaring == set(MODULES)
@@ -89,11 +89,11 @@ def test_the_version(call: Call) -> None:
 
 def test_the_module_runs_as_a_program() -> None:
     """`python -m nearfree` is the same command line."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "nearfree", "--version"],
         capture_output=True,
         text=True,
         check=True,
         env=os.environ | {"PYTHONPATH": str(Path(nearfree.__file__).parents[1])},
     )
-    assert done.stdout == f"nearfree {__version__}\n"
+    assert process.stdout == f"nearfree {__version__}\n"

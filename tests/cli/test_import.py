@@ -1,4 +1,4 @@
-"""`nearfree import`: what it says, and that a mistake is one message."""
+"""`nearfree import`: its output, and mistakes in one message."""
 
 from pathlib import Path
 
@@ -15,14 +15,16 @@ __all__ = ["server"]
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep what is fetched in the test's own folder."""
+    """Store fetched files in the test's own folder."""
     monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "cache"))
 
 
 def test_the_tables_of_a_release(project: Path, call: Call, server: Server) -> None:
-    """The import says what came in, what was left out and why; again, that it was there."""
-    more = {member("gemm_perf", "gb999"): parquet(rows("gemm_perf", (1, 1.0), gemm_dtype="fp6"))}
-    put_release(server, {**WHOLE, **more}, systems=("h100_sxm", "gb999", "a30"))
+    """The output lists what was imported, and what was left out and why; then, that it exists."""
+    extra_members = {
+        member("gemm_perf", "gb999"): parquet(rows("gemm_perf", (1, 1.0), gemm_dtype="fp6"))
+    }
+    put_release(server, {**WHOLE, **extra_members}, systems=("h100_sxm", "gb999", "a30"))
     code, out, err = call("import", "aiconfigurator")
     assert (code, err) == (0, "")
     assert "imported/aiconfigurator_core_0_12_0/1-" in out
@@ -34,7 +36,7 @@ def test_the_tables_of_a_release(project: Path, call: Call, server: Server) -> N
     assert call("verify")[0] == 0
 
 
-def test_a_curve_that_is_not_believed_is_named(project: Path, call: Call, server: Server) -> None:
+def test_an_implausible_curve_is_named(project: Path, call: Call, server: Server) -> None:
     """A curve that is left out is counted, and one of each kind is named."""
     bad = [{**row, "latency": 0.0, "k": 512} for row in GEMM]
     put_release(server, {**WHOLE, member("gemm_perf"): parquet([*GEMM, *bad])})
@@ -43,7 +45,9 @@ def test_a_curve_that_is_not_believed_is_named(project: Path, call: Call, server
     assert "d_model 512" in out
 
 
-def test_a_release_that_is_not_there(project: Path, call: Call, server: Server) -> None:
+def test_a_release_that_cannot_be_fetched_is_refused(
+    project: Path, call: Call, server: Server
+) -> None:
     """Without the release, or without the network, the message says so and nothing is written."""
     before = sorted(project.glob("results/events/*"))
     put_release(server, WHOLE)
@@ -55,7 +59,7 @@ def test_a_release_that_is_not_there(project: Path, call: Call, server: Server) 
 
 
 def test_a_curve_file(project: Path, call: Call) -> None:
-    """A file's curves are sealed, and what could not be checked is said."""
+    """A file's curves are sealed, and the output lists what could not be checked."""
     write(project, *GOOD)
     code, out, err = call("import", "curves", "mine.csv", "--name", "lab")
     assert (code, err) == (0, "")
@@ -65,14 +69,14 @@ def test_a_curve_file(project: Path, call: Call) -> None:
     assert call("verify")[0] == 0
 
 
-def test_what_was_retracted_is_imported_again(project: Path, call: Call, server: Server) -> None:
-    """The take that is gone stays so, and another one of the same bytes holds its curves."""
+def test_a_retracted_take_is_imported_again(project: Path, call: Call, server: Server) -> None:
+    """The retracted take stays retracted, and another one of the same bytes holds its curves."""
     write(project, *GOOD)
     put_release(server, WHOLE)
-    for words in (("aiconfigurator",), ("curves", "mine.csv")):
-        name = call("import", *words)[1].partition(":")[0]
+    for source in (("aiconfigurator",), ("curves", "mine.csv")):
+        name = call("import", *source)[1].partition(":")[0]
         assert call("log", "retract", name, "--reason", "a table was wrong")[0] == 0
-        code, out, _ = call("import", *words, "--take", "2")
+        code, out, _ = call("import", *source, "--take", "2")
         assert (code, out.partition(":")[0]) == (0, name.replace("/1-", "/2-"))
     assert call("verify")[0] == 0
 

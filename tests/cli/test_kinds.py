@@ -39,17 +39,17 @@ def predict(call: Call, folder: Path, model: str, *argv: str) -> tuple[int, dict
     path = write(folder, MODELS[model], f"{model}.json")
     code, out, err = call("predict", "--model", str(path), *argv, "--format", "json")
     assert err == ""
-    (found,) = json.decode(out)
-    return code, found
+    (answer,) = json.decode(out)
+    return code, answer
 
 
-def known(module: dict[str, Any]) -> bool:
+def rests_on_evidence(module: dict[str, Any]) -> bool:
     """Return whether T(N) of a module rests on curves of its kernel, or its tile on a rule."""
     return module["regime"] != "R0" or not module["evidence"].startswith("no rule")
 
 
 @pytest.mark.parametrize(
-    ("model", "asked", "kinds"),
+    ("model", "options", "kinds"),
     [
         (
             "gemma_2_27b", "--platform h100 --context 8192",
@@ -78,28 +78,31 @@ def known(module: dict[str, Any]) -> bool:
     ],
 )  # fmt: skip
 def test_models_of_several_kinds_are_answered(
-    call: Call, tmp_path: Path, model: str, asked: str, kinds: list[str]
+    call: Call, tmp_path: Path, model: str, options: str, kinds: list[str]
 ) -> None:
     """T(N) is the sum over kinds, each a module with a rule of its tile and a share of its own."""
-    code, found = predict(call, tmp_path, model, *asked.split(), "--largest", "64")
+    code, answer = predict(call, tmp_path, model, *options.split(), "--largest", "64")
     assert code == 0
-    assert found["refusals"] == []
-    modules = {each["module"]: each for each in found["modules"]}
+    assert answer["refusals"] == []
+    modules = {module["module"]: module for module in answer["modules"]}
     assert [f"attention, {kind}" in modules for kind in kinds] == [True] * len(kinds)
-    decoder = found["deployment"]["decoder"]
+    decoder = answer["deployment"]["decoder"]
     layers = [layer for kind in decoder["kinds"] for layer in kind["layers"]]
     assert sorted(layers) == list(range(decoder["layers"]))
-    first = found["curve"][0]
-    assert sum(first[name] for name in (*modules, *found["besides"])) == pytest.approx(1.0)
-    shares = sum(first[name] for name in modules)
-    assert sum(first[n] for n, each in modules.items() if known(each)) >= KNOWN_SHARE * shares
-    work = next(each for each in found["predictors"] if each["predictor"] == "work_model")
+    at_one = answer["curve"][0]
+    assert sum(at_one[name] for name in (*modules, *answer["besides"])) == pytest.approx(1.0)
+    shares = sum(at_one[name] for name in modules)
+    assert (
+        sum(at_one[n] for n, module in modules.items() if rests_on_evidence(module))
+        >= KNOWN_SHARE * shares
+    )
+    work = next(row for row in answer["predictors"] if row["predictor"] == "work_model")
     assert work["n_max"] >= 1
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give forms of latent attention the constants that a fit starts from: sums, not times."""
+    """Give forms of latent attention the start values of their fit: sums, not times."""
     recorded = answers.recorded_constants
 
     def constants(layout: Layout) -> dict[str, Event]:
@@ -108,9 +111,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in {"mla_cached", "mla_selected", "indexer_logits", "indexer_select"} - {*events}:
             form = FAMILIES[name]
             values = tuple(
-                each.calibrated(hypothesis, each.start)
+                constant.calibrated(hypothesis, constant.start)
                 for hypothesis in form.hypotheses
-                for each in form.constants
+                for constant in form.constants
             )
             data = replace(event.data, family=name, constants=values)
             events[name] = replace(event, data=data)
@@ -121,7 +124,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("started")
 @pytest.mark.parametrize(
-    ("model", "asked"),
+    ("model", "options"),
     [
         ("deepseek_v2_lite", "--platform h100"),
         ("deepseek_r1", "--platform h200 --tp 8 --ep 8"),
@@ -132,27 +135,28 @@ def started(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_models_of_a_latent_are_answered(
-    call: Call, tmp_path: Path, model: str, asked: str
+    call: Call, tmp_path: Path, model: str, options: str
 ) -> None:
     """The latent's products, its call and its indexer have a T(N) each, and its tile a rule.
 
     Experts that vLLM spreads over Hopper's ranks run FlashInfer's CUTLASS, which no rule answers.
     """
-    code, found = predict(call, tmp_path, model, *asked.split(), "--largest", "64")
+    code, answer = predict(call, tmp_path, model, *options.split(), "--largest", "64")
     assert code == 0
-    assert found["refusals"] == []
-    modules = {each["module"]: each for each in found["modules"]}
+    assert answer["refusals"] == []
+    modules = {module["module"]: module for module in answer["modules"]}
     indexed = (
         {INDEXER, SELECTION, INDEX_QUERY, INDEX_KEY} if "index_topk" in MODELS[model] else set()
     )
     assert {LATENTS, QUERY, ABSORB, LATENT, RELEASE, OUTPUT, *indexed} <= {*modules}
-    first = found["curve"][0]
-    assert sum(first[name] for name in (*modules, *found["besides"])) == pytest.approx(1.0)
-    assert all(known(modules[name]) for name in (LATENTS, QUERY, ABSORB, LATENT, RELEASE, OUTPUT))
-    resolved = next(
-        each for each in found["predictors"] if each["predictor"] == "principle_resolved"
+    at_one = answer["curve"][0]
+    assert sum(at_one[name] for name in (*modules, *answer["besides"])) == pytest.approx(1.0)
+    assert all(
+        rests_on_evidence(modules[name])
+        for name in (LATENTS, QUERY, ABSORB, LATENT, RELEASE, OUTPUT)
     )
-    if "--ep" in asked:
+    resolved = next(row for row in answer["predictors"] if row["predictor"] == "principle_resolved")
+    if "--ep" in options:
         assert resolved["n_max"] is None
         assert "MoE FFN: vllm" in resolved["refusal"]
         assert "FlashInfer's CUTLASS" in resolved["refusal"]
@@ -166,66 +170,74 @@ def test_gpt_oss_runs_the_kernels_that_take_it(call: Call, tmp_path: Path) -> No
 
     Experts have their own curves.
     """
-    code, found = predict(call, tmp_path, "gpt_oss_20b", "--platform", "h100", "--largest", "64")
+    code, answer = predict(call, tmp_path, "gpt_oss_20b", "--platform", "h100", "--largest", "64")
     assert code == 0
-    assert found["deployment"]["attention"].startswith("vllm_fa3")
-    modules = {each["module"]: each for each in found["modules"]}
+    assert answer["deployment"]["attention"].startswith("vllm_fa3")
+    modules = {module["module"]: module for module in answer["modules"]}
     experts = modules["MoE FFN"]
     assert experts["regime"] == "R3"
-    resolved = next(
-        each for each in found["predictors"] if each["predictor"] == "principle_resolved"
-    )
+    resolved = next(row for row in answer["predictors"] if row["predictor"] == "principle_resolved")
     assert resolved["n_max"] == 64 / 8
     assert resolved["limiting_module"].startswith("attention, all positions")
 
 
 def test_kernels_that_do_not_take_a_model_are_refused(call: Call, tmp_path: Path) -> None:
-    """Sinks in FlashAttention 2, and a latent in it, are refused with what would work."""
-    for model, said in (("gpt_oss_20b", "sinks"), ("deepseek_v2_lite", "of a latent")):
-        asked = ("--platform", "h100", "--attention", "flash-attn", "--largest", "8")
-        code, found = predict(call, tmp_path, model, *asked)
+    """Sinks in FlashAttention 2, and a latent in it, are refused with a remedy."""
+    for model, reason in (("gpt_oss_20b", "sinks"), ("deepseek_v2_lite", "of a latent")):
+        options = ("--platform", "h100", "--attention", "flash-attn", "--largest", "8")
+        code, answer = predict(call, tmp_path, model, *options)
         assert code == 2
-        assert all(said in each["reason"] for each in found["refusals"])
-        assert all("--attention" in each["remedy"] for each in found["refusals"])
-        assert found["memory"]["fits"]
+        assert all(reason in refusal["reason"] for refusal in answer["refusals"])
+        assert all("--attention" in refusal["remedy"] for refusal in answer["refusals"])
+        assert answer["memory"]["fits"]
 
 
-def test_the_title_says_what_is_shorter_than_the_context(call: Call, tmp_path: Path) -> None:
-    """A window or chunk shorter than L stands beside it with its layers; a longer one does not."""
+def test_the_title_has_windows_shorter_than_the_context(call: Call, tmp_path: Path) -> None:
+    """A window or chunk shorter than L is in the title with its layers; a longer one is not."""
     path = str(write(tmp_path, MODELS["llama_4_scout"]))
-    said = []
+    texts = []
     for context in ("4096", "16384"):
-        asked = ("--platform", "h100", "--tp", "8", "--context", context, "--largest", "8", "--all")
-        said.append(call("predict", "--model", path, *asked)[1])
-    assert "L = 4096, attention" in said[0]
-    assert "L = 16384 (chunks of 8192 in 36 of 48 layers), attention" in said[1]
-    assert "context 16384 (chunks of 8192 in 36 of 48 layers), attention" in said[1]
+        options = (
+            "--platform",
+            "h100",
+            "--tp",
+            "8",
+            "--context",
+            context,
+            "--largest",
+            "8",
+            "--all",
+        )
+        texts.append(call("predict", "--model", path, *options)[1])
+    assert "L = 4096, attention" in texts[0]
+    assert "L = 16384 (chunks of 8192 in 36 of 48 layers), attention" in texts[1]
+    assert "context 16384 (chunks of 8192 in 36 of 48 layers), attention" in texts[1]
 
 
 def test_selected_blocks_are_answered_by_one_engine(call: Call, tmp_path: Path) -> None:
-    """MiniMax M3's layers stand on their own curves; SGLang's lack of a forward is said."""
-    asked = ("--tp", "8", "--largest", "32")
+    """MiniMax M3's layers have their own curves; SGLang, which lacks a forward of it, refuses."""
+    deployment = ("--tp", "8", "--largest", "32")
     for platform in ("h200", "b200"):
-        options = (*asked, "--platform", platform, "--moe", "vllm")
-        code, found = predict(call, tmp_path, "minimax_m3", *options)
+        options = (*deployment, "--platform", platform, "--moe", "vllm")
+        code, answer = predict(call, tmp_path, "minimax_m3", *options)
         assert code == 0
-        layer = next(each for each in found["modules"] if each["module"] == LAYER)
+        layer = next(module for module in answer["modules"] if module["module"] == LAYER)
         assert layer["regime"] in ("R2", "R3")
-    options = (*asked, "--platform", "b200", "--moe", "sglang")
-    code, found = predict(call, tmp_path, "minimax_m3", *options)
+    options = (*deployment, "--platform", "b200", "--moe", "sglang")
+    code, answer = predict(call, tmp_path, "minimax_m3", *options)
     assert code == 2
-    (refusal,) = found["refusals"]
+    (refusal,) = answer["refusals"]
     assert "verifies no drafts" in refusal["reason"]
     assert refusal["remedy"] == "Ask with --moe vllm"
 
 
 def test_kimi_k3_is_answered_where_its_experts_kernel_is_known(call: Call, tmp_path: Path) -> None:
-    """By SGLang on data-centre Blackwell; vLLM's kernel for its file is none that is read."""
+    """SGLang answers on data-centre Blackwell; vLLM's kernel for the file has no rule."""
     path = str(write(tmp_path, MODELS["kimi_k3"], "kimi_k3.json"))
-    asked = ("predict", "--model", path, "--tp", "8", "--platform", "b300", "--largest", "32")
-    code, out, err = call(*asked, "--moe", "sglang")
+    command = ("predict", "--model", path, "--tp", "8", "--platform", "b300", "--largest", "32")
+    code, out, err = call(*command, "--moe", "sglang")
     assert (code, err) == (0, "")
     assert "each 12 layers before them is not timed" in out
-    code, out, err = call(*asked, "--moe", "vllm")
+    code, out, err = call(*command, "--moe", "vllm")
     assert code == 2
     assert "MoE FFN" in out + err

@@ -1,4 +1,4 @@
-"""`nearfree measure --engine`: what is refused of a user's file, before anything is probed."""
+"""`nearfree measure --engine`: a user's file is refused before anything is probed."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ Q8_0 = 8
 PLAN = trace_plan(asked(), SOURCES[:1], Drafting())
 
 
-def written(
+def write_gguf(
     path: Path, *, context: int = 2048, heads: int = 4, layers: int = 2, parts: int = 1
 ) -> Path:
     """Write a file of a model whose matrices are all there."""
@@ -42,55 +42,55 @@ def written(
     return path
 
 
-def lying(path: Path) -> Path:
-    """Write a file that says it has more tensors than bytes."""
-    raw = written(path).read_bytes()
+def write_oversized_header(path: Path) -> Path:
+    """Write a file whose header declares more tensors than the file has bytes."""
+    raw = write_gguf(path).read_bytes()
     path.write_bytes(raw[:8] + struct.pack("<Q", 1 << 60) + raw[16:])
     return path
 
 
-def cut(path: Path) -> Path:
-    """Write a file whose last tensor is not all there."""
-    path.write_bytes(written(path).read_bytes()[:-100])
+def write_truncated(path: Path) -> Path:
+    """Write a file that ends within its last tensor."""
+    path.write_bytes(write_gguf(path).read_bytes()[:-100])
     return path
 
 
-def text(path: Path) -> Path:
-    """Write a file that is none of GGUF's."""
+def write_no_gguf(path: Path) -> Path:
+    """Write a file that is no GGUF file."""
     path.write_text("hello")
     return path
 
 
 CASES = {
     "no file": (lambda path: path, (), "cannot be read"),
-    "no GGUF": (text, (), "is no GGUF file"),
-    "cut": (cut, (), "and it ends at"),
-    "lying": (lying, (), "says that it has 1152921504606846976 tensors"),
+    "no GGUF": (write_no_gguf, (), "is no GGUF file"),
+    "cut": (write_truncated, (), "and it ends at"),
+    "lying": (write_oversized_header, (), "says that it has 1152921504606846976 tensors"),
     "part": (
-        lambda path: written(path, parts=2),
+        lambda path: write_gguf(path, parts=2),
         (),
         "model.gguf: split.count 2 says that the file is one of several",
     ),
-    "context": (written, ("--context", "2048"), "L + N = 2081 positions are more than"),
+    "context": (write_gguf, ("--context", "2048"), "L + N = 2081 positions are more than"),
     "memory": (
-        lambda path: written(path, context=1 << 30, heads=4096, layers=4096),
+        lambda path: write_gguf(path, context=1 << 30, heads=4096, layers=4096),
         ("--context", "900000"),
         "GB are free",
     ),
-    "threads": (written, ("--threads", "1,5000"), "5000 threads are more than the"),
-    "release": (written, ("--release", "9.9.9"), "no build of llama_cpp 9.9.9 is pinned"),
+    "threads": (write_gguf, ("--threads", "1,5000"), "5000 threads are more than the"),
+    "release": (write_gguf, ("--release", "9.9.9"), "no build of llama_cpp 9.9.9 is pinned"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_file_that_cannot_run_is_refused_at_once(call: Call, tmp_path: Path, case: str) -> None:
     """One message that names what is wrong, exit code 2, and no platform was probed for it."""
-    make, options, says = CASES[case]
+    make, options, reason = CASES[case]
     path, root = make(tmp_path / "model.gguf"), tmp_path / "r"
-    asked = ("measure", "cpu", "--engine", "llama_cpp", "--model", str(path))
-    code, out, err = call(*asked, *options, "--results", str(root))
+    command = ("measure", "cpu", "--engine", "llama_cpp", "--model", str(path))
+    code, out, err = call(*command, *options, "--results", str(root))
     assert (code, out) == (2, "")
-    assert says in err
+    assert reason in err
     assert err.count("nearfree: error:") == 1
     assert not root.exists()
 
@@ -98,7 +98,7 @@ def test_a_file_that_cannot_run_is_refused_at_once(call: Call, tmp_path: Path, c
 @pytest.mark.parametrize("engine", ["vllm", "openai"])
 def test_an_engine_that_runs_no_file_is_refused(call: Call, tmp_path: Path, engine: str) -> None:
     """An engine without a pinned build takes no GGUF file here."""
-    path = written(tmp_path / "model.gguf")
+    path = write_gguf(tmp_path / "model.gguf")
     code, _, err = call("measure", "cpu", "--engine", engine, "--model", str(path))
     assert code == 2
     assert f"'{engine}' is not an engine that nearfree runs" in err
@@ -116,7 +116,7 @@ def test_an_engine_that_runs_no_file_is_refused(call: Call, tmp_path: Path, engi
         "--no-repack",
     ],
 )
-def test_what_says_how_a_file_is_measured_says_nothing_of_a_study(call: Call, option: str) -> None:
+def test_an_option_of_engines_is_refused_for_a_study(call: Call, option: str) -> None:
     """Without --engine an option of it is refused, also where it names the default."""
     code, _, err = call("measure", "cpu", "dense_ffn", *option.split())
     assert code == 2
@@ -133,65 +133,65 @@ def test_what_says_how_a_file_is_measured_says_nothing_of_a_study(call: Call, op
         "--untested",
     ],
 )
-def test_what_says_how_a_study_is_measured_says_nothing_of_a_file(call: Call, option: str) -> None:
+def test_an_option_of_studies_is_refused_for_an_engine(call: Call, option: str) -> None:
     """With --engine an option of studies and plans is refused, before the file is read."""
-    asked = ("measure", "cpu", "--engine", "llama_cpp", "--model", "none.gguf")
-    code, _, err = call(*asked, *option.split())
+    command = ("measure", "cpu", "--engine", "llama_cpp", "--model", "none.gguf")
+    code, _, err = call(*command, *option.split())
     assert code == 2
     assert f"{option.split(maxsplit=1)[0]} has no effect with --engine" in err
 
 
-@pytest.mark.parametrize(("rounds", "says"), [("2", "2 is less than 3"), ("0", "--rounds")])
-def test_fewer_rounds_than_an_interval_needs_are_no_number_of_rounds(
-    call: Call, rounds: str, says: str
+@pytest.mark.parametrize(("rounds", "reason"), [("2", "2 is less than 3"), ("0", "--rounds")])
+def test_fewer_rounds_than_an_interval_needs_are_refused(
+    call: Call, rounds: str, reason: str
 ) -> None:
-    """Fewer than three rounds are refused as the words of the command are read."""
+    """Fewer than three rounds are refused when the arguments are parsed."""
     code, _, err = call(
         "measure", "cpu", "--engine", "llama_cpp", "--model", "none.gguf", "--rounds", rounds
     )
     assert code == 2
-    assert says in err.splitlines()[-1]
+    assert reason in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
-    ("then", "code"), [("trap 'sleep 0.1; exit 7' TERM", 7), ("trap 'exit 0' TERM", 0)]
+    ("script", "code"), [("trap 'sleep 0.1; exit 7' TERM", 7), ("trap 'exit 0' TERM", 0)]
 )
-def test_a_signal_reaches_what_measures_in_another_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, code: int
+def test_sigterm_reaches_the_process_in_another_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, code: int
 ) -> None:
-    """SIGTERM is passed on and waited for: what measures ends as it likes, and nothing is left."""
-    assert ended(tmp_path, monkeypatch, then) == code
+    """SIGTERM is passed on and waited for: the process ends by itself, and nothing is left."""
+    assert exit_code_after_sigterm(tmp_path, monkeypatch, script) == code
 
 
-def test_what_a_signal_ends_without_a_word_was_stopped(
+def test_a_process_that_a_signal_killed_counts_as_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that had no time to note SIGTERM is told of by the one that started it."""
+    """A program killed before it could note SIGTERM is reported by the one that started it."""
     with pytest.raises(StoppedError, match="SIGTERM"):
-        ended(tmp_path, monkeypatch, ":")
+        exit_code_after_sigterm(tmp_path, monkeypatch, ":")
 
 
-def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> int:
-    """Return how a program in another environment ends once this one is told to stop."""
+def exit_code_after_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> int:
+    """Return the exit code of a program in another environment once this one gets SIGTERM."""
     program = tmp_path / "python"
     program.write_text(
-        f"#!/bin/sh\n{then}\ncat >/dev/null\necho $$ >{tmp_path}/pid\n"
+        f"#!/bin/sh\n{script}\ncat >/dev/null\necho $$ >{tmp_path}/pid\n"
         "while :; do sleep 0.05; done\n"
     )
     program.chmod(0o755)
-    made = SimpleNamespace(python=program)
-    monkeypatch.setattr(measure_engine, "ready_environment", lambda _: made)
+    environment = SimpleNamespace(python=program)
+    monkeypatch.setattr(measure_engine, "ready_environment", lambda _: environment)
 
     def stop() -> None:
         while not (tmp_path / "pid").exists():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    told = Thread(target=stop)
-    told.start()
+    signaller = Thread(target=stop)
+    signaller.start()
     try:
         return measure_engine.measure_in_environment(PLAN, "cpu", "study", 1)
     finally:
-        told.join()
+        signaller.join()
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -81,7 +81,7 @@ def one_message(answer: tuple[int, str, str], thing: str, *, printed: bool = Fal
     assert printed or out == ""
 
 
-def everything(folder: Path) -> dict[str, bytes]:
+def folder_content(folder: Path) -> dict[str, bytes]:
     """Return every file and folder below one, with its bytes."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
@@ -91,11 +91,11 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(("line", "thing"), MISTAKES, ids=[line for line, _ in MISTAKES])
 def test_a_mistake_is_one_message(project: Path, call: Call, line: str, thing: str) -> None:
-    """A mistake is told in one line that names it, and leaves everything as it was."""
+    """A mistake is one line that names it, and changes no file."""
     (project / "plan.json").write_bytes(json.encode(study()))
-    before = everything(project)
+    before = folder_content(project)
     one_message(call(*line.split()), thing)
-    assert everything(project) == before
+    assert folder_content(project) == before
 
 
 @pytest.mark.parametrize(
@@ -116,15 +116,17 @@ def test_a_mistake_is_one_message(project: Path, call: Call, line: str, thing: s
     ],
 )
 def test_a_wrong_call_is_one_message(project: Path, call: Call, line: str, thing: str) -> None:
-    """A call that fits no command names what does not fit, and where to read how it is called."""
+    """A call that fits no command is refused by what does not fit, with where to read its usage."""
     answer = call(*line.split())
     one_message(answer, thing)
     assert re.search(r"`nearfree[a-z ]* --help` ", answer[2])
 
 
 @pytest.mark.parametrize("line", ["\x1b[31mpredict", "predict \x1b[31m", "predict --batch \x9b1"])
-def test_words_of_a_wrong_call_are_printed_escaped(project: Path, call: Call, line: str) -> None:
-    """A terminal acts on nothing of what was typed or pasted."""
+def test_arguments_of_a_wrong_call_are_printed_escaped(
+    project: Path, call: Call, line: str
+) -> None:
+    """Control characters in an argument are printed escaped."""
     answer = call(*line.split(" "))
     one_message(answer, "\\x")
     assert answer[2].strip().isprintable()
@@ -141,24 +143,24 @@ def test_words_of_a_wrong_call_are_printed_escaped(project: Path, call: Call, li
     ],
 )
 def test_a_closed_stream_is_an_empty_one(project: Path, line: str, closed: str, code: int) -> None:
-    """A command ends as ever without standard input, output or errors."""
+    """A command without standard input, output or errors ends as usual."""
     command = f"{sys.executable} -m nearfree {line} {closed}"
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "-c", command], capture_output=True, text=True, check=False, env=ENVIRONMENT
     )
-    assert (done.returncode, done.stdout) == (code, "")
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count("\n") == (closed == "<&-")
+    assert (process.returncode, process.stdout) == (code, "")
+    assert "Traceback" not in process.stderr
+    assert process.stderr.count("\n") == (closed == "<&-")
 
 
 def test_a_plan_from_a_pipe_that_is_no_text(project: Path) -> None:
     """Bytes that are no text are named where the terminal's language has only ASCII, too."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "nearfree", "measure", "cpu", "dense_ffn", "--plan", "-"],
         input=b'{"kind":"\xff"}', capture_output=True, check=False,
         env=ENVIRONMENT | {"LC_ALL": "C"},
     )  # fmt: skip
-    one_message((done.returncode, "", done.stderr.decode()), "- is not a plan")
+    one_message((process.returncode, "", process.stderr.decode()), "- is not a plan")
 
 
 @pytest.mark.parametrize("reason", ["", "  "])
@@ -186,14 +188,14 @@ def test_adopting_outside_of_a_repository(project: Path, call: Call) -> None:
     one_message(call("adopt", "cpu"), "git")
 
 
-def test_a_program_of_its_own_ends_the_same_way(project: Path) -> None:
+def test_a_mistake_of_a_process_is_one_line(project: Path) -> None:
     """As a process, a mistake is exit code 2 and one line on standard error."""
     for line, thing in ((["plan", "cpu", "moe"], "'moe'"), (["verify", "nowhere"], "nowhere")):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "nearfree", *line],
             capture_output=True, text=True, check=False, env=ENVIRONMENT,
         )  # fmt: skip
-        one_message((done.returncode, done.stdout, done.stderr), thing)
+        one_message((process.returncode, process.stdout, process.stderr), thing)
 
 
 def test_a_missing_torch_is_one_message(
@@ -228,35 +230,33 @@ def test_a_whole_engine_is_not_profiled(tmp_path: Path, call: Call) -> None:
     one_message(call("profile", "cpu", "dense_ffn", "--plan", str(path)), "too many kernels")
 
 
-def test_a_reader_that_leaves_is_told_nothing(project: Path) -> None:
-    """When the reader of a pipe leaves, the command ends quietly, and says by its code that."""
+def test_a_closed_pipe_ends_the_command_quietly(project: Path) -> None:
+    """When the reader of a pipe leaves, the command ends quietly, with the exit code of SIGPIPE."""
     take = Layout(Path("results")).takes("cpu")[0]
-    for words in (["log", "show", str(take)], ["--help"], ["plan", "--help"]):
-        read, write = os.pipe()
-        os.close(read)
-        done = subprocess.run(
-            [sys.executable, "-m", "nearfree", *words],
-            stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=ENVIRONMENT,
+    for arguments in (["log", "show", str(take)], ["--help"], ["plan", "--help"]):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        process = subprocess.run(
+            [sys.executable, "-m", "nearfree", *arguments],
+            stdout=write_end, stderr=subprocess.PIPE, text=True, check=False, env=ENVIRONMENT,
         )  # fmt: skip
-        os.close(write)
-        assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+        os.close(write_end)
+        assert (process.returncode, process.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.parametrize("buffered", ["", "1"])
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["plan", "cpu", "dense_ffn"]])
-def test_what_cannot_be_written_is_a_mistake(
-    project: Path, words: list[str], buffered: str
-) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["plan", "cpu", "dense_ffn"]])
+def test_a_full_device_is_one_message(project: Path, arguments: list[str], buffered: str) -> None:
     """A full device ends every command in one message and code 2, help and versions, too."""
     environment = ENVIRONMENT | {"PYTHONUNBUFFERED": buffered}
-    command = [sys.executable, "-m", "nearfree", *words]
+    command = [sys.executable, "-m", "nearfree", *arguments]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
+        process = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment
         )
         deaf = subprocess.run(command, stdout=full, stderr=full, check=False, env=environment)
-    assert done.stderr.startswith("nearfree: error: No space left on device. ")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert process.stderr.startswith("nearfree: error: No space left on device. ")
+    assert (process.returncode, process.stderr.count("\n")) == (2, 1)
     assert deaf.returncode == 2
 
 
@@ -282,18 +282,20 @@ main()
         ("nearfree.config.files", ["predict", "--model", "qwen3_8b", "--platform", "h200"]),
     ],
 )
-def test_a_stop_while_it_begins_is_one_line(project: Path, module: str, words: list[str]) -> None:
-    """Where modules are still imported, too, an interruption by hand is one line and code 130."""
-    done = subprocess.run(
+def test_an_interrupt_during_imports_is_one_line(
+    project: Path, module: str, words: list[str]
+) -> None:
+    """Ctrl-C while modules are still imported is one line and code 130."""
+    process = subprocess.run(
         [sys.executable, "-c", AT_IMPORT.format(module=module, words=words)],
         capture_output=True, text=True, check=False, env=ENVIRONMENT,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "nearfree: stopped; what was durable is kept\n"
+    assert (process.returncode, process.stdout) == (130, "")
+    assert process.stderr == "nearfree: stopped; what was durable is kept\n"
 
 
-def test_a_stop_by_hand(project: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interruption by hand ends with code 130 and one line."""
+def test_ctrl_c_is_one_line(project: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends the command with code 130 and one line."""
 
     def stop(_: object) -> None:
         raise KeyboardInterrupt
@@ -303,18 +305,18 @@ def test_a_stop_by_hand(project: Path, call: Call, monkeypatch: pytest.MonkeyPat
     assert (code, out, err.count("\n")) == (130, "", 1)
 
 
-def test_the_copy_is_whole(project: Path, call: Call) -> None:
-    """The project that these tests damage has nothing wrong with it before."""
+def test_the_copy_has_no_damage(project: Path, call: Call) -> None:
+    """The project that these tests damage has no damage before."""
     assert call("verify")[0] == 0
     assert json.decode(call("plan", "cpu", "dense_ffn")[1])["kind"] == "measure"
     shutil.rmtree(project / "results" / "events" / "cpu")
     assert call("verify")[0] == 2
 
 
-def test_a_fault_of_the_system_is_one_message(
+def test_a_system_error_is_one_message(
     project: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the system refuses, such as a full disk, is told in one line with the path."""
+    """An error of the system, such as a full disk, is one line with the path."""
 
     def full(_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "results/x")
@@ -323,20 +325,23 @@ def test_a_fault_of_the_system_is_one_message(
     one_message(call("plan", "cpu", "dense_ffn"), "results/x: No space left on device")
 
 
-def test_a_fault_without_a_number_says_what_it_is(
+def test_an_error_without_a_number_has_its_text(
     project: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library's fault may be a text alone, or not even that."""
-    for fault, said in ((OSError("no such stream"), "no such stream. "), (OSError(), "OSError. ")):
+    """An error of a library may have a text alone, or no text."""
+    for error, message in (
+        (OSError("no such stream"), "no such stream. "),
+        (OSError(), "OSError. "),
+    ):
 
-        def fail(_: object, fault: OSError = fault) -> None:
-            raise fault
+        def fail(_: object, error: OSError = error) -> None:
+            raise error
 
         monkeypatch.setitem(COMMANDS, "plan", COMMANDS["plan"]._replace(run=fail))
-        one_message(call("plan", "cpu", "dense_ffn"), f"nearfree: error: {said}")
+        one_message(call("plan", "cpu", "dense_ffn"), f"nearfree: error: {message}")
 
 
-def test_a_terminal_without_a_letter_gets_its_escape(project: Path) -> None:
+def test_output_that_cannot_be_encoded_is_escaped(project: Path) -> None:
     """What standard output cannot encode is escaped, and no traceback."""
     reason = "ein Lüfter stand still"
     (take, *_) = Layout(Path("results")).takes("cpu")
@@ -345,17 +350,17 @@ def test_a_terminal_without_a_letter_gets_its_escape(project: Path) -> None:
         [*command, "retract", f"{take}.1#2", "--reason", reason],
         capture_output=True, text=True, check=True, env=ENVIRONMENT,
     ).stdout.partition(":")[0]  # fmt: skip
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "show", f"{name}.1#2"],
         capture_output=True, text=True, check=False,
         env=ENVIRONMENT | {"PYTHONIOENCODING": "ascii"},
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "ein L\\xfcfter stand still" in done.stdout
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "ein L\\xfcfter stand still" in process.stdout
 
 
 @pytest.mark.parametrize(
-    ("line", "meant"),
+    ("line", "suggestion"),
     [
         ("predict --model qwen3_8b --platform h100 --tensor-parallel-size 4", "--tp"),
         ("predict --model qwen3_8b --platform h100 --max-model-len=8192", "--context"),
@@ -363,15 +368,15 @@ def test_a_terminal_without_a_letter_gets_its_escape(project: Path) -> None:
         ("schedule vllm --model qwen3_8b --platform h100 --acceptence 0.7", "--acceptance"),
     ],
 )
-def test_an_option_that_is_misspelt_or_an_engine_s_is_told(
-    project: Path, call: Call, line: str, meant: str
+def test_a_misspelt_option_is_answered_with_the_nearest(
+    project: Path, call: Call, line: str, suggestion: str
 ) -> None:
-    """An unknown option is answered with the one that it stands for, as far as one is near."""
+    """An unknown option is answered with the nearest known one, if one is near."""
     code, out, err = call(*line.split())
     assert (code, out) == (2, "")
-    assert f". Perhaps you mean {meant}. `nearfree {line.split(maxsplit=1)[0]} --help` " in err
+    assert f". Perhaps you mean {suggestion}. `nearfree {line.split(maxsplit=1)[0]} --help` " in err
 
 
-def test_an_option_that_is_far_from_all_stands_alone(project: Path, call: Call) -> None:
+def test_an_option_far_from_all_has_no_suggestion(project: Path, call: Call) -> None:
     """No option is guessed where none is near."""
     assert "unrecognized arguments: --qqqqqq. `nearfree" in call("predict", "--qqqqqq")[2]

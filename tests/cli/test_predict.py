@@ -1,4 +1,4 @@
-"""`nearfree predict`: text, JSON and CSV, forward and the other way round, and what it refuses."""
+"""`nearfree predict`: text, JSON and CSV, `--positions`, and refusals."""
 
 import csv
 import io
@@ -22,24 +22,26 @@ LAWS = ["idle_compute", "principle", "principle_resolved"]
 pytestmark = pytest.mark.usefixtures("recorded")
 
 
-def printed(call: Call, *argv: str, ends: int = 0) -> str:
+def printed(call: Call, *argv: str, exit_code: int = 0) -> str:
     """Return what the command prints, and ends with this exit code."""
     code, out, err = call("predict", *argv)
-    assert (code, err) == (ends, "")
+    assert (code, err) == (exit_code, "")
     return out
 
 
-def as_json(call: Call, *argv: str, ends: int = 0) -> list[dict[str, Any]]:
+def as_json(call: Call, *argv: str, exit_code: int = 0) -> list[dict[str, Any]]:
     """Return what the command prints as JSON."""
-    out = printed(call, *argv, "--format", "json", ends=ends)
+    out = printed(call, *argv, "--format", "json", exit_code=exit_code)
     assert not re.search(r"\b(NaN|Infinity)\b", out)
-    found: list[dict[str, Any]] = json.decode(out)
-    return found
+    answers: list[dict[str, Any]] = json.decode(out)
+    return answers
 
 
-def as_csv(call: Call, *argv: str, ends: int = 0) -> list[dict[str, str]]:
+def as_csv(call: Call, *argv: str, exit_code: int = 0) -> list[dict[str, str]]:
     """Return what the command prints as CSV."""
-    return list(csv.DictReader(io.StringIO(printed(call, *argv, "--format", "csv", ends=ends))))
+    return list(
+        csv.DictReader(io.StringIO(printed(call, *argv, "--format", "csv", exit_code=exit_code)))
+    )
 
 
 def test_the_text_says_what_limits_and_where(call: Call) -> None:
@@ -66,7 +68,7 @@ def test_the_text_says_what_limits_and_where(call: Call) -> None:
     assert "  attention_cached on a100, h100" in lines
 
 
-def test_where_nothing_limits_no_rule_stands(call: Call) -> None:
+def test_a_censored_boundary_has_no_limiter(call: Call) -> None:
     """A boundary at the grid's end is a lower bound, without a limiter or a rule beside it."""
     lines = printed(call, *DENSE, *H800, "--largest", "8", "--all").splitlines()
     (line,) = (line for line in lines if line.startswith("  work_model  "))
@@ -75,25 +77,27 @@ def test_where_nothing_limits_no_rule_stands(call: Call) -> None:
     ]
 
 
-def test_nothing_limits_what_is_unbounded(call: Call) -> None:
-    """A law without a bound is said to be unbounded, by nothing."""
+def test_an_unbounded_law_has_no_limiter(call: Call) -> None:
+    """A law without a bound is reported as unbounded, without a limiter."""
     argv = ("--model", "ling_2_0_mini", *H800, "--context", "100", *SHORT)
     line = next(
         x for x in printed(call, *argv, "--all").splitlines() if x.startswith("  idle_compute")
     )
     assert line.split()[1:3] == ["unbounded", "nothing"]
     (answer,) = as_json(call, *argv)
-    first = answer["predictors"][0]
-    assert (first["n_max"], first["unbounded"]) == (None, True)
+    prediction = answer["predictors"][0]
+    assert (prediction["n_max"], prediction["unbounded"]) == (None, True)
 
 
 @pytest.mark.parametrize(
     ("word", "name"), [("bf16", "bfloat16"), ("FP8", "float8"), ("fp8_block", "float8_block")]
 )
 def test_formats_are_taken_as_engines_write_them(call: Call, word: str, name: str) -> None:
-    """The answer has the name that is used here."""
-    asked = ("--largest", "4", "--weights")
-    assert printed(call, *DENSE, *H800, *asked, word) == printed(call, *DENSE, *H800, *asked, name)
+    """The answer has this program's name of the format."""
+    options = ("--largest", "4", "--weights")
+    assert printed(call, *DENSE, *H800, *options, word) == printed(
+        call, *DENSE, *H800, *options, name
+    )
 
 
 def test_both_baselines_of_balanced_experts(call: Call) -> None:
@@ -108,7 +112,7 @@ def test_both_baselines_of_balanced_experts(call: Call) -> None:
 def test_json_holds_everything(call: Call) -> None:
     """The JSON has deployment, answers, modules and curve, and the text's numbers in them."""
     papers = ("--attention", "flash-attn==2.8.3")  # of which the laws have granularities
-    (found,) = as_json(call, *SPARSE, *H800, *papers, "--batch", "4", *SHORT, "--accepted", "2.5")
+    (answer,) = as_json(call, *SPARSE, *H800, *papers, "--batch", "4", *SHORT, "--accepted", "2.5")
     parts = {
         "schema",
         "deployment",
@@ -123,21 +127,29 @@ def test_json_holds_everything(call: Call) -> None:
         "graphs",
         "caveats",
     }
-    assert set(found) == parts
-    said = {name: found["deployment"][name] for name in ("model", "platform", "batch", "context")}
-    assert said == {"model": "qwen3_30b_a3b", "platform": "h800", "batch": 4, "context": 4096}
-    assert [row["n"] for row in found["curve"]] == list(range(1, 49))
-    assert found["curve"][0]["ratio"] == 1.0
-    names = [(row["predictor"], row["composition"], row["baseline"]) for row in found["predictors"]]
-    each = [*((name, "minimum") for name in LAWS), ("work_model", "sum"), ("work_model", "minimum")]
-    assert names == [(*pair, baseline) for baseline in (1, 4) for pair in each]
-    for row in found["predictors"]:
+    assert set(answer) == parts
+    deployment = {
+        name: answer["deployment"][name] for name in ("model", "platform", "batch", "context")
+    }
+    assert deployment == {"model": "qwen3_30b_a3b", "platform": "h800", "batch": 4, "context": 4096}
+    assert [row["n"] for row in answer["curve"]] == list(range(1, 49))
+    assert answer["curve"][0]["ratio"] == 1.0
+    names = [
+        (row["predictor"], row["composition"], row["baseline"]) for row in answer["predictors"]
+    ]
+    predictors = [
+        *((name, "minimum") for name in LAWS),
+        ("work_model", "sum"),
+        ("work_model", "minimum"),
+    ]
+    assert names == [(*pair, baseline) for baseline in (1, 4) for pair in predictors]
+    for row in answer["predictors"]:
         assert row["accepted_per_n_max"] == pytest.approx(2.5 / row["n_max"])
         assert row["unbounded"] is False
-    assert set(found["besides"]) == {"between", "host"}
-    shares = sum(row["share"] for row in found["modules"]) + sum(found["besides"].values())
+    assert set(answer["besides"]) == {"between", "host"}
+    shares = sum(row["share"] for row in answer["modules"]) + sum(answer["besides"].values())
     assert math.isclose(shares, 1.0)
-    assert all(row["knobs"] and row["evidence"] for row in found["modules"])
+    assert all(row["knobs"] and row["evidence"] for row in answer["modules"])
 
 
 def test_csv_is_the_curve(call: Call) -> None:
@@ -149,8 +161,8 @@ def test_csv_is_the_curve(call: Call) -> None:
         (model, batch, str(n))
         for model in ("qwen3_8b", "mixtral_8x7b") for batch in "12" for n in range(1, 49)
     ]  # fmt: skip
-    first = [row for row in rows if row["n"] == "1"]
-    assert [row["ratio"] for row in first] == ["1.0"] * 4
+    at_one = [row for row in rows if row["n"] == "1"]
+    assert [row["ratio"] for row in at_one] == ["1.0"] * 4
     for row in rows:
         shares = [float(value) for name, value in row.items() if "share" in name and value]
         assert float(row["latency_us"]) > 0
@@ -158,14 +170,14 @@ def test_csv_is_the_curve(call: Call) -> None:
 
 
 def test_lists_are_all_their_combinations(call: Call) -> None:
-    """Lists with commas are answered one combination after the other, doubles once."""
-    found = as_json(
+    """Lists with commas are answered one combination after the other, duplicates once."""
+    answers = as_json(
         call, "--model", "qwen3_8b,qwen3_30b_a3b", "--platform", "h20,h800", "--batch", "1,1",
         "--context", "512, 1024", "--routing", "balanced,skewed", "--largest", "2",
     )  # fmt: skip
-    said = [tuple(each["deployment"][name] for name in ("model", "platform", "routing", "context"))
-            for each in found]  # fmt: skip
-    assert said == [
+    fields = ("model", "platform", "routing", "context")
+    conditions = [tuple(answer["deployment"][name] for name in fields) for answer in answers]
+    assert conditions == [
         (model, platform, routing, context)
         for model in ("qwen3_8b", "qwen3_30b_a3b")
         for platform in ("h20", "h800")
@@ -175,14 +187,14 @@ def test_lists_are_all_their_combinations(call: Call) -> None:
 
 
 @pytest.mark.slow
-def test_the_other_way_round(call: Call) -> None:
-    """With K, settings where K positions are near-free come first; all formats say the same."""
-    named = ("--attention", "flash-attn==2.8.3", "--positions", "8")
-    argv = (*DENSE, *H800, "--batch", "1,64", "--context", "1024,65536", *named)
-    unfit, longer, *lines = printed(call, *argv, "--accepted", "4", ends=2).splitlines()
+def test_positions_list_the_settings_where_they_are_near_free(call: Call) -> None:
+    """With K, settings where K positions are near-free come first, alike in all formats."""
+    options = ("--attention", "flash-attn==2.8.3", "--positions", "8")
+    argv = (*DENSE, *H800, "--batch", "1,64", "--context", "1024,65536", *options)
+    unfit, longer, *lines = printed(call, *argv, "--accepted", "4", exit_code=2).splitlines()
     assert longer.startswith("qwen3_8b, from L = 65536 on: 65,536 cached positions and a new one")
     assert unfit.startswith("qwen3_8b on h800, from b = 64 at L = 65536 on: DOES NOT FIT")
-    rows = as_json(call, *argv, "--accepted", "4", ends=2)
+    rows = as_json(call, *argv, "--accepted", "4", exit_code=2)
     assert [row["fits"] for row in rows] == [True, True, True, False]
     free = [row for row in rows if row["verdict"] == "near-free"]
     assert 0 < len(free) < len(rows) == 4
@@ -197,29 +209,29 @@ def test_the_other_way_round(call: Call) -> None:
     for row in rows:
         assert (row["ratio"] <= 1.2) == (row["verdict"] == "near-free")
         assert row["accepted_per_n_max"] == 4 / row["n_max"]
-    flat = as_csv(call, *argv, ends=2)
+    flat = as_csv(call, *argv, exit_code=2)
     assert [float(row["ratio"]) for row in flat] == [row["ratio"] for row in rows]
     assert {row["positions"] for row in flat} == {"8"}
 
 
-def test_the_other_way_round_has_its_own_conditions(call: Call) -> None:
-    """Without lists K is asked of nine batch sizes and four contexts, beyond --largest too."""
+def test_positions_have_default_batch_sizes_and_contexts(call: Call) -> None:
+    """Without lists, K is answered for nine batch sizes and four contexts, beyond --largest too."""
     rows = as_json(call, *DENSE, *H800, "--positions", "20", "--largest", "4")
     assert len({(row["batch"], row["context"]) for row in rows}) == len(rows) == 36
     assert {row["positions"] for row in rows} == {20}
 
 
-def test_refused_is_said_by_name(call: Call) -> None:
+def test_a_backend_without_rules_is_refused_by_name(call: Call) -> None:
     """A backend without rules is refused by name; the law that needs none answers."""
     argv = ("--model", "mixtral_8x7b", *H800, "--moe", "torch-grouped", *SHORT)
-    out = printed(call, *argv, "--all", ends=2)
+    out = printed(call, *argv, "--all", exit_code=2)
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
     for name in ("principle", "principle_resolved", "work_model"):
         assert re.search(r"refused +MoE FFN: .* of torch_grouped", rows[name])
     assert rows["idle_compute"].split()[1].isdecimal()
     assert "T(N) by the work model" not in out
-    (found,) = as_json(call, *argv, ends=2)
-    assert found["curve"] == found["modules"] == []
+    (answer,) = as_json(call, *argv, exit_code=2)
+    assert answer["curve"] == answer["modules"] == []
     code, out, err = call("predict", *argv, "--format", "csv")
     assert (code, list(csv.DictReader(io.StringIO(out)))) == (2, [])
     assert err.startswith("nearfree: error: T(N) of mixtral_8x7b on h800 is not known: MoE FFN: ")
@@ -250,7 +262,7 @@ def test_refused_is_said_by_name(call: Call) -> None:
     ],
 )
 def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:
-    """What nothing knows is told in one line that names it, with its file or nearest names."""
+    """An unknown value is one line that names it, with its file or nearest names."""
     one_message(call("predict", *line.split()), thing)
 
 
@@ -297,7 +309,7 @@ def test_a_wrong_amount_is_one_message(call: Call, line: str, thing: str) -> Non
 def test_a_model_file_that_cannot_be_used(
     call: Call, tmp_path: Path, changes: dict[str, Any], key: str
 ) -> None:
-    """A config.json that is no such model is refused with the file and the key."""
+    """A config.json that cannot be used is refused with the file and the key."""
     path = write(tmp_path, change("qwen3_moe", **changes))
     code, out, err = call("predict", "--model", str(path), *H800)
     assert (code, out) == (2, "")
@@ -318,7 +330,7 @@ def test_a_model_file_that_is_none(call: Call, tmp_path: Path, content: bytes) -
 def test_a_key_of_a_model_file_is_shown_escaped(
     call: Call, tmp_path: Path, key: str, format_: str
 ) -> None:
-    """A key with signs that a terminal acts on, or that no encoding has, is one printable line."""
+    """A key with control characters or lone surrogates is one printable line."""
     path = write(tmp_path, change("qwen3", quantization_config={"quant_method": "fp8", key: 1}))
     out = "".join(call("predict", "--model", str(path), *H800, "--format", format_)[1:])
     assert out.replace("\n", "").isprintable()
@@ -328,7 +340,7 @@ def test_a_key_of_a_model_file_is_shown_escaped(
 
 @pytest.mark.parametrize("format_", ["text", "json"])
 def test_a_path_of_a_model_file_is_shown_escaped(call: Call, tmp_path: Path, format_: str) -> None:
-    """The same holds for a folder's name."""
+    """A folder's name with control characters is one printable line."""
     folder = tmp_path / "\x1b[31m\udcff"
     folder.mkdir()
     path = write(folder, {"a": 1})
@@ -343,20 +355,20 @@ def test_a_model_file_by_its_path(call: Call, tmp_path: Path) -> None:
 
 
 def test_steps_are_padded_to_the_engines_graphs(call: Call) -> None:
-    """JSON has the rows of each step, and the text says them; `none` pads nothing."""
-    asked = (*DENSE, *H800, "--batch", "33", *SHORT)
-    (found,) = as_json(call, *asked, "--graphs", "vllm==0.9.1")
-    graphs = found["graphs"]
+    """JSON has the rows of each step, and the text names them; `none` pads nothing."""
+    options = (*DENSE, *H800, "--batch", "33", *SHORT)
+    (answer,) = as_json(call, *options, "--graphs", "vllm==0.9.1")
+    graphs = answer["graphs"]
     assert (graphs["engine"], graphs["counts"]) == ("vllm 0.9.1", "tokens")
-    steps = [(each["n"], each["tokens"], each["rows"], each["size"]) for each in graphs["steps"]]
+    steps = [(step["n"], step["tokens"], step["rows"], step["size"]) for step in graphs["steps"]]
     assert steps[:3] == [(1, 33, 40, 40), (2, 66, 72, 72), (3, 99, 104, 104)]
     assert steps[15] == (16, 528, 528, None)
-    assert all(each.startswith("vllm/config.py L") for each in graphs["evidence"])
-    text = printed(call, *asked, "--graphs", "vllm==0.9.1", "--all")
+    assert all(source.startswith("vllm/config.py L") for source in graphs["evidence"])
+    text = printed(call, *options, "--graphs", "vllm==0.9.1", "--all")
     assert "from 16 positions on no CUDA graph is large enough" in text.splitlines()[3]
     assert "from N = 16 on no graph is large enough" in text
     assert re.search(r"^ +1 +1\.000 +\d+ +33 +40 ", text, re.MULTILINE)
-    (plain,) = as_json(call, *asked, "--graphs", "none")
-    assert plain["graphs"] is None
-    assert "graphs" not in plain["deployment"]
-    assert plain["curve"][0]["latency_us"] < found["curve"][0]["latency_us"]
+    (unpadded,) = as_json(call, *options, "--graphs", "none")
+    assert unpadded["graphs"] is None
+    assert "graphs" not in unpadded["deployment"]
+    assert unpadded["curve"][0]["latency_us"] < answer["curve"][0]["latency_us"]

@@ -12,7 +12,7 @@ PREBUILT, BUILT = "llama_cpp==3.22.1", "llama.cpp==0.3.36"
 ZEN4 = "avx2,f16c,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vnni"
 
 
-def asked(call: Call, *argv: str) -> dict[str, Any]:
+def answer(call: Call, *argv: str) -> dict[str, Any]:
     """Return an answer."""
     code, out, err = call("granularity", *argv, "--offline", "--format", "json")
     assert (code, err) == (0, "")
@@ -20,31 +20,31 @@ def asked(call: Call, *argv: str) -> dict[str, Any]:
 
 
 def test_passes_have_files_lines_and_hashes(call: Call) -> None:
-    """An answer has each kind of passes, and where the release says so."""
-    found = asked(call, PREBUILT, "--type", "q4_k", "--rows", "17", "--cpu-flags", ZEN4)
-    (interval,) = found["intervals"]
+    """An answer has each kind of passes, with the release's files and lines."""
+    document = answer(call, PREBUILT, "--type", "q4_k", "--rows", "17", "--cpu-flags", ZEN4)
+    (interval,) = document["intervals"]
     assert [(p["path"], p["holds"], p["times"]) for p in interval["passes"]] == [
         ("repack_gemm", 16, 1),
         ("repack_gemv", 1, 1),
     ]
-    for each in interval["passes"]:
-        for rule in each["rules"]:
+    for passes in interval["passes"]:
+        for rule in passes["rules"]:
             assert rule["lines"][0] > 0
             assert len(rule["sha256"]) == 64
-    assert found["notes"] == ["--d-ff and --d-model default to 4096 elements"]
-    assert (found["package"], found["version"]) == ("llama-cpp", "3.22.1")
+    assert document["notes"] == ["--d-ff and --d-model default to 4096 elements"]
+    assert (document["package"], document["version"]) == ("llama-cpp", "3.22.1")
 
 
 def test_weights_that_are_not_repacked(call: Call) -> None:
-    """`--no-repack` is the other way, and both spellings of the engine are known."""
+    """`--no-repack` selects the other rules, and both spellings of the engine are known."""
     options = ("--type", "q4_k", "--rows", "8:33", "--cpu-flags", ZEN4, "--no-repack")
-    found = asked(call, BUILT, *options, "--d-ff", "1536", "--d-model", "576")
-    assert [(i["from"], i["to"], i["step"]) for i in found["intervals"]] == [
+    document = answer(call, BUILT, *options, "--d-ff", "1536", "--d-model", "576")
+    assert [(i["from"], i["to"], i["step"]) for i in document["intervals"]] == [
         (8, 16, "tiled"),
         (17, 32, "tiled_micro"),
         (33, 33, "tiled_micro"),
     ]
-    assert found["notes"] == []
+    assert document["notes"] == []
 
 
 def test_the_text_has_a_line_a_rule(call: Call) -> None:
@@ -56,14 +56,14 @@ def test_the_text_has_a_line_a_rule(call: Call) -> None:
     assert "block_tile  ggml/src/ggml-cpu/llamafile/sgemm.cpp:" in out
 
 
-def test_without_flags_the_machine_s_count(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the prebuilt library it is the variant that this machine would load."""
+def test_the_machines_flags_are_the_default(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the prebuilt library the default is the variant that this machine would load."""
     machine = frozenset({"sse42", "avx", "f16c", "fma", "avx2", "bmi2"})
     monkeypatch.setattr("nearfree.hardware.instructions.cpu_flags", lambda: machine)
-    found = asked(call, PREBUILT, "--type", "q8_0", "--rows", "9")
-    assert found["variant"] == "haswell"
-    assert found["cpu_flags"] == ["avx", "avx2", "f16c", "fma"]
-    built = asked(call, BUILT, "--type", "q8_0", "--rows", "9")
+    document = answer(call, PREBUILT, "--type", "q8_0", "--rows", "9")
+    assert document["variant"] == "haswell"
+    assert document["cpu_flags"] == ["avx", "avx2", "f16c", "fma"]
+    built = answer(call, BUILT, "--type", "q8_0", "--rows", "9")
     assert built["variant"] is None
     assert built["notes"][0] == "assumed: the library is built for this machine's CPU"
 

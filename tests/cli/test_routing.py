@@ -1,4 +1,4 @@
-"""Routing on the command line: power laws, measured loads, and what is refused of them."""
+"""Routing on the command line: power laws, measured loads, and their refusals."""
 
 import csv
 import io
@@ -35,19 +35,18 @@ def latencies(call: Call, *argv: str) -> list[float]:
 
 @pytest.mark.slow
 def test_other_routing_lies_between_the_bounds(call: Call, loads: Path) -> None:
-    """While experts wake T(N) of a power law or of measured loads is between the two bounds.
+    """While experts are activated, T(N) of any routing is between the two bounds.
 
-    It is so by the form; what curves of different loads add to it differs, so that a GPU is asked
-    of that none of them knows.
+    It is so by the form; curves of different loads would add to it, so the GPU has no such curves.
     """
     skewed, most = (latencies(call, *UNKNOWN, "--routing", n) for n in ("skewed", "balanced"))
     steep, flat = (latencies(call, *UNKNOWN, "--routing", f"power_law:{a}") for a in ("1.2", "99"))
-    own = latencies(call, *UNKNOWN, "--loads", str(loads))
-    for each in (steep, flat, own):
-        assert all(a <= b * 1.0001 for a, b in zip(skewed, each, strict=True))
-        assert all(a <= b * 1.0001 for a, b in zip(each, most, strict=True))
-        assert each[-1] > 1.5 * skewed[-1]
-    assert all(a <= b for a, b in pairwise(own))
+    measured = latencies(call, *UNKNOWN, "--loads", str(loads))
+    for curve in (steep, flat, measured):
+        assert all(a <= b * 1.0001 for a, b in zip(skewed, curve, strict=True))
+        assert all(a <= b * 1.0001 for a, b in zip(curve, most, strict=True))
+        assert curve[-1] > 1.5 * skewed[-1]
+    assert all(a <= b for a, b in pairwise(measured))
 
 
 def test_json_names_the_routing(call: Call, loads: Path) -> None:
@@ -58,27 +57,29 @@ def test_json_names_the_routing(call: Call, loads: Path) -> None:
         assert (code, err) == (0, "")
         (answer,) = json.decode(out)
         routing = answer["deployment"]["routing"]
-        named = routing == "power_law:1.2" if "--routing" in argv else routing.startswith("loads:")
-        assert named, routing
+        expected = (
+            routing == "power_law:1.2" if "--routing" in argv else routing.startswith("loads:")
+        )
+        assert expected, routing
         laws = [row for row in answer["predictors"] if row["predictor"] != "work_model"]
         assert laws
         assert {row["refusal"] for row in laws} == {f"MoE FFN: no law for {routing} routing"}
         assert all(row["n_max"] for row in answer["predictors"] if row not in laws)
 
 
-def test_lists_and_schedules_take_them(call: Call, loads: Path) -> None:
+def test_lookup_and_schedule_take_routings(call: Call, loads: Path) -> None:
     """`lookup` takes several routings at once, and a schedule is written for measured loads."""
     code, out, _ = call("lookup", *SPARSE, *SHORT, "--routing", "skewed,power_law:1.01")
     assert code == 0
     assert " power_law:1.01 " in out
-    asked = ("--loads", str(loads), "--largest-batch", "4", "--longest", "2", "--epsilon", "0.6")
-    code, out, _ = call("schedule", "vllm", *SPARSE, *asked)
+    options = ("--loads", str(loads), "--largest-batch", "4", "--longest", "2", "--epsilon", "0.6")
+    code, out, _ = call("schedule", "vllm", *SPARSE, *options)
     assert code == 0
     assert "num_speculative_tokens_per_batch_size" in out
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (("--routing", "power_law"), "'power_law' is no routing"),
         (("--routing", "power_law:-1"), "'power_law:-1' is no routing"),
@@ -88,16 +89,16 @@ def test_lists_and_schedules_take_them(call: Call, loads: Path) -> None:
         (("--loads", "nowhere.xlsx"), "neither .csv nor .json"),
     ],
 )
-def test_an_odd_routing_ends_with_2(call: Call, argv: tuple[str, str], said: str) -> None:
-    """What is no routing is refused before anything is predicted, with what there is."""
+def test_an_unknown_routing_is_refused(call: Call, argv: tuple[str, str], message: str) -> None:
+    """An unknown routing is refused before anything is predicted, with the list of routings."""
     code, out, err = call("predict", *SPARSE, *argv)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
 
 
-def test_loads_that_do_not_fit_end_with_2(call: Call, loads: Path) -> None:
-    """Loads beside a routing, of another model's experts or of none are refused."""
-    for argv, said in (
+def test_loads_that_do_not_fit_are_refused(call: Call, loads: Path) -> None:
+    """Loads together with a routing, of another model's experts or of none are refused."""
+    for argv, message in (
         ((*SPARSE, "--routing", "skewed"), "--loads and --routing both"),
         (
             ("--model", "mixtral_8x7b", "--platform", "h200"),
@@ -107,26 +108,26 @@ def test_loads_that_do_not_fit_end_with_2(call: Call, loads: Path) -> None:
     ):
         code, out, err = call("predict", *argv, "--loads", str(loads))
         assert (code, out) == (2, "")
-        assert said in err
+        assert message in err
         assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("command", [("predict",), ("lookup",), ("schedule", "vllm")])
 @pytest.mark.parametrize(
-    ("option", "where"),
+    ("option", "option_name"),
     [
         (("--routing", "skewed"), "--routing has no effect on a model without experts"),
         (("--dense", "torch"), "--dense has no effect where no product outside the experts"),
     ],
 )
-def test_what_is_of_no_deployment_ends_with_2(
-    call: Call, command: tuple[str, ...], option: tuple[str, str], where: str
+def test_an_option_without_effect_is_refused(
+    call: Call, command: tuple[str, ...], option: tuple[str, str], option_name: str
 ) -> None:
-    """A routing without experts, or what runs quantised products without any, is refused."""
-    asked = (*command, "--platform", "h200", *option)
-    code, out, err = call(*asked, "--model", "qwen3_8b")
+    """A routing without experts, or a release of quantised products without any, is refused."""
+    arguments = (*command, "--platform", "h200", *option)
+    code, out, err = call(*arguments, "--model", "qwen3_8b")
     assert (code, out) == (2, "")
-    assert err.startswith(f"nearfree: error: {where}")
+    assert err.startswith(f"nearfree: error: {option_name}")
     assert f". Leave out {option[0]}, or " in err
     if command != ("schedule", "vllm") and option[0] == "--routing":
-        assert call(*asked, "--model", "qwen3_8b,qwen3_30b_a3b", "--largest", "2")[0] == 0
+        assert call(*arguments, "--model", "qwen3_8b,qwen3_30b_a3b", "--largest", "2")[0] == 0

@@ -19,7 +19,7 @@ H20 = ["--device", "NVIDIA H20"]
 
 @pytest.fixture
 def recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put the made-up release on record, and leave nothing else to be had."""
+    """Put the made-up release on record, with no network or cache."""
     monkeypatch.setattr(record, "extract", lambda *_, **__: made_release())
     record.record_extraction(Layout(project / "results"), "vllm", "1.0", cache=Cache(project / "c"))
     monkeypatch.undo()
@@ -35,89 +35,98 @@ def test_granularity_answers_from_the_log(recorded: Path, call: Call) -> None:
         "granularity", "vllm==1.0", *LAYER, *H20, "--tokens", "1:50", "--format", "json"
     )
     assert (code, err) == (0, "")
-    found = json.decode(out)
-    assert (found["package"], found["version"]) == ("vllm", "1.0")
-    assert [(p["from"], p["to"], p["path"]) for p in found["kernel_path"]] == [
+    document = json.decode(out)
+    assert (document["package"], document["version"]) == ("vllm", "1.0")
+    assert [(p["from"], p["to"], p["path"]) for p in document["kernel_path"]] == [
         (1, 8, "naive"),
         (9, 50, "aligned"),
     ]
-    first, second = found["intervals"]
-    assert (first["from"], first["to"], first["value"], first["source"]) == (1, 40, 16, "fallback")
-    assert (second["from"], second["to"], second["value"]) == (41, 50, 32)
-    assert first["file"] == PATH
-    assert len(first["lines"]) == 2
-    assert first["sha256"] == "b" * 64
-    assert found["artefact_sha256"] == "a" * 64
+    first_interval, second_interval = document["intervals"]
+    assert (
+        first_interval["from"],
+        first_interval["to"],
+        first_interval["value"],
+        first_interval["source"],
+    ) == (1, 40, 16, "fallback")
+    assert (second_interval["from"], second_interval["to"], second_interval["value"]) == (
+        41,
+        50,
+        32,
+    )
+    assert first_interval["file"] == PATH
+    assert len(first_interval["lines"]) == 2
+    assert first_interval["sha256"] == "b" * 64
+    assert document["artefact_sha256"] == "a" * 64
 
 
 def test_granularity_prints_a_table(recorded: Path, call: Call) -> None:
-    """The table says where each size holds, from which source, and in which file and line."""
+    """The table has where each size holds, its source, and its file and line."""
     out = call("granularity", "vllm==1.0", *LAYER, *H20, "--tokens", "1:50")[1]
     assert "path naive" in out
     assert f"fallback  {PATH}:" in out
 
 
 def test_a_platform_s_name_opens_the_files_of_its_device(recorded: Path, call: Call) -> None:
-    """Tuned files are looked for by the driver's name, whatever the device is called."""
-    asked = ("granularity", "vllm==1.0", *LAYER, "--d-ff", "512", "--format", "json", "--device")
-    by_driver, by_name, by_alias = (call(*asked, name) for name in (H20[1], "h20", "h20_sxm"))
+    """Tuned files are found by the driver's name, whatever the device is called."""
+    command = ("granularity", "vllm==1.0", *LAYER, "--d-ff", "512", "--format", "json", "--device")
+    by_driver, by_name, by_alias = (call(*command, name) for name in (H20[1], "h20", "h20_sxm"))
     assert json.decode(by_driver[1])["intervals"][0]["source"] == "tuned"
     assert by_name == by_alias == by_driver
 
 
 def test_a_device_that_is_not_known_is_noted(recorded: Path, call: Call) -> None:
-    """What is answered without its capability and SMs says so."""
-    asked = ("granularity", "vllm==1.0", *LAYER, "--device")
+    """An answer without the device's capability and SMs has a note."""
+    command = ("granularity", "vllm==1.0", *LAYER, "--device")
     note = "note: 'NVIDIA H2OO' is not a device of config/platforms.yaml"
-    assert note in call(*asked, "NVIDIA H2OO")[1]
-    assert "note: " not in call(*asked, "NVIDIA H20")[1]
+    assert note in call(*command, "NVIDIA H2OO")[1]
+    assert "note: " not in call(*command, "NVIDIA H20")[1]
 
 
-def test_where_a_kernel_has_no_build_no_tile_is_named(
+def test_a_kernel_without_a_build_for_the_device_has_no_tile(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FlashAttention 3 is of Hopper alone in vLLM, and in FlashInfer where it is asked for."""
+    """FlashAttention 3 exists for Hopper alone in vLLM, and in FlashInfer where it is requested."""
     monkeypatch.chdir(Path(__file__).parents[2])
     heads = ("--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--page-size", "16")
-    for asked in (("vllm-fa3==0.33.0",), ("flashinfer-python==0.6.13", "--backend", "fa3")):
-        code, _, err = call("granularity", *asked, *heads, "--device", "a100")
+    for release in (("vllm-fa3==0.33.0",), ("flashinfer-python==0.6.13", "--backend", "fa3")):
+        code, _, err = call("granularity", *release, *heads, "--device", "a100")
         assert (code, "has no kernels for compute capability 80" in err) == (2, True)
-        assert call("granularity", *asked, *heads, "--device", "h100")[0] == 0
+        assert call("granularity", *release, *heads, "--device", "h100")[0] == 0
 
 
 def test_an_override_and_an_own_folder(recorded: Path, call: Call) -> None:
-    """Both come before what the release says."""
+    """Both go before the release's own rules."""
     (recorded / "own").mkdir()
     name = "E=256,N=1024,device_name=NVIDIA_H20.json"
     (recorded / "own" / name).write_text('{"1": {"BLOCK_SIZE_M": 80}}')
     for option, value in (("--override", "48"), ("--tuned-folder", "own")):
         command = ("granularity", "vllm==1.0", *LAYER, *H20, option, value, "--format", "json")
         intervals = json.decode(call(*command)[1])["intervals"]
-        assert [each["source"] for each in intervals] == ["override"]
+        assert [interval["source"] for interval in intervals] == ["override"]
         assert intervals[0]["value"] in (48, 80)
 
 
 def test_rules_are_shown_with_file_and_line(recorded: Path, call: Call) -> None:
-    """Each branch stands with its condition, its value, and where it stands."""
+    """Each branch is printed with its condition, its value and its line."""
     out = call("rules", "show", "vllm==1.0")[1]
     assert (
         f"16  if not (dtype == 'fp8_w8a8' and block_shape is not None) and M <= 40   {PATH}:" in out
     )
-    shown = json.decode(call("rules", "show", "vllm==1.0", "--format", "json")[1])
-    assert {rule["rule"] for rule in shown["rules"]} >= {"block_size_m", "path", "tuned_name"}
-    assert shown["sources"][0]["artefact_sha256"] == "a" * 64
+    document = json.decode(call("rules", "show", "vllm==1.0", "--format", "json")[1])
+    assert {rule["rule"] for rule in document["rules"]} >= {"block_size_m", "path", "tuned_name"}
+    assert document["sources"][0]["artefact_sha256"] == "a" * 64
 
 
-def test_a_release_has_the_rules_of_itself(recorded: Path, call: Call) -> None:
-    """A comparison with itself finds nothing."""
+def test_a_release_equals_itself(recorded: Path, call: Call) -> None:
+    """A comparison of a release with itself finds no difference."""
     out = call("rules", "diff", "vllm", "1.0", "1.0")[1]
     assert out == "vllm 1.0 and 1.0 have the same rules\n"
 
 
-def test_a_history_says_where_rules_changed(
+def test_a_history_lists_changes_of_rules(
     recorded: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first release that is read stands alone, the others stand by what changed."""
+    """The first release is printed in full, the others by their changes."""
     monkeypatch.setattr(history, "fetch", lambda *_, **__: None)
     monkeypatch.setattr(history, "extract", lambda *_, **__: made_release())
     rules = dict.fromkeys(("0.9", "1.0", "1.1"), made_release().meanings())
@@ -130,14 +139,12 @@ def test_a_history_says_where_rules_changed(
     ]
 
 
-def test_a_group_of_columns_is_asked_for_as_the_release_writes_it(
-    recorded: Path, call: Call
-) -> None:
+def test_a_usual_group_of_scales_changes_nothing(recorded: Path, call: Call) -> None:
     """Weights alone have 0 rows a scale: their usual group, when named, changes nothing."""
-    asked = ("granularity", "vllm==1.0", *LAYER, *H20, "--dtype", "int4", "--tokens", "1:50")
-    said = call(*asked, "--block-shape", "0,128")
-    assert said == call(*asked)
-    assert said[0] == 0
+    command = ("granularity", "vllm==1.0", *LAYER, *H20, "--dtype", "int4", "--tokens", "1:50")
+    answer = call(*command, "--block-shape", "0,128")
+    assert answer == call(*command)
+    assert answer[0] == 0
 
 
 def test_a_history_without_the_releases_leaves_the_lock(recorded: Path, call: Call) -> None:
@@ -209,31 +216,36 @@ def test_a_mistake_is_named(recorded: Path, call: Call, line: str, names: str) -
     assert sorted((recorded / "results").rglob("*")) == before
 
 
-def test_classes_are_listed_by_release_and_locked(
+def test_classes_are_listed_by_release_and_written_to_the_lock(
     recorded: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Releases that got or lost a class are named; the lock is written where it is asked for."""
-    found = {
+    """Releases that gained or lost a class are named; `--lock` writes the lock."""
+    classes_by_release = {
         "0.9": Classes(frozenset("AB")),
         "1.0": Classes(frozenset("AB")),
         "1.1": Classes(frozenset("A"), frozenset("C")),
     }
-    monkeypatch.setattr(classes, "read_classes", lambda *_, **__: found)
+    monkeypatch.setattr(classes, "read_classes", lambda *_, **__: classes_by_release)
     write_lock(
-        recorded / "config" / "rules.lock", Lock(rules={"vllm": {each: {} for each in found}})
+        recorded / "config" / "rules.lock",
+        Lock(rules={"vllm": {name: {} for name in classes_by_release}}),
     )
-    asked = ("rules", "classes", "vllm", "--offline")
+    command = ("rules", "classes", "vllm", "--offline")
     path = Path("config") / classes.LOCK
-    first, second, third = call(*asked), call(*asked, "--lock"), call(*asked)
-    listed = ["0.9: 2 classes", "1.1: + C, - B"]
-    assert first == (0, "\n".join([*listed, "3 releases read; different from the lock\n"]), "")
-    assert second[1].splitlines()[-1].startswith("wrote ")
-    assert third == (0, "\n".join([*listed, "3 releases read; equal to the lock\n"]), "")
+    first_answer, locking, last_answer = call(*command), call(*command, "--lock"), call(*command)
+    lines = ["0.9: 2 classes", "1.1: + C, - B"]
+    assert first_answer == (
+        0,
+        "\n".join([*lines, "3 releases read; different from the lock\n"]),
+        "",
+    )
+    assert locking[1].splitlines()[-1].startswith("wrote ")
+    assert last_answer == (0, "\n".join([*lines, "3 releases read; equal to the lock\n"]), "")
     assert classes.read_class_lock(recorded / path)["vllm"].releases_with("B") == ["0.9", "1.0"]
 
 
 def test_classes_are_those_of_two_engines(recorded: Path, call: Call) -> None:
-    """Another package has none, and a release that is not to be had is named."""
+    """Another package has no classes, and a release that cannot be fetched is named."""
     assert "choose from" in call("rules", "classes", "xformers")[2]
     write_lock(recorded / "config" / "rules.lock", Lock(rules={"vllm": {"0.9": {}}}))
     code, _, err = call("rules", "classes", "vllm", "--offline")

@@ -1,4 +1,4 @@
-"""The tables about deployments say what the command line says for the same arguments."""
+"""The tables about deployments equal the command line's answers for the same arguments."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,20 +19,29 @@ from cli.conftest import Call
 from workflow import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("recorded")]
-ASKED = ("model", "platform", "attention", "moe", "routing", "dtype", "context")
+CONDITION = ("model", "platform", "attention", "moe", "routing", "dtype", "context")
 CONFIG = Config(ROOT / "config")
 ENTRIES = tuple(CONFIG.deployments)[one_in(2, "deployments")]
 """The entries of deployments.yaml of which a commit makes tables."""
 CONFIG.deployments = {entry: CONFIG.deployments[entry] for entry in ENTRIES}
 FORMATS = ("weights", "kv_dtype")
 DEGREES = Parallel.__struct_fields__
-NOT_SAID = {"row_id", "from_ids", "deployment", "drawn", "batch", *ASKED, *FORMATS, *DEGREES}
-NOT_SAID |= {"left_out", "graphs", *MEMORY}
+NOT_COMPARED = {
+    "row_id",
+    "from_ids",
+    "deployment",
+    "drawn",
+    "batch",
+    *CONDITION,
+    *FORMATS,
+    *DEGREES,
+}
+NOT_COMPARED |= {"left_out", "graphs", *MEMORY}
 FEW, MANY = range(len(ENTRIES)), range(len(ENTRIES), 10 * len(ENTRIES))
-LACKING = {("ling_2_0_mini", "vllm 0.9.1"), ("llada_2_1_mini", "vllm 0.20.2")}
+WITHOUT_CLASS = {("ling_2_0_mini", "vllm 0.9.1"), ("llada_2_1_mini", "vllm 0.20.2")}
 """Models and releases without their class: tables have them, the command line refuses them."""
 SHARE = 10
-"""Of the rows beyond one an entry, one in so many is asked."""
+"""Of the rows beyond one an entry, one in so many is tried."""
 SEEDS = [*FEW, *(seed for seed in MANY if drawn(SHARE, seed))]
 Row = dict[str, Any]
 
@@ -52,10 +61,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
     def make(folder: Path) -> None:
         folder.mkdir()
         platforms = sheet_table()
-        found = outlook(CONFIG, ANSWERER, platforms)
+        outlooks = outlook(CONFIG, ANSWERER, platforms)
         drafts = schedules(CONFIG, ANSWERER, platforms)
-        made = ((LOOKUP, found.lookup), (FORECAST, found.forecast), (SCHEDULES, drafts))
-        for table, rows in made:
+        tables_ = ((LOOKUP, outlooks.lookup), (FORECAST, outlooks.forecast), (SCHEDULES, drafts))
+        for table, rows in tables_:
             built = table.build(rows, rows["from_ids"].explode().unique())
             built.write_parquet(folder / f"{table.name}.parquet")
 
@@ -70,84 +79,89 @@ def some_row(table: pl.DataFrame, seed: int) -> Row:
 
 
 def arguments(row: Row) -> list[str]:
-    """Return a row's condition as the command line takes it."""
-    given = {
-        name: str(row[name]) for name in (*ASKED, *DEGREES, "batch", "epsilon") if row.get(name)
+    """Return a row's condition as arguments of the command line."""
+    options = {
+        name: str(row[name]) for name in (*CONDITION, *DEGREES, "batch", "epsilon") if row.get(name)
     }
     texts = {
         name: value.replace(" ", "==") if name in ("attention", "moe") else value
-        for name, value in given.items()
+        for name, value in options.items()
     }
     texts["graphs"] = (row["graphs"] or "none").replace(" ", "==")
     return [part for name, value in texts.items() for part in (f"--{name}", value)]
 
 
-def alike(table: pl.DataFrame, row: Row, *names: str) -> pl.DataFrame:
-    """Return the rows that speak of the same deployment."""
-    same = [pl.col(name).eq_missing(row[name]) for name in ("deployment", *ASKED, *DEGREES, *names)]
-    return table.filter(same)
+def rows_of_deployment(table: pl.DataFrame, row: Row, *names: str) -> pl.DataFrame:
+    """Return the rows of the same deployment."""
+    conditions = [
+        pl.col(name).eq_missing(row[name]) for name in ("deployment", *CONDITION, *DEGREES, *names)
+    ]
+    return table.filter(conditions)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_lookup_and_forecast_say_what_predict_says(call: Call, tables: Tables, seed: int) -> None:
+def test_lookup_and_forecast_equal_predict(call: Call, tables: Tables, seed: int) -> None:
     """Each answer at each baseline, T(N) / T(1) and all shares are those of `nearfree predict`."""
     row = some_row(tables.lookup, seed)
     code, out, _ = call("predict", *arguments(row), "--format", "json")
-    if (row["model"], row["moe"]) in LACKING:
+    if (row["model"], row["moe"]) in WITHOUT_CLASS:
         assert (code, "has no class" in out) == (2, True)
         return
     assert code == (0 if row["fits"] else 2)
-    (said,) = json.decode(out)
-    held = {name: row[f"{name}_bytes"] / 1e9 for name in ("weights", "kv", "peak", "rank")}
-    assert {name: said["memory"][f"{name}_gb"] for name in held} == held
-    assert said["memory"]["fits"] == row["fits"]
-    precision = said["deployment"]["precision"]
+    (answer,) = json.decode(out)
+    memory_gb = {name: row[f"{name}_bytes"] / 1e9 for name in ("weights", "kv", "peak", "rank")}
+    assert {name: answer["memory"][f"{name}_gb"] for name in memory_gb} == memory_gb
+    assert answer["memory"]["fits"] == row["fits"]
+    precision = answer["deployment"]["precision"]
     assert [precision[name] for name in ("weights", "kv")] == [row[name] for name in FORMATS]
-    parallel = said["deployment"]["parallel"]
+    parallel = answer["deployment"]["parallel"]
     assert [parallel[name] for name in DEGREES] == [row[name] for name in DEGREES]
-    rows = alike(tables.lookup, row, "batch", "epsilon").drop(NOT_SAID).to_dicts()
+    rows = rows_of_deployment(tables.lookup, row, "batch", "epsilon").drop(NOT_COMPARED).to_dicts()
     key = ("baseline", "predictor", "composition")
-    given = {tuple(each[k] for k in key): each for each in said["predictors"]}
-    assert len(given) == len(said["predictors"])
-    assert {tuple(each[k] for k in key): each for each in rows} == {
-        which: {name: each[name] for name in rows[0]} for which, each in given.items()
+    by_key = {tuple(prediction[k] for k in key): prediction for prediction in answer["predictors"]}
+    assert len(by_key) == len(answer["predictors"])
+    assert {tuple(cells[k] for k in key): cells for cells in rows} == {
+        which: {name: prediction[name] for name in rows[0]} for which, prediction in by_key.items()
     }
-    curve = {point["n"]: point for point in said["curve"]}
+    curve = {point["n"]: point for point in answer["curve"]}
     assert list(curve) in (positions(), [])
-    points = alike(tables.forecast, row, "batch")
+    points = rows_of_deployment(tables.forecast, row, "batch")
     assert set(points["n"]) == (set(SHOWN_N) if curve else set())
     for point in points.to_dicts():
-        whole = curve[point["n"]]
-        assert (point["ratio"], point["share"]) == (whole["ratio"], whole[point["module"]])
-        assert point["latency_us"] == pytest.approx(whole["latency_us"] * point["share"])
+        curve_point = curve[point["n"]]
+        assert (point["ratio"], point["share"]) == (
+            curve_point["ratio"],
+            curve_point[point["module"]],
+        )
+        assert point["latency_us"] == pytest.approx(curve_point["latency_us"] * point["share"])
     for (n,), parts in points.group_by("n"):
         shares = {name: share for name, share in curve[n].items() if name not in CURVE}
         assert {*parts["module"]} == {name for name, share in shares.items() if share}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_schedules_are_what_schedule_prints(call: Call, tables: Tables, seed: int) -> None:
-    """An option is the very text that `nearfree schedule` prints unmerged, or its refusal."""
+def test_schedules_equal_those_that_schedule_prints(call: Call, tables: Tables, seed: int) -> None:
+    """An option is the text that `nearfree schedule` prints unmerged, or its refusal."""
     row = some_row(tables.schedules, seed)
     code, out, err = call("schedule", row["engine"], *arguments(row), "--worth", "0")
-    if (row["model"], row["moe"]) in LACKING:
+    if (row["model"], row["moe"]) in WITHOUT_CLASS:
         assert (code, "has no class" in err) == (2, True)
         return
     assert (code, out) == ((0, f"{row['option']}\n") if row["option"] else (2, ""))
     assert (row["option"] is None) == (row["refusal"] is not None)
-    said = "DOES NOT FIT" if row["fits"] is False else row["refusal"]
-    assert row["refusal"] is None or said in err
+    reason = "DOES NOT FIT" if row["fits"] is False else row["refusal"]
+    assert row["refusal"] is None or reason in err
 
 
-def test_schedules_are_of_every_condition(tables: Tables) -> None:
+def test_every_condition_has_its_schedules(tables: Tables) -> None:
     """Each condition of `lookup` has a schedule of each engine that its experts are of."""
-    has = tables.schedules.select("deployment", *ASKED, "epsilon", "engine")
-    asked = tables.lookup.select("deployment", *ASKED, "epsilon").unique()
-    engines = asked.join(pl.DataFrame({"engine": ["vllm", "sglang"]}), how="cross")
-    own = pl.col("moe").is_null() | pl.col("moe").str.starts_with(pl.col("engine"))
-    wanted = engines.filter(own)
-    assert set(has.rows()) == set(wanted.rows())
-    assert has.height == wanted.height
+    scheduled = tables.schedules.select("deployment", *CONDITION, "epsilon", "engine")
+    conditions = tables.lookup.select("deployment", *CONDITION, "epsilon").unique()
+    engines = conditions.join(pl.DataFrame({"engine": ["vllm", "sglang"]}), how="cross")
+    runs_experts = pl.col("moe").is_null() | pl.col("moe").str.starts_with(pl.col("engine"))
+    expected = engines.filter(runs_experts)
+    assert set(scheduled.rows()) == set(expected.rows())
+    assert scheduled.height == expected.height
 
 
 def test_every_tolerance_is_answered(tables: Tables) -> None:
@@ -155,7 +169,7 @@ def test_every_tolerance_is_answered(tables: Tables) -> None:
     for table in (tables.lookup, tables.schedules):
         assert sorted(table["epsilon"].unique()) == list(CONFIG.site.tolerances)
     laws = tables.lookup.filter(pl.col("predictor") != "work_model")
-    key = ("deployment", *ASKED, "batch", "baseline", "predictor")
-    each = laws.drop("row_id", "from_ids", "epsilon").unique()
-    assert each.height == laws.select(key).unique().height
-    assert laws.height == each.height * len(CONFIG.site.tolerances)
+    key = ("deployment", *CONDITION, "batch", "baseline", "predictor")
+    distinct = laws.drop("row_id", "from_ids", "epsilon").unique()
+    assert distinct.height == laws.select(key).unique().height
+    assert laws.height == distinct.height * len(CONFIG.site.tolerances)

@@ -1,4 +1,4 @@
-"""`nearfree schedule`: what engines take, from the same numbers as `nearfree predict`."""
+"""`nearfree schedule`: options of engines, from the same numbers as `nearfree predict`."""
 
 import argparse
 import csv
@@ -22,19 +22,19 @@ from cli.conftest import ROOT, Call
 from cli.test_mistakes import one_message
 
 PAPERS = ("--attention", "flash-attn==2.8.3")
-"""The laws have granularities of what the paper ran, not of what engines take on this GPU."""
+"""The laws have granularities of the paper's backend, not of the engines' on this GPU."""
 UNNAMED = ("--model", "qwen3_8b", "--platform", "h800", "--context", "512")
 WHERE = (*UNNAMED, *PAPERS)
-SOME = (1, 2, 9, 15, 18, 40, 64)
-LISTED = ("--batch", ",".join(map(str, SOME)))
-MOST = 64
-SHORT = ("--largest-batch", str(MOST))
+BATCHES = (1, 2, 9, 15, 18, 40, 64)
+BATCH_OPTION = ("--batch", ",".join(map(str, BATCHES)))
+LARGEST_BATCH = 64
+SHORT = ("--largest-batch", str(LARGEST_BATCH))
 KEY = "num_speculative_tokens_per_batch_size"
 
 
 @pytest.fixture
 def call(ask: Call) -> Call:
-    """Return a function that runs a command, or says what the same command said before."""
+    """Return a function that runs a command, or returns the answer of an equal one."""
     return ask
 
 
@@ -50,26 +50,26 @@ def printed(call: Call, engine: str, *argv: str) -> str:
 
 def lengths(call: Call, *argv: str) -> list[int]:
     """Return K by batch size from 1, as vLLM reads it."""
-    found = json.decode(printed(call, "vllm", *SHORT, "--worth", "0", *argv))
-    assert set(found) == {"num_speculative_tokens", KEY}
-    most: int = found["num_speculative_tokens"]
-    assert most == max(k for _, _, k in found[KEY])
-    assert found[KEY][-1][1] == MOST
-    return vllm_lookup(found[KEY], MOST, most)
+    option = json.decode(printed(call, "vllm", *SHORT, "--worth", "0", *argv))
+    assert set(option) == {"num_speculative_tokens", KEY}
+    largest: int = option["num_speculative_tokens"]
+    assert largest == max(k for _, _, k in option[KEY])
+    assert option[KEY][-1][1] == LARGEST_BATCH
+    return vllm_lookup(option[KEY], LARGEST_BATCH, largest)
 
 
 def boundaries(
     call: Call, predictor: str, longest: int = 16, where: tuple[str, ...] = ()
 ) -> dict[int, dict[str, Any]]:
-    """Return what `predict` says at some batch sizes over N up to K + 1."""
-    looking = ("--largest", str(longest + 1), "--format", "json")
-    code, out, _ = call("predict", *WHERE, *where, *LISTED, *looking)
+    """Return the predictions of `predict` at some batch sizes over N up to K + 1."""
+    options = ("--largest", str(longest + 1), "--format", "json")
+    code, out, _ = call("predict", *WHERE, *where, *BATCH_OPTION, *options)
     assert code == 0
     composition = "sum" if predictor == "work_model" else "minimum"
     return {
-        found["deployment"]["batch"]: row
-        for found in json.decode(out)
-        for row in found["predictors"]
+        answer["deployment"]["batch"]: row
+        for answer in json.decode(out)
+        for row in answer["predictors"]
         if (row["predictor"], row["composition"]) == (predictor, composition)
     }
 
@@ -78,11 +78,13 @@ def curves(
     call: Call, longest: int = 16, where: tuple[str, ...] = ()
 ) -> dict[int, dict[int, float]]:
     """Return T(N) / T(1) by batch size, as `predict` prints it."""
-    looking = ("--largest", str(longest + 1), "--format", "csv")
-    found: dict[int, dict[int, float]] = {}
-    for row in csv.DictReader(io.StringIO(call("predict", *WHERE, *where, *LISTED, *looking)[1])):
-        found.setdefault(int(row["batch"]), {})[int(row["n"])] = float(row["ratio"])
-    return found
+    options = ("--largest", str(longest + 1), "--format", "csv")
+    ratios: dict[int, dict[int, float]] = {}
+    for row in csv.DictReader(
+        io.StringIO(call("predict", *WHERE, *where, *BATCH_OPTION, *options)[1])
+    ):
+        ratios.setdefault(int(row["batch"]), {})[int(row["n"])] = float(row["ratio"])
+    return ratios
 
 
 def capped(n_max: float, longest: int = 16) -> int:
@@ -92,11 +94,11 @@ def capped(n_max: float, longest: int = 16) -> int:
 
 @pytest.mark.parametrize("longest", [4, 16])
 def test_k_is_the_boundary_less_one(call: Call, longest: int) -> None:
-    """At each batch size K is what `predict` says there, less one and not above the longest."""
-    found = lengths(call, "--longest", str(longest))
+    """At each batch size K is the boundary of `predict` less one, and not above the longest."""
+    ks = lengths(call, "--longest", str(longest))
     single = boundaries(call, "work_model", longest)
-    assert [found[b - 1] for b in SOME] == [capped(single[b]["n_max"], longest) for b in SOME]
-    assert len(set(found)) > 2
+    assert [ks[b - 1] for b in BATCHES] == [capped(single[b]["n_max"], longest) for b in BATCHES]
+    assert len(set(ks)) > 2
 
 
 @pytest.mark.slow
@@ -109,70 +111,73 @@ def test_k_is_the_boundary_less_one(call: Call, longest: int) -> None:
     ],
 )
 def test_a_law_counts_with_its_batch(call: Call, law: str, where: tuple[str, ...]) -> None:
-    """Of a law the form with b in it counts, and its schedule never rises with b."""
-    found = lengths(call, "--by", law, *where)
+    """The form of a law with b in it counts, and its schedule never rises with b."""
+    ks = lengths(call, "--by", law, *where)
     single = boundaries(call, law, where=where)
-    assert [found[b - 1] for b in SOME] == [capped(single[b]["n_max_extended"]) for b in SOME]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > found[-1]
+    assert [ks[b - 1] for b in BATCHES] == [capped(single[b]["n_max_extended"]) for b in BATCHES]
+    assert ks == sorted(ks, reverse=True)
+    assert ks[0] > ks[-1]
 
 
 def test_engines_take_lengths_of_their_own_steps(call: Call) -> None:
-    """SGLang takes the K that `predict` says of it, though no layer has experts; vLLM others."""
+    """SGLang's K are those of `predict` for it, though no layer has experts; vLLM's differ."""
     file = printed(call, "sglang", *SHORT, "--graphs", "none", "--worth", "0")
-    steps = [sglang_steps(file, batch) for batch in range(1, MOST + 1)]
+    steps = [sglang_steps(file, batch) for batch in range(1, LARGEST_BATCH + 1)]
     assert steps != lengths(call, "--graphs", "none")
     single = boundaries(call, "work_model", where=("--moe", "sglang", "--graphs", "none"))
-    assert [steps[b - 1] for b in SOME] == [capped(single[b]["n_max"]) for b in SOME]
+    assert [steps[b - 1] for b in BATCHES] == [capped(single[b]["n_max"]) for b in BATCHES]
     padded = printed(call, "sglang", *SHORT, "--worth", "0")
-    assert [sglang_steps(padded, batch) for batch in range(1, MOST + 1)] != steps
+    assert [sglang_steps(padded, batch) for batch in range(1, LARGEST_BATCH + 1)] != steps
 
 
-def test_caution_is_never_longer(call: Call) -> None:
+def test_cautious_drafts_are_never_longer(call: Call) -> None:
     """The lower end of the interval gives a K that is nowhere longer, and somewhere shorter."""
-    plain, cautious = lengths(call), lengths(call, "--cautious")
-    assert all(careful <= k for careful, k in zip(cautious, plain, strict=True))
-    assert cautious != plain
+    ks, cautious = lengths(call), lengths(call, "--cautious")
+    assert all(lower <= k for lower, k in zip(cautious, ks, strict=True))
+    assert cautious != ks
     single = boundaries(call, "work_model")
-    assert [cautious[b - 1] for b in SOME] == [capped(single[b]["low"]) for b in SOME]
+    assert [cautious[b - 1] for b in BATCHES] == [capped(single[b]["low"]) for b in BATCHES]
 
 
-def test_larger_tolerances_are_never_shorter(call: Call) -> None:
+def test_a_larger_tolerance_shortens_no_draft(call: Call) -> None:
     """A larger tolerance shortens no draft."""
-    few, many = lengths(call, "--epsilon", "0.1"), lengths(call, "--epsilon", "0.4")
-    assert all(a <= b for a, b in zip(few, many, strict=True))
-    assert few != many
+    small_tolerance, large_tolerance = (
+        lengths(call, "--epsilon", "0.1"),
+        lengths(call, "--epsilon", "0.4"),
+    )
+    assert all(a <= b for a, b in zip(small_tolerance, large_tolerance, strict=True))
+    assert small_tolerance != large_tolerance
 
 
 @pytest.mark.slow
 def test_the_best_length_by_acceptance(call: Call) -> None:
-    """With an acceptance K is that of most expected tokens per second on the curve of `predict`."""
+    """With an acceptance K maximises expected tokens per second on the curve of `predict`."""
     rates = ("--acceptance", "0.8", "--draft-cost", "0.02")
-    found = lengths(call, *rates)
+    ks = lengths(call, *rates)
     best = best_lengths(curves(call), independent_acceptance(0.8, most=16), draft_cost=0.02)
-    assert [found[b - 1] for b in SOME] == [best[b].k for b in SOME]
+    assert [ks[b - 1] for b in BATCHES] == [best[b].k for b in BATCHES]
     assert lengths(call, "--acceptance", "0.9,0.5", "--draft-cost", "0")[0] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama.cpp", "llama_cpp"])
 def test_llama_cpp_takes_flags(call: Call, name: str) -> None:
-    """llama.cpp takes the K of one request as flags of today; a cost array is proposed beside."""
+    """llama.cpp takes the K of one request as its flags; a cost array is a comment."""
     flags = printed(call, name).split()
     [k] = lengths(call)[:1]
     assert flags == f"--spec-type draft-simple --spec-draft-n-max {k}".split()
     _, _, err = call("schedule", name, *WHERE, "--longest", "16")
     [array] = re.findall(r'GGML_BATCH_COSTS="([\d.,]+)"', err)
-    costs = [float(each) for each in array.split(",")]
+    costs = [float(cost) for cost in array.split(",")]
     ratio = curves(call)[1]
     assert costs == pytest.approx([ratio[n] / n for n in range(1, 18)], abs=1e-6)
 
 
 @pytest.mark.slow
-def test_llama_cpp_drafts_by_what_drafts(call: Call) -> None:
-    """The type is the drafter's: own layer, lookup where a draft is free, else a model."""
-    rate, own = ("--acceptance", "0.8"), "--spec-type draft-mtp --spec-draft-n-max "
-    assert printed(call, "llama.cpp", *rate, "--drafter", "own").startswith(own)
+def test_llama_cpp_s_type_is_that_of_the_drafter(call: Call) -> None:
+    """The type is the drafter's: its own layer, a lookup where a draft is free, else a model."""
+    rate, expected = ("--acceptance", "0.8"), "--spec-type draft-mtp --spec-draft-n-max "
+    assert printed(call, "llama.cpp", *rate, "--drafter", "own").startswith(expected)
     lookup = printed(call, "llama.cpp", *rate, "--draft-cost", "0", "--worth", "0").split()
     assert lookup[:2] == ["--spec-type", "ngram-simple"]
     best = best_lengths(curves(call), independent_acceptance(0.8, most=16), draft_cost=0)[1].k
@@ -181,56 +186,62 @@ def test_llama_cpp_drafts_by_what_drafts(call: Call) -> None:
     assert printed(call, "llama.cpp", *costs).startswith("--spec-type draft-simple ")
 
 
-def test_what_stands_behind_goes_beside(call: Call) -> None:
-    """Comments say what is asked about, where the option goes, who reads it, and its cost."""
+def test_comments_name_the_conditions_and_the_reader(call: Call) -> None:
+    """Comments have the deployment, where the option goes, who reads it, and its cost."""
     _, _, err = call("schedule", "vllm", *UNNAMED, *SHORT)
     lines = err.splitlines()
     assert lines[0].startswith("# qwen3_8b on h800, bfloat16, L = 512, attention vllm_fa3 ")
     assert lines[1].startswith("# the attention backend is assumed")
     assert call("schedule", "vllm", *UNNAMED, *SHORT, "--attention", "")[2] == err
     assert "# goes to: --speculative-config" in lines
-    (read,) = (line for line in lines if line.startswith("# read by "))
-    assert read.startswith(
+    (reader,) = (line for line in lines if line.startswith("# read by "))
+    assert reader.startswith(
         "# read by vllm 0.33.0, vllm/v1/spec_decode/dynamic/utils.py:7-74, 77-148; "
     )
-    assert "vllm/config/speculative.py:413, 524; " in read
+    assert "vllm/config/speculative.py:413, 524; " in reader
     assert "SHA-256" not in err
     data = json.decode(call("schedule", "vllm", *UNNAMED, *SHORT, "--format", "json")[1])
-    assert all(", SHA-256 " in each for each in data["read_by"])
-    begin = next(at for at, line in enumerate(lines) if "from b" in line)
+    assert all(", SHA-256 " in source for source in data["read_by"])
+    begin = next(index for index, line in enumerate(lines) if "from b" in line)
     assert "T(K+1)/T(1) at most" in lines[begin]
     rows = [line[1:].split() for line in lines[begin + 1 :] if "K = 0" not in line]
-    assert (rows[0][0], rows[-1][1]) == ("1", str(MOST))
+    assert (rows[0][0], rows[-1][1]) == ("1", str(LARGEST_BATCH))
     assert all(float(row[3]) <= 1.2 for row in rows)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_schedule_ends_where_memory_does(call: Call, engine: str) -> None:
-    """Its last batch fits and the next does not, as `predict` says, and a comment says so."""
-    where = ("--model", "qwen3_8b", "--platform", "l40s", "--context", "4096")
-    code, out, err = call("schedule", engine, *where)
+    """The last batch fits and the next does not, by `predict`, and a comment says so."""
+    deployment = ("--model", "qwen3_8b", "--platform", "l40s", "--context", "4096")
+    code, out, err = call("schedule", engine, *deployment)
     assert code == 0
-    said = json.decode(call("predict", *where, "--format", "json")[1])[0]["memory"]
-    last = said["largest_batch"]
-    assert 1 < last < 256
+    memory = json.decode(call("predict", *deployment, "--format", "json")[1])[0]["memory"]
+    largest_batch = memory["largest_batch"]
+    assert 1 < largest_batch < 256
     if engine == "vllm":
-        assert json.decode(out)[KEY][-1][1] == last
-    assert f"# Batches above {last} keep the last K" in err
-    assert f"# at b = {last + 1} the schedule ends here: DOES NOT FIT: " in err.splitlines()[-1]
-    code, out, err = call("schedule", engine, *where, "--ignore-memory")
+        assert json.decode(out)[KEY][-1][1] == largest_batch
+    assert f"# Batches above {largest_batch} keep the last K" in err
+    assert (
+        f"# at b = {largest_batch + 1} the schedule ends here: DOES NOT FIT: "
+        in err.splitlines()[-1]
+    )
+    code, out, err = call("schedule", engine, *deployment, "--ignore-memory")
     assert code == 0
     assert "# Batches above 256 keep the last K" in err
-    assert f"# at b = {last + 1} the schedule goes on, memory ignored: " in err.splitlines()[-1]
+    assert (
+        f"# at b = {largest_batch + 1} the schedule goes on, memory ignored: "
+        in err.splitlines()[-1]
+    )
 
 
 @pytest.mark.parametrize("law", ["work_model", "principle"])
-def test_what_fits_nowhere_has_a_schedule_where_memory_is_ignored(call: Call, law: str) -> None:
-    """With --ignore-memory the command writes what it refuses to write without."""
+def test_a_model_that_fits_nowhere_needs_ignore_memory(call: Call, law: str) -> None:
+    """With --ignore-memory the command writes the schedule that it otherwise refuses."""
     argv = ("--model", "mixtral_8x7b", "--ignore-memory", "--by", law)
     code, out, err = call("schedule", "vllm", *WHERE, *SHORT, *argv)
     assert code == 0
-    assert json.decode(out)[KEY][-1][1] == MOST
+    assert json.decode(out)[KEY][-1][1] == LARGEST_BATCH
     assert "# at b = 1 the schedule goes on, memory ignored: DOES NOT FIT: " in err
 
 
@@ -259,9 +270,9 @@ def test_what_fits_nowhere_has_a_schedule_where_memory_is_ignored(call: Call, la
     ],
 )
 def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:
-    """What makes no schedule is told in one line that names it, and nothing is printed."""
-    engine, *rest = line.split()
-    one_message(call("schedule", engine, *WHERE, *rest), thing)
+    """An invalid request is one line that names it, and nothing is printed."""
+    engine, *arguments = line.split()
+    one_message(call("schedule", engine, *WHERE, *arguments), thing)
 
 
 @pytest.mark.parametrize(
@@ -285,11 +296,13 @@ def test_a_wrong_call_is_one_message(call: Call, line: str, thing: str) -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_several_groups_have_no_schedule(call: Call, engine: str) -> None:
     """Engines drop a schedule under data parallelism: it is refused, and a table is not."""
-    asked = ("schedule", engine, *UNNAMED, *SHORT, "--tp", "2", "--dp", "2")
-    one_message(call(*asked), f"{engine} drops a schedule under data parallelism")
+    command = ("schedule", engine, *UNNAMED, *SHORT, "--tp", "2", "--dp", "2")
+    one_message(call(*command), f"{engine} drops a schedule under data parallelism")
     table = ("--goal", "throughput", "--draft-cost", "0.02")
-    assert call(*asked, *table)[0] == 0
-    one_message(call(*asked, *table, "--acceptance", "0.8"), "Leave --dp out to schedule one group")
+    assert call(*command, *table)[0] == 0
+    one_message(
+        call(*command, *table, "--acceptance", "0.8"), "Leave --dp out to schedule one group"
+    )
 
 
 def test_a_platform_without_facts_has_no_schedule(call: Call) -> None:
@@ -299,26 +312,26 @@ def test_a_platform_without_facts_has_no_schedule(call: Call) -> None:
 
 
 @pytest.mark.slow
-def test_what_drafts_is_a_model_of_its_own(call: Call) -> None:
-    """Its own layer costs little; the model itself as drafter costs T(1) a token, and none pays."""
+def test_the_drafter_determines_the_cost(call: Call) -> None:
+    """A model's own layer costs little; the model itself as drafter costs T(1) a token."""
     rates = ("--acceptance", "0.9")
     free = lengths(call, *rates, "--draft-cost", "0")
-    own = lengths(call, *rates, "--drafter", "own")
-    assert any(own)
-    assert all(short <= k for short, k in zip(own, free, strict=True))
+    own_layer = lengths(call, *rates, "--drafter", "own")
+    assert any(own_layer)
+    assert all(own_k <= k for own_k, k in zip(own_layer, free, strict=True))
     _, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--drafter", "own")
     assert "without a drafter" not in err
     code, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--drafter", "qwen3_8b")
     assert code == 0
     assert (
-        f"# decoding without a drafter is faster at {MOST} of {MOST} batch sizes, from b = 1 on"
-        in err
+        f"# decoding without a drafter is faster at {LARGEST_BATCH} of {LARGEST_BATCH}"
+        " batch sizes, from b = 1 on" in err
     )
 
 
 @pytest.mark.slow
 def test_a_head_drafts_for_the_model_whose_states_it_reads(call: Call, tmp_path: Path) -> None:
-    """Its few weights leave it longer drafts than a model has; one of another width is refused."""
+    """Its few weights allow longer drafts than a model's; one of another width is refused."""
     head = {
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 4096,
         "intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -326,160 +339,165 @@ def test_a_head_drafts_for_the_model_whose_states_it_reads(call: Call, tmp_path:
         "draft_vocab_size": 32000,
     }  # fmt: skip
     files = {name: tmp_path / f"{name}.json" for name in ("eagle", "eagle_3", "wider")}
-    whole = {"draft_vocab_size": None, "architectures": ["LlamaForCausalLM"]}
+    full_head = {"draft_vocab_size": None, "architectures": ["LlamaForCausalLM"]}
     for name, change in (
-        ("eagle", whole),
+        ("eagle", full_head),
         ("eagle_3", {}),
         ("wider", {"target_hidden_size": 5120}),
     ):
         files[name].write_bytes(json.encode(head | change))
     rates = ("--acceptance", "0.9", "--drafter")
     model = lengths(call, *rates, "qwen3_8b")
-    eagle, third = (lengths(call, *rates, str(files[name])) for name in ("eagle", "eagle_3"))
-    assert sum(model) < sum(eagle) < sum(third)
+    eagle, eagle_3 = (lengths(call, *rates, str(files[name])) for name in ("eagle", "eagle_3"))
+    assert sum(model) < sum(eagle) < sum(eagle_3)
     flags = printed(call, "llama.cpp", *rates, str(files["eagle_3"]))
     assert flags.startswith("--spec-type draft-eagle3 --spec-draft-n-max ")
     argv = (*rates, str(files["wider"]))
     one_message(call("schedule", "vllm", *WHERE, *SHORT, *argv), "reads states of 5120 elements")
 
 
-def test_a_drafter_takes_memory_and_is_doubted(call: Call) -> None:
-    """A schedule ends where memory holds both; of no layer for further tokens it says so."""
-    where = ("--model", "qwen3_8b", "--platform", "l40s", "--context", "4096")
+def test_a_drafter_takes_memory_and_may_have_a_caveat(call: Call) -> None:
+    """A schedule ends where memory holds both; an unnamed drafter has a caveat."""
+    deployment = ("--model", "qwen3_8b", "--platform", "l40s", "--context", "4096")
     rates = ("--acceptance", "0.8", "--largest-batch", "64")
-    code, _, alone = call("schedule", "vllm", *where, *rates, "--drafter", "own")
+    code, _, own_layer = call("schedule", "vllm", *deployment, *rates, "--drafter", "own")
     assert code == 0
-    assert "# qwen3_8b's file names no layer of its own for further tokens" in alone
-    code, _, both = call("schedule", "vllm", *where, *rates, "--drafter", "qwen3_8b")
+    assert "# qwen3_8b's file names no layer of its own for further tokens" in own_layer
+    code, _, draft_model = call("schedule", "vllm", *deployment, *rates, "--drafter", "qwen3_8b")
     assert code == 0
-    ended = [int(re.findall(r"at b = (\d+) the schedule ends", err)[0]) for err in (alone, both)]
-    assert ended[1] < ended[0] / 2
-    assert re.search(r"allowance for the engine 1\.5 GB, drafter \d+\.\d GB", both)
+    ends = [
+        int(re.findall(r"at b = (\d+) the schedule ends", err)[0])
+        for err in (own_layer, draft_model)
+    ]
+    assert ends[1] < ends[0] / 2
+    assert re.search(r"allowance for the engine 1\.5 GB, drafter \d+\.\d GB", draft_model)
 
 
-@pytest.mark.parametrize(("argv", "said"), [
+@pytest.mark.parametrize(("argv", "message"), [
     (("--drafter", "own"), "--acceptance or the drafter's cost is given alone"),
     (("--acceptance", "0.8", "--drafter", "own", "--draft-cost", "0"), "both say what drafting"),
     (("--acceptance", "0.8", "--drafter", "none_such"), "no model 'none_such'"),
 ])  # fmt: skip
-def test_mistakes_about_drafters(call: Call, argv: tuple[str, ...], said: str) -> None:
+def test_mistakes_about_drafters(call: Call, argv: tuple[str, ...], message: str) -> None:
     """A drafter needs an acceptance, and one cost."""
     code, out, err = call("schedule", "vllm", *WHERE, *SHORT, *argv)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "platform", "more"), [
+@pytest.mark.parametrize(("model", "platform", "options"), [
     ("qwen3_8b", "h200", ()),
     ("qwen3_30b_a3b", "h200", ("--epsilon", "0.4")),
     ("llama_3_1_8b", "h100", ("--tp", "2", "--weights", "float8", "--activations", "float8")),
     ("mixtral_8x7b", "h200", ()),
     ("llama_3_1_8b", "l40s", ("--context", "16384")),
 ])  # fmt: skip
-def test_what_is_pasted_is_short(
-    call: Call, model: str, platform: str, more: tuple[str, ...]
+def test_an_option_has_few_entries(
+    call: Call, model: str, platform: str, options: tuple[str, ...]
 ) -> None:
     """Near-free lengths make 6 entries with 5 K at most, each near-free, none above memory."""
-    where = ("--model", model, "--platform", platform, "--context", "4096", "--format", "json")
-    found = json.decode(call("schedule", "vllm", *where, *more)[1])
-    every = json.decode(call("schedule", "vllm", *where, *more, "--worth", "0")[1])
-    few, all_of = ({x["from"]: x for x in each["safe"]["entries"]} for each in (found, every))
-    assert len(few) <= 6
-    assert len({each["k"] for each in few.values()}) <= 5
-    free = {b: e["k"] for e in all_of.values() for b in range(e["from"], e["to"] + 1)}
-    kept = {b: e["k"] for e in few.values() for b in range(e["from"], e["to"] + 1)}
-    assert kept.keys() == free.keys()
-    assert all(kept[b] <= free[b] for b in free)
-    epsilon = float(dict(zip(more[::2], more[1::2], strict=True)).get("--epsilon", 0.2))
-    assert all(each["cost"] <= 1 + epsilon for each in few.values())
-    ends = found["safe"]["memory_ends_at"]
-    assert ends is None or max(kept) == ends - 1
+    command = ("--model", model, "--platform", platform, "--context", "4096", "--format", "json")
+    document = json.decode(call("schedule", "vllm", *command, *options)[1])
+    unmerged = json.decode(call("schedule", "vllm", *command, *options, "--worth", "0")[1])
+    merged_entries, all_entries = (
+        {x["from"]: x for x in schedule["safe"]["entries"]} for schedule in (document, unmerged)
+    )
+    assert len(merged_entries) <= 6
+    assert len({entry["k"] for entry in merged_entries.values()}) <= 5
+    free = {b: e["k"] for e in all_entries.values() for b in range(e["from"], e["to"] + 1)}
+    merged = {b: e["k"] for e in merged_entries.values() for b in range(e["from"], e["to"] + 1)}
+    assert merged.keys() == free.keys()
+    assert all(merged[b] <= free[b] for b in free)
+    epsilon = float(dict(zip(options[::2], options[1::2], strict=True)).get("--epsilon", 0.2))
+    assert all(entry["cost"] <= 1 + epsilon for entry in merged_entries.values())
+    ends = document["safe"]["memory_ends_at"]
+    assert ends is None or max(merged) == ends - 1
 
 
 @pytest.mark.slow
 def test_full_graphs_are_those_of_the_gpu(call: Call) -> None:
-    """Batch sizes that leave them are counted by the tokens that vLLM captures on the GPU."""
-    where = ("--model", "qwen3_8b", "--platform", "b200", "--context", "512", "--worth", "0")
+    """Batch sizes outside the graphs are counted by the tokens that vLLM captures on the GPU."""
+    options = ("--model", "qwen3_8b", "--platform", "b200", "--context", "512", "--worth", "0")
     rates = ("--acceptance", "0.9", "--draft-cost", "0")
-    code, out, err = call("schedule", "vllm", *where, *rates)
+    code, out, err = call("schedule", "vllm", *options, *rates)
     assert code == 0
-    found = json.decode(out)
-    ks = vllm_lookup(found[KEY], 256, found["num_speculative_tokens"])
-    kept = dict(enumerate(ks, 1))
-    left = outside_full_graphs(kept, largest=1024)
-    assert left != outside_full_graphs(kept)
-    assert f"# {len(left)} of 256 batch sizes (" in err
+    document = json.decode(out)
+    ks = vllm_lookup(document[KEY], 256, document["num_speculative_tokens"])
+    k_by_batch = dict(enumerate(ks, 1))
+    outside = outside_full_graphs(k_by_batch, largest=1024)
+    assert outside != outside_full_graphs(k_by_batch)
+    assert f"# {len(outside)} of 256 batch sizes (" in err
 
 
-def test_a_release_without_the_option_is_told(call: Call) -> None:
-    """Text and data say that the release whose steps are asked about reads no such option."""
-    asked = ("schedule", "vllm", *WHERE, *SHORT, "--graphs", "vllm==0.20.2")
-    said = "vllm 0.20.2 does not read this option"
-    assert any(line.startswith(f"# {said}") for line in call(*asked)[2].splitlines())
-    told = json.decode(call(*asked, "--format", "json")[1])
-    assert any(note.startswith(said) for note in told["notes"])
+def test_a_release_without_the_option_is_named(call: Call) -> None:
+    """Text and data have a note that the release of the graphs does not read the option."""
+    command = ("schedule", "vllm", *WHERE, *SHORT, "--graphs", "vllm==0.20.2")
+    note_start = "vllm 0.20.2 does not read this option"
+    assert any(line.startswith(f"# {note_start}") for line in call(*command)[2].splitlines())
+    document = json.decode(call(*command, "--format", "json")[1])
+    assert any(note.startswith(note_start) for note in document["notes"])
 
 
-def test_data_say_what_they_are_of(call: Call) -> None:
+def test_json_has_the_deployment_and_the_tolerance(call: Call) -> None:
     """JSON has the deployment as that of `predict`, but for b and L, and the tolerance."""
-    asked = ("schedule", "vllm", *WHERE, *SHORT, "--epsilon", "0.1", "--format", "json")
-    found, named = json.decode(call(*asked)[1]), ("--largest", "2", "--format", "json")
-    (told,) = json.decode(call("predict", *WHERE, "--moe", "vllm", *named)[1])
-    varying = {name: told["deployment"].pop(name) for name in ("batch", "context")}
-    assert varying.keys().isdisjoint(found["deployment"])
-    assert found["deployment"] == told["deployment"]
-    assert found["epsilon"] == 0.1
+    command = ("schedule", "vllm", *WHERE, *SHORT, "--epsilon", "0.1", "--format", "json")
+    document, options = json.decode(call(*command)[1]), ("--largest", "2", "--format", "json")
+    (answer,) = json.decode(call("predict", *WHERE, "--moe", "vllm", *options)[1])
+    varying = {name: answer["deployment"].pop(name) for name in ("batch", "context")}
+    assert varying.keys().isdisjoint(document["deployment"])
+    assert document["deployment"] == answer["deployment"]
+    assert document["epsilon"] == 0.1
 
 
-def test_without_an_acceptance_a_table(call: Call) -> None:
-    """The goal of throughput without an acceptance prints best K to choose by, and no option."""
-    asked = ("schedule", "vllm", *WHERE, *SHORT, "--goal", "throughput", "--draft-cost", "0.02")
-    code, out, err = call(*asked)
+def test_without_an_acceptance_a_table_is_printed(call: Call) -> None:
+    """`--goal throughput` without an acceptance prints a table of the best K, and no option."""
+    command = ("schedule", "vllm", *WHERE, *SHORT, "--goal", "throughput", "--draft-cost", "0.02")
+    code, out, err = call(*command)
     assert (code, err) == (0, "")
     assert KEY not in out
     rows = out.splitlines()[3:]
     assert [int(row.split()[0]) for row in rows] == [1, 2, 4, 8, 16, 32, 64]
     best = best_lengths(curves(call), independent_acceptance(0.8, most=16), draft_cost=0.02)
-    data = json.decode(call(*asked, "--format", "json")[1])
+    data = json.decode(call(*command, "--format", "json")[1])
     assert data["option"] is None
     near_free = json.decode(call("schedule", "vllm", *WHERE, *SHORT, "--format", "json")[1])
-    assert {each: data[each] for each in ("engine", "deployment", "contexts")} == {
-        each: near_free[each] for each in ("engine", "deployment", "contexts")
+    assert {name: data[name] for name in ("engine", "deployment", "contexts")} == {
+        name: near_free[name] for name in ("engine", "deployment", "contexts")
     }
     assert (data["goal"], near_free["goal"]) == ("throughput", "tolerance")
     (ends,) = data["memory"]
     assert ends.items() <= near_free["safe"].items()
-    at = {row["batch"]: row["k"] for row in data["choices"] if row["acceptance"] == 0.8}
-    assert [at[b] for b in SOME] == [best[b].k for b in SOME]
+    k_by_batch = {row["batch"]: row["k"] for row in data["choices"] if row["acceptance"] == 0.8}
+    assert [k_by_batch[b] for b in BATCHES] == [best[b].k for b in BATCHES]
 
 
-def test_a_table_says_what_an_option_would(call: Call) -> None:
-    """What is assumed, doubts about the drafter, and where memory ends it, as text and as data."""
-    asked = (
+def test_a_table_has_the_notes_of_an_option(call: Call) -> None:
+    """Assumptions, caveats of the drafter, and the end of memory, in text and in JSON."""
+    command = (
         *("schedule", "vllm", "--model", "qwen3_8b", "--platform", "l40s", "--context", "4096"),
         *("--goal", "throughput", "--drafter", "own"),
     )
-    code, out, err = call(*asked)
+    code, out, err = call(*command)
     assert (code, err) == (0, "")
-    data = json.decode(call(*asked, "--format", "json")[1])
+    data = json.decode(call(*command, "--format", "json")[1])
     begins = ("the attention backend is assumed", "qwen3_8b's file names no layer of its own")
     assert [note[: len(begin)] for note, begin in zip(data["notes"], begins, strict=False)] == [
         *begins
     ]
     assert set(out.splitlines()) >= {f"# {note}" for note in data["notes"]}
     (end,) = data["memory"]
-    said = f"# at b = {end['memory_ends_at']} the schedule ends here: {end['memory']}"
-    assert out.splitlines()[-1] == said
+    last_line = f"# at b = {end['memory_ends_at']} the schedule ends here: {end['memory']}"
+    assert out.splitlines()[-1] == last_line
     assert max(row["batch"] for row in data["choices"]) == end["memory_ends_at"] - 1
 
 
-def test_data_have_the_remarks_of_the_text(call: Call) -> None:
-    """Doubts, what few entries lose, and where no drafter is faster, are in JSON, too."""
+def test_json_has_the_notes_of_the_text(call: Call) -> None:
+    """Caveats, the loss by few entries, and where no drafter is faster, are in JSON, too."""
     rates = ("--acceptance", "0.9", "--drafter", "qwen3_8b")
-    asked = ("schedule", "vllm", *UNNAMED, "--largest-batch", "8", *rates)
-    comments = call(*asked)[2].splitlines()
-    data = json.decode(call(*asked, "--format", "json")[1])
+    command = ("schedule", "vllm", *UNNAMED, "--largest-batch", "8", *rates)
+    comments = call(*command)[2].splitlines()
+    data = json.decode(call(*command, "--format", "json")[1])
     (only,) = data["schedules"]
     assert any("decoding without a drafter is faster at 8 of 8" in note for note in only["notes"])
     for note in (*data["notes"], *only["notes"]):
@@ -488,70 +506,76 @@ def test_data_have_the_remarks_of_the_text(call: Call) -> None:
     assert any(f"lose {worst} of" in line and f"{mean} in the mean" in line for line in comments)
     near_free = json.decode(call("schedule", "vllm", *WHERE, *SHORT, "--format", "json")[1])
     lines = call("schedule", "vllm", *WHERE, *SHORT)[2].splitlines()
-    begin = next(at for at, line in enumerate(lines) if "from b" in line) + 1
+    begin = next(index for index, line in enumerate(lines) if "from b" in line) + 1
     rows = [line[1:].split() for line in lines[begin:]]
     limits = [" ".join(row[4:]) for row in rows if row[0].isdigit()]
-    told = [entry["limited_by"] for entry in near_free["safe"]["entries"]]
-    assert [each or "-" for each in told] == limits
+    limiters = [entry["limited_by"] for entry in near_free["safe"]["entries"]]
+    assert [limiter or "-" for limiter in limiters] == limits
 
 
 @pytest.mark.slow
-def test_the_safe_one_of_several_contexts(call: Call) -> None:
-    """At several contexts it is the longest K near-free at all of them, and said to be the safe."""
-    both = ("--context", "512,4096")
-    code, out, err = call("schedule", "vllm", *WHERE, *SHORT, "--worth", "0", *both)
+def test_the_safe_option_is_near_free_at_every_context(call: Call) -> None:
+    """At several contexts the option is the longest K that is near-free at all of them."""
+    contexts = ("--context", "512,4096")
+    code, out, err = call("schedule", "vllm", *WHERE, *SHORT, "--worth", "0", *contexts)
     assert code == 0
-    found = json.decode(out)
-    safe = vllm_lookup(found[KEY], MOST, found["num_speculative_tokens"])
+    option = json.decode(out)
+    safe = vllm_lookup(option[KEY], LARGEST_BATCH, option["num_speculative_tokens"])
     longest = [lengths(call), lengths(call, "--context", "4096")]
-    assert all(k <= min(each) for k, *each in zip(safe, *longest, strict=True))
+    assert all(k <= min(ks) for k, *ks in zip(safe, *longest, strict=True))
     ratios = [curves(call, where=("--context", context)) for context in ("512", "4096")]
-    for b in SOME:
-        free = [k for k in range(17) if all(each[b][k + 1] <= 1.2 for each in ratios)]
+    for b in BATCHES:
+        free = [k for k in range(17) if all(ratio[b][k + 1] <= 1.2 for ratio in ratios)]
         assert safe[b - 1] == max(free)
     assert "# the option is safe at L = 512, 4096: at each batch size the longest K" in err
     rates = ("--acceptance", "0.8", "--draft-cost", "0.02")
-    _, out, err = call("schedule", "vllm", *WHERE, *SHORT, *both, *rates)
+    _, out, err = call("schedule", "vllm", *WHERE, *SHORT, *contexts, *rates)
     assert any(f"# L = {context}: {out.strip()}" in err for context in (512, 4096))
     assert "whose worst loss over the contexts is the smallest" in err
 
 
-def test_one_length_is_by_the_dearest_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drafts beyond the tolerance, and the array of costs, are by the dearest T(N) of all."""
+def test_one_length_is_by_the_slowest_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts beyond the tolerance, and the cost array, are by the largest T(N) of all contexts."""
     by_context = {
         512: {1: 1.0, 2: 1.1, 3: 1.1, 4: 1.2},
         4096: {1: 1.0, 2: 1.1, 3: 1.3, 4: 1.1},
     }
-    monkeypatch.setattr("nearfree.show.text.schedule.ratio_by_batch", lambda known: {1: known})
-    every: list[Any] = [
+    monkeypatch.setattr("nearfree.show.text.schedule.ratio_by_batch", lambda ratio: {1: ratio})
+    schedules: list[Any] = [
         ContextSchedule(
-            context=context, deployments=(), forecast=known, near_free={1: frozenset({0, 1, 3})}
+            context=context,
+            deployments=(),
+            forecast=ratios_by_n,
+            near_free={1: frozenset({0, 1, 3})},
         )  # type: ignore[arg-type]
-        for context, known in by_context.items()
+        for context, ratios_by_n in by_context.items()
     ]
     args = argparse.Namespace(
         engine="llama.cpp", goal="tolerance", acceptance=None, epsilon=0.2, drafter=None,
         draft_cost=None, worth=0.0,
     )  # fmt: skip
-    for order in (every, every[::-1]):
-        option = _safe(args, Config(ROOT / "config"), order).option
+    for ordered in (schedules, schedules[::-1]):
+        option = _safe(args, Config(ROOT / "config"), ordered).option
         assert option.text == "--spec-type draft-simple --spec-draft-n-max 3"
         assert any(note.startswith("Drafts of 2 tokens are beyond") for note in option.notes)
         assert any('GGML_BATCH_COSTS="1,0.55,0.433333,0.3"' in note for note in option.notes)
 
 
 @pytest.mark.parametrize("rate", ["0.5", "0.8"])
-def test_an_entry_is_worth_its_place(call: Call, rate: str) -> None:
-    """Merged, six entries lose less than 2 % of tokens per second, and say what at worst."""
+def test_merged_entries_lose_little(call: Call, rate: str) -> None:
+    """Merged, six entries lose less than 2 % of tokens per second, and name the worst loss."""
     rates = ("--acceptance", rate, "--draft-cost", "0.02")
     code, out, err = call("schedule", "vllm", *WHERE, *SHORT, *rates)
     assert code == 0
-    found = json.decode(out)
-    assert len(found[KEY]) <= 6
-    assert len({k for _, _, k in found[KEY]}) <= 5
-    kept = vllm_lookup(found[KEY], MOST, found["num_speculative_tokens"])
+    option = json.decode(out)
+    assert len(option[KEY]) <= 6
+    assert len({k for _, _, k in option[KEY]}) <= 5
+    merged = vllm_lookup(option[KEY], LARGEST_BATCH, option["num_speculative_tokens"])
     accepted = independent_acceptance(float(rate), most=16)
     speeds = speedups(curves(call), accepted, draft_cost=0.02)
-    lost = [1 - each[kept[batch - 1]] / max(each.values()) for batch, each in speeds.items()]
+    lost = [
+        1 - speed_by_k[merged[batch - 1]] / max(speed_by_k.values())
+        for batch, speed_by_k in speeds.items()
+    ]
     assert sum(lost) / len(lost) <= 0.02
     assert "of the best expected tokens/s at worst" in err

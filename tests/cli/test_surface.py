@@ -16,10 +16,10 @@ SPARSE = ("--model", "mixtral_8x7b", *DENSE[2:], "--ignore-memory")
 SHORT = ("--largest", "32")
 
 
-def printed(call: Call, *argv: str, ends: int = 0) -> list[str]:
+def printed(call: Call, *argv: str, exit_code: int = 0) -> list[str]:
     """Return the lines that the command prints, and ends with this exit code."""
     code, out, err = call("surface", *argv, *SHORT)
-    assert (code, err) == (ends, "")
+    assert (code, err) == (exit_code, "")
     return out.splitlines()
 
 
@@ -30,21 +30,23 @@ def test_a_table_has_batch_down_and_context_across(call: Call) -> None:
     assert lines[0].endswith("N_max at the tolerance 0.2 from N = 1, by the work model")
     assert lines[1].split() == ["b", "\\", "L", "512", "4096"]
     _, out, _ = call("predict", *DENSE, *SHORT, "--format", "json")
-    said = {
-        (found["deployment"]["batch"], found["deployment"]["context"]): row
-        for found in json.decode(out) for row in found["predictors"] if row["composition"] == "sum"
-    }  # fmt: skip
+    expected = {
+        (answer["deployment"]["batch"], answer["deployment"]["context"]): row
+        for answer in json.decode(out)
+        for row in answer["predictors"]
+        if row["composition"] == "sum"
+    }
     cells = [line.replace(">= ", ">=").split() for line in lines[2:]]
     for batch, row in zip((1, 8), cells, strict=True):
         assert row[0] == str(batch)
         for context, cell in zip((512, 4096), row[1:], strict=True):
-            found = said[batch, context]
-            assert float(cell.removeprefix(">=")) == found["n_max"]
-            assert cell.startswith(">=") == found["censored"]
+            prediction = expected[batch, context]
+            assert float(cell.removeprefix(">=")) == prediction["n_max"]
+            assert cell.startswith(">=") == prediction["censored"]
 
 
 def test_json_has_the_boundaries_of_the_table(call: Call) -> None:
-    """A row a deployment and baseline has what it is of, its N_max and its caveats."""
+    """A row for a deployment and baseline has its condition, its N_max and its caveats."""
     lines = [line.replace(">= ", "").split() for line in printed(call, *DENSE)[2:]]
     code, out, err = call("surface", *DENSE, *SHORT, "--format", "json")
     rows = {(row["batch"], row["context"]): row for row in json.decode(out)}
@@ -67,7 +69,7 @@ def test_experts_have_both_bounds_and_both_baselines(call: Call) -> None:
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
 def test_the_points_are_written(call: Call, tmp_path: Path, suffix: str) -> None:
-    """The file has a row a deployment and N, with what was asked about and both ratios."""
+    """The file has a row for each deployment and N, with its condition and both ratios."""
     path = tmp_path / f"points{suffix}"
     printed(call, *SPARSE, "--output", str(path))
     points = pl.read_parquet(path) if suffix == ".parquet" else pl.read_csv(path)
@@ -80,8 +82,8 @@ def test_the_points_are_written(call: Call, tmp_path: Path, suffix: str) -> None
     assert points["latency_us"].min() > 0  # type: ignore[operator]
 
 
-def test_what_is_listed_twice_is_one_cell(call: Call, tmp_path: Path) -> None:
-    """Doubles in lists are one row and one column; two models of one name are refused."""
+def test_duplicates_in_lists_are_one_cell(call: Call, tmp_path: Path) -> None:
+    """Duplicates in lists are one row and one column; two models of one name are refused."""
     twice = ("--batch", "1,1", "--context", "512,512")
     assert len(printed(call, *DENSE[:4], *twice)) == 3
     for folder, layers in (("a", 2), ("b", 3)):
@@ -93,22 +95,22 @@ def test_what_is_listed_twice_is_one_cell(call: Call, tmp_path: Path) -> None:
     assert "two different models are named small" in err
 
 
-def test_what_is_not_known_says_why(call: Call) -> None:
-    """Cells without an answer are refused, and the reason stands below once."""
-    lines = printed(call, *DENSE, "--dtype", "float32", ends=2)
+def test_an_unknown_cell_has_its_reason(call: Call) -> None:
+    """Cells without an answer are refused, and the reason is printed below once."""
+    lines = printed(call, *DENSE, "--dtype", "float32", exit_code=2)
     assert [line.split()[1:] for line in lines[2:4]] == [["refused", "refused"]] * 2
     assert [line.startswith("refused: ") and "float32" in line for line in lines[4:]] == [True]
 
 
 def test_cells_that_do_not_fit_are_marked(call: Call) -> None:
-    """Of a grid nobody named a part may not fit: it is marked, and no failure if others do."""
-    where = ("--model", "qwen3_8b", "--platform", "h800")
-    first, *lines = printed(call, *where)
-    assert first.startswith("qwen3_8b on h800, from b = 4 at L = 131072 on: DOES NOT FIT")
+    """Cells of the default grid that do not fit are marked; the command fails only if all do."""
+    deployment = ("--model", "qwen3_8b", "--platform", "h800")
+    title, *lines = printed(call, *deployment)
+    assert title.startswith("qwen3_8b on h800, from b = 4 at L = 131072 on: DOES NOT FIT")
     marked = [line.split()[-1].endswith("!") for line in lines if line.split()[0].isdecimal()]
     assert marked == [False] * 2 + [True] * 7
     assert lines[-1] == "! does not fit in memory"
-    printed(call, *where, "--batch", "1,64", "--context", "512,131072", ends=2)
+    printed(call, *deployment, "--batch", "1,64", "--context", "512,131072", exit_code=2)
 
 
 @pytest.mark.parametrize(
@@ -123,5 +125,5 @@ def test_cells_that_do_not_fit_are_marked(call: Call) -> None:
     ],
 )
 def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:
-    """What cannot be asked or written is told in one line that names it."""
+    """An impossible request is one line that names it."""
     one_message(call("surface", *DENSE, *line.split()), thing)

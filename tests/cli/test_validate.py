@@ -1,4 +1,4 @@
-"""`nearfree validate`: its text and its JSON, how it groups, and what it refuses."""
+"""`nearfree validate`: its text and its JSON, how it groups, and its refusals."""
 
 import re
 import shutil
@@ -52,27 +52,29 @@ def test_the_paper_s_settings_as_json(call: Call) -> None:
     assert all(set(group) >= KEYS for group in groups)
 
 
-def test_tolerances_are_pooled_or_apart(call: Call) -> None:
+def test_tolerances_are_pooled_or_grouped(call: Call) -> None:
     """Over all tolerances there are 270 boundaries, pooled unless grouped by tolerance."""
     (pooled,) = scored(call, "--predictor", "principle", "--epsilon", "all", "--by", "predictor")
     assert (pooled["settings"], pooled["epsilon"], pooled["module"]) == (270, None, None)
-    apart = scored(call, "--predictor", "principle", "--epsilon", "all", "--by", "epsilon")
-    assert [(g["epsilon"], g["settings"]) for g in apart] == [
+    by_tolerance = scored(call, "--predictor", "principle", "--epsilon", "all", "--by", "epsilon")
+    assert [(g["epsilon"], g["settings"]) for g in by_tolerance] == [
         (epsilon, 54) for epsilon in (0.05, 0.1, 0.15, 0.2, 0.3)
     ]
-    assert sum(int(str(g["hits"])) for g in apart) == pooled["hits"]
-    two = scored(call, "--predictor", "principle", "--epsilon", "0.1", "--epsilon", "0.2")
-    assert len(two) == 6
+    assert sum(int(str(g["hits"])) for g in by_tolerance) == pooled["hits"]
+    two_tolerances = scored(
+        call, "--predictor", "principle", "--epsilon", "0.1", "--epsilon", "0.2"
+    )
+    assert len(two_tolerances) == 6
 
 
-def test_the_table_says_what_was_scored(call: Call) -> None:
+def test_the_table_has_what_was_scored(call: Call) -> None:
     """The text names data, tolerance, truth, constants and coverage before any number."""
     code, out, err = call("validate", "--module", "dense_ffn", "--by", "predictor")
     assert (code, err) == (0, "")
     head, rows, _ = out.split("\n\n")
-    for said in ("published", "0.2", "last pass", "count as misses", "work_model: none fitted",
+    for text in ("published", "0.2", "last pass", "count as misses", "work_model: none fitted",
                  "coverage    24 of 24 answered; 0 boundaries undecided"):  # fmt: skip
-        assert said in head
+        assert text in head
     heading, *lines = rows.split("\n")
     assert heading.split()[:4] == ["predictor", "settings", "answered", "refused"]
     assert [line.split()[:6] for line in lines] == [
@@ -82,7 +84,7 @@ def test_the_table_says_what_was_scored(call: Call) -> None:
 
 
 def test_measured_tables_are_scored(call: Call) -> None:
-    """The tables of this results folder, whose platform's facts a law asks for."""
+    """Measured tables of the results folder are scored, by a law that needs platform facts."""
     groups = scored(call, "--dataset", "measured", "--by", "predictor,platform")
     assert [(g["predictor"], g["platform"], g["settings"]) for g in groups] == [
         (name, "cpu", 2) for name in EVERY[:4]
@@ -91,8 +93,8 @@ def test_measured_tables_are_scored(call: Call) -> None:
     assert [g["t_ratio_error"] is None for g in groups] == [True, True, True, False]
 
 
-def test_what_was_chosen_is_said(call: Call) -> None:
-    """Filters narrow what is scored, and stand in the text's head."""
+def test_filters_are_in_the_head(call: Call) -> None:
+    """Filters narrow what is scored, and are in the text's head."""
     argv = ("--module", "moe_ffn", "--routing", "skewed", "--backend", "vllm_0_9_1")
     (group,) = scored(call, *argv, "--predictor", "principle", "--by", "predictor")
     assert group["settings"] == 8
@@ -110,17 +112,17 @@ def constants(project: Path) -> Layout:
 
 
 @pytest.mark.usefixtures("constants")
-def test_what_was_seen_is_said(call: Call) -> None:
-    """The head names the calibration set and what forms were chosen on; each form on demand."""
-    _, short, _ = call("validate", "--module", "dense_ffn")
-    _, long, _ = call("validate", "--module", "dense_ffn", "--tried")
-    for out in (short, long):
+def test_the_head_names_the_calibration_set(call: Call) -> None:
+    """The head names the calibration set and the data of chosen forms; `--tried` lists them."""
+    _, text, _ = call("validate", "--module", "dense_ffn")
+    _, text_with_tried, _ = call("validate", "--module", "dense_ffn", "--tried")
+    for out in (text, text_with_tried):
         assert "seen        constants: a100, h100 alone; forms: chosen on A100, H100" in out
         assert "out of sample for constants, not for forms" in out
         for name, event in recorded_constants(LOG, collectives=False).items():
             forms = event.data.tried
             assert f"tried       {name}: {len(forms)} forms" in out
-            assert all((form in out) == (out == long) for form in forms)
+            assert all((form in out) == (out == text_with_tried) for form in forms)
 
 
 @pytest.fixture
@@ -137,57 +139,57 @@ def file(project: Path) -> str:
 
 
 @pytest.mark.usefixtures("constants")
-def test_seen_platforms_and_small_n_are_left_out(call: Call, file: str) -> None:
-    """`--unseen` keeps what no constant saw; with `--least-n` the baseline is a later N."""
-    by = ("--predictor", "idle_compute", "--by", "platform")
-    every = scored(call, "--curves", file, *by)
-    assert [(g["platform"], g["settings"]) for g in every] == [
+def test_unseen_and_least_n_narrow_what_is_scored(call: Call, file: str) -> None:
+    """`--unseen` keeps platforms that no constant was fitted on; `--least-n` moves the baseline."""
+    options = ("--predictor", "idle_compute", "--by", "platform")
+    groups = scored(call, "--curves", file, *options)
+    assert [(g["platform"], g["settings"]) for g in groups] == [
         ("a100", 2), ("h100", 2), ("h200", 2)
     ]  # fmt: skip
-    unseen = scored(call, "--curves", file, "--unseen", *by)
+    unseen = scored(call, "--curves", file, "--unseen", *options)
     assert [g["platform"] for g in unseen] == ["h200"]
-    _, out, _ = call("validate", "--curves", file, "--unseen", "--least-n", "2", *by)
+    _, out, _ = call("validate", "--curves", file, "--unseen", "--least-n", "2", *options)
     assert "excluded    4 curves: constants were calibrated on its platform" in out
     assert "mine.csv, N of 2 or more" in out
     assert "chosen      platforms that constants were not calibrated on; N of 2 or more" in out
-    assert scored(call, "--curves", file, "--least-n", "2", *by) != every
+    assert scored(call, "--curves", file, "--least-n", "2", *options) != groups
     code, _, err = call("validate", "--curves", file, "--unseen", "--platform", "a100")
     assert code == 2
     assert "no platform that no constant was calibrated on" in err
 
 
-def test_platforms_are_left_out_in_turn(call: Call, file: str) -> None:
+def test_each_platform_is_scored_by_constants_of_the_others(call: Call, file: str) -> None:
     """A platform of a file is scored with constants of the others in it."""
     groups = scored(call, "--curves", file, "--leave-one-out", "--by", "predictor,platform",
                     "--predictor", "idle_compute", "--offline")  # fmt: skip
-    left = [g for g in groups if g["predictor"] == LEFT_OUT]
-    assert [(g["platform"], g["answered"], g["in_sample"]) for g in left] == [
+    left_out = [g for g in groups if g["predictor"] == LEFT_OUT]
+    assert [(g["platform"], g["answered"], g["in_sample"]) for g in left_out] == [
         (name, 2, None) for name in ("a100", "h100", "h200")
     ]
 
 
 def test_a_platform_may_be_named_by_an_alias(call: Call) -> None:
-    """A platform's other names mean it, too."""
-    named = scored(call, "--platform", "nvidia_h20", "--predictor", "principle")
-    assert named == scored(call, "--platform", "h20", "--predictor", "principle")
+    """A platform's other names mean the same platform."""
+    by_alias = scored(call, "--platform", "nvidia_h20", "--predictor", "principle")
+    assert by_alias == scored(call, "--platform", "h20", "--predictor", "principle")
 
 
 def test_stored_formats_narrow_and_group(call: Call, tmp_path: Path) -> None:
-    """Weights in the element type go by its name, those in another format by that one's."""
+    """Weights in the element type have its name, those in another format that one's."""
     head = "h20,gemm,vllm,0.24.0,bfloat16,1,,4096,8192,,,,,,,,cublas"
     points = ((1, 50.0), (64, 51.0), (256, 70.0), (1024, 200.0))
     rows = [f"{head},{n},{us},{weights}" for weights in ("", "int4") for n, us in points]
     path = tmp_path / "mine.csv"
     path.write_text("\n".join([f"{HEADER.strip()},weights", *rows]) + "\n")
-    given = ("--curves", str(path), "--predictor", "principle", "--by", "weights")
+    options = ("--curves", str(path), "--predictor", "principle", "--by", "weights")
     for name, stored in (("bfloat16", None), ("int4", "int4")):
-        (group,) = scored(call, *given, "--weights", name)
+        (group,) = scored(call, *options, "--weights", name)
         assert (group["weights"], group["settings"]) == (stored, 1)
-    assert len(scored(call, *given)) == 2
+    assert len(scored(call, *options)) == 2
 
 
 def test_power_laws_are_scored_from_awake_experts_or_from_one(call: Call, tmp_path: Path) -> None:
-    """A routing without an exponent means all; `--from-one` adds who says that N_max is 1."""
+    """A routing without an exponent means all; `--from-one` adds the baseline N = 1."""
     times = ((1, 100.0), (2, 190.0), (16, 600.0), (32, 610.0), (64, 620.0), (256, 900.0))
     rows = [
         f"h100,moe_ffn,sglang,0.5.14,bfloat16,1,,4096,1024,true,64,8,{routing},,,,,{n},{us}"
@@ -196,23 +198,23 @@ def test_power_laws_are_scored_from_awake_experts_or_from_one(call: Call, tmp_pa
     ]
     path = tmp_path / "mine.csv"
     path.write_text(HEADER + "\n".join(rows) + "\n")
-    given = ("--curves", str(path), "--routing", "power_law", "--by", "predictor,routing")
-    awake = scored(call, *given, "--predictor", "always_baseline")
+    options = ("--curves", str(path), "--routing", "power_law", "--by", "predictor,routing")
+    awake = scored(call, *options, "--predictor", "always_baseline")
     assert [(group["routing"], group["hits"]) for group in awake] == [
         ("power_law:1.01", 0), ("power_law:1.2", 0)
     ]  # fmt: skip
-    code, out, _ = call("validate", *given, "--from-one")
+    code, out, _ = call("validate", *options, "--from-one")
     assert code == 0
     assert "mine.csv, ratios from the smallest N" in out
-    from_one = scored(call, *given, "--from-one")
+    from_one = scored(call, *options, "--from-one")
     constant = [group for group in from_one if group["predictor"] == "always_baseline"]
     assert [(group["settings"], group["hits"]) for group in constant] == [(1, 1), (1, 1)]
-    (steep,) = scored(call, *given[:2], "--routing", "power_law:1.2", "--predictor", "principle")
+    (steep,) = scored(call, *options[:2], "--routing", "power_law:1.2", "--predictor", "principle")
     assert steep["settings"] == 1
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ("--weights int4", "no boundary of the weights 'int4'. Choose from bfloat16"),
         ("--kv-dtype int8", "no boundary of the kv_dtype 'int8'. Choose from bfloat16"),
@@ -248,20 +250,20 @@ def test_power_laws_are_scored_from_awake_experts_or_from_one(call: Call, tmp_pa
         ("--dataset measured --curves nowhere.csv", "not allowed with argument"),
     ],
 )
-def test_mistakes(call: Call, argv: str, said: str) -> None:
+def test_mistakes(call: Call, argv: str, message: str) -> None:
     """Each mistake ends with exit code 2, prints no score, and names the thing and a remedy."""
     code, out, err = call("validate", *argv.split(" "))
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
 
 
-def test_the_command_s_lists_are_those_of_the_theory() -> None:
-    """What can be asked for on the command line is what can be scored and grouped by."""
+def test_the_commands_choices_are_all_that_can_be_scored() -> None:
+    """The choices on the command line are all that can be scored and grouped by."""
     assert validate.PREDICTORS == EVERY
     assert list(validate.BY) == [*GROUP_KEYS, *MORE_KEYS]
 
 
-def test_nothing_left_to_score(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_without_a_boundary_are_refused(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data without any boundary end in a message, not in an empty table."""
     from derive.curves import make_truth
     from nearfree.derive.truth import datasets
@@ -279,46 +281,46 @@ def test_nothing_left_to_score(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
 def test_published_steps_of_whole_models(call: Call) -> None:
     """A row for all and one a group, with the keys of other scores, the error of T, and reasons.
 
-    What documents say of all rows is what the command says.
+    The numbers in documents are those of the command.
     """
     code, out, err = call("validate", "--dataset", "whole", "--offline", "--format", "json")
     assert (code, err) == (0, "")
-    whole, *groups = json.decode(out)
-    assert KEYS - {"backend", "backend_version", "in_sample", "hits"} <= whole.keys()
-    assert whole["settings"] == 688 == whole["answered"] + sum(whole["not_answered"].values())
-    assert whole["answered"] / whole["settings"] > 0.65
-    assert sum(each["settings"] for each in groups) == 688
-    assert {each["several"] for each in groups} == {True, False}
-    assert whole["t_error_median"] < 0.15
-    assert whole["t_within_20"] > 0.60
-    assert whole["t_ratio_error"] < 0.12
-    assert 0.75 <= whole["interval_coverage"] <= 0.88
+    total, *groups = json.decode(out)
+    assert KEYS - {"backend", "backend_version", "in_sample", "hits"} <= total.keys()
+    assert total["settings"] == 688 == total["answered"] + sum(total["not_answered"].values())
+    assert total["answered"] / total["settings"] > 0.65
+    assert sum(group["settings"] for group in groups) == 688
+    assert {group["several"] for group in groups} == {True, False}
+    assert total["t_error_median"] < 0.15
+    assert total["t_within_20"] > 0.60
+    assert total["t_ratio_error"] < 0.12
+    assert 0.75 <= total["interval_coverage"] <= 0.88
     documents = ("README.md", "docs/guide.md", "docs/scores.md")
     readme, guide, scores = (" ".join((ROOT / name).read_text().split()) for name in documents)
-    error = f"off by {100 * whole['t_error_median']:.1f} % in the median"
-    answered, settings = whole["answered"], whole["settings"]
-    of_steps = f"Of {settings} published steps of whole models {answered} are answered"
-    near = f"{100 * whole['t_within_20']:.0f} % of them are within 20 %"
-    assert f"{of_steps}: T is {error}, and {near}" in readme
-    steps = f"the {answered} published steps of whole models that are answered, of {settings},"
-    assert f"T of {steps} is {error}" in guide
+    error = f"off by {100 * total['t_error_median']:.1f} % in the median"
+    answered, settings = total["answered"], total["settings"]
+    readme_text = f"Of {settings} published steps of whole models {answered} are answered"
+    share_within_20 = f"{100 * total['t_within_20']:.0f} % of them are within 20 %"
+    assert f"{readme_text}: T is {error}, and {share_within_20}" in readme
+    guide_text = f"the {answered} published steps of whole models that are answered, of {settings},"
+    assert f"T of {guide_text} is {error}" in guide
     numbers = (
-        f"{whole['t_error_median']:.3f}", f"{whole['t_within_20']:.3f}",
-        f"{whole['interval_coverage']:.2f}", f"{whole['t_ratio_error']:.3f}",
+        f"{total['t_error_median']:.3f}", f"{total['t_within_20']:.3f}",
+        f"{total['interval_coverage']:.2f}", f"{total['t_ratio_error']:.3f}",
     )  # fmt: skip
     share = f"{answered} ({answered / settings:.0%})".replace("%", " %")
-    told = (f"all, {settings}", share, *(each.lstrip("0") for each in numbers))
-    assert f"| {' | '.join(told)} |" in scores
+    cells = (f"all, {settings}", share, *(number.lstrip("0") for number in numbers))
+    assert f"| {' | '.join(cells)} |" in scores
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("recorded")
 def test_steps_of_a_file_and_a_folder(call: Call, tmp_path: Path) -> None:
-    """Anyone's rows are answered by the constants on record, with their own models' files."""
+    """A user's rows are answered by the constants on record, with the user's model files."""
     models = tmp_path / "models" / "Mine"
     models.mkdir(parents=True)
-    own = Path("config/whole/models/qwen3_32b.json").read_text()
-    (models / "config.json").write_text(own)
+    config = Path("config/whole/models/qwen3_32b.json").read_text()
+    (models / "config.json").write_text(config)
     rows = tmp_path / "rows.csv"
     rows.write_text(
         "model,gpu,engine,batch,t_us,tp,precision\n"
@@ -336,7 +338,7 @@ def test_steps_of_a_file_and_a_folder(call: Call, tmp_path: Path) -> None:
     assert "none of 2 rows is answered" in err
 
 
-@pytest.mark.parametrize(("argv", "said"), [
+@pytest.mark.parametrize(("argv", "message"), [
     (["--file", "x.csv"], "apply to steps of whole models"),
     (["--by", "engine"], "draft,engine,model,precision,several apply to steps of whole models"),
     (["--dataset", "whole", "--epsilon", "0.1"], "--epsilon has no effect on steps"),
@@ -349,8 +351,8 @@ def test_steps_of_a_file_and_a_folder(call: Call, tmp_path: Path) -> None:
     (["--dataset", "whole", "--file", "none.csv"], "none.csv: No such file"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("recorded")
-def test_mistakes_about_steps(call: Call, argv: list[str], said: str) -> None:
-    """What does not go together is said in one message."""
+def test_mistakes_about_steps(call: Call, argv: list[str], message: str) -> None:
+    """Options that exclude each other are one message."""
     code, out, err = call("validate", "--offline", *argv)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err

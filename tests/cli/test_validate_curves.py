@@ -13,7 +13,7 @@ POINTS = ((1, 32.0), (2, 40.0), (4, 55.0), (8, 80.0), (16, 110.0), (32, 140.0), 
 
 
 def curves(path: Path, *releases: str, d_ff: int = 768) -> str:
-    """Write a layer of experts on an H200, by SGLang's kernel, as each release has it."""
+    """Write a layer of experts on an H200, by SGLang's kernel, for each release."""
     rows = [
         f"h200,moe_ffn,sglang,{release},bfloat16,1,,2048,{d_ff},true,128,8,balanced,,,,"
         f"sglang_fused_moe_triton,{n},{us}"
@@ -34,25 +34,25 @@ def scored(call: Call, *argv: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.usefixtures("recorded")
-def test_a_file_is_answered_by_what_is_on_record(call: Call, tmp_path: Path) -> None:
-    """A shape that another release was measured with is R3, a new one R2: groups say which."""
-    known = curves(tmp_path / "known.csv", "0.5.23")
-    (group,) = scored(call, "--curves", known)
+def test_a_files_curves_are_answered_from_the_record(call: Call, tmp_path: Path) -> None:
+    """A shape that another release was measured with is R3, a new one R2; groups name it."""
+    path = curves(tmp_path / "known.csv", "0.5.23")
+    (group,) = scored(call, "--curves", path)
     assert group["regime"] == "R3"
     (group,) = scored(call, "--curves", curves(tmp_path / "new.csv", "0.5.23", d_ff=832))
     assert group["regime"] == "R2"
-    (blind,) = scored(call, "--curves", known, "--unseen", "--by", "predictor,regime")
-    assert blind["regime"] == "R0"
+    (unseen,) = scored(call, "--curves", path, "--unseen", "--by", "predictor,regime")
+    assert unseen["regime"] == "R0"
 
 
 @pytest.mark.usefixtures("recorded")
-@pytest.mark.parametrize(("release", "seen"), [("0.5.14", 1), ("0.5.23", 0)])
-def test_curves_that_the_log_may_have_seen_are_counted(
-    call: Call, tmp_path: Path, release: str, seen: int
+@pytest.mark.parametrize(("release", "count"), [("0.5.14", 1), ("0.5.23", 0)])
+def test_curves_of_recorded_releases_are_counted(
+    call: Call, tmp_path: Path, release: str, count: int
 ) -> None:
-    """Those of a release and shape on record are no test of what is predicted from them."""
+    """Curves of a release and shape on record are counted: they are no test of a prediction."""
     path = curves(tmp_path / "mine.csv", release)
     code, out, err = call("validate", "--curves", path, "--offline")
     assert (code, err) == (0, "")
     assert "answers     as `predict` gives them" in out
-    assert f"on record   {seen} curves" in out
+    assert f"on record   {count} curves" in out

@@ -8,7 +8,7 @@ from nearfree.errors import BusyError, EvidenceError
 
 
 class Maker:
-    """Busy some times, then done."""
+    """Raise BusyError a number of times, then return."""
 
     def __init__(self, busy: int) -> None:
         self.left = busy
@@ -21,15 +21,15 @@ class Maker:
         return "made"
 
 
-def test_the_other_writer_is_waited_for(capsys, monkeypatch) -> None:
-    """It is tried again until the other is gone, and the user is told once."""
+def test_another_writer_is_waited_for(capsys, monkeypatch) -> None:
+    """It is tried again until the other writer is gone, and one message is printed."""
     monkeypatch.setattr("nearfree.cli.waiting._PAUSE_S", 0.01)
     assert retry_while_busy(60, Maker(3)) == "made"
     assert capsys.readouterr().err == "held; waiting up to 60 s\n"
 
 
-def test_without_patience_it_fails_at_once(capsys) -> None:
-    """Zero seconds mean one try, and no word of waiting."""
+def test_without_a_waiting_time_it_fails_at_once(capsys) -> None:
+    """Zero seconds mean one try, and no message of waiting."""
     maker = Maker(1)
     with pytest.raises(BusyError):
         retry_while_busy(0, maker)
@@ -37,15 +37,15 @@ def test_without_patience_it_fails_at_once(capsys) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_patience_ends(monkeypatch) -> None:
-    """After the time is over, the error stands."""
+def test_waiting_ends_with_the_error(monkeypatch) -> None:
+    """After the waiting time, the error is raised."""
     monkeypatch.setattr("nearfree.cli.waiting._PAUSE_S", 0.01)
     with pytest.raises(BusyError):
         retry_while_busy(0.05, Maker(10_000))
 
 
-def test_other_mistakes_are_not_waited_for() -> None:
-    """Only another writer is worth waiting for."""
+def test_other_errors_are_not_waited_for() -> None:
+    """Only another writer is waited for."""
 
     def fail() -> None:
         raise EvidenceError("no", remedy="none")
@@ -54,23 +54,23 @@ def test_other_mistakes_are_not_waited_for() -> None:
         retry_while_busy(60, fail)
 
 
-def test_a_bar_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_shows_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a quarter in ten seconds, thirty are left."""
-    now = iter([100.0, 110.0])
-    monkeypatch.setattr("nearfree.cli.waiting.time.monotonic", lambda: next(now))
+    times = iter([100.0, 110.0])
+    monkeypatch.setattr("nearfree.cli.waiting.time.monotonic", lambda: next(times))
     line = ProgressBar("cpu/dense").line(0.25)
     assert line.startswith("cpu/dense [########---")
     assert line.endswith(" 25%, 30 s left")
 
 
-def test_nothing_is_drawn_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_bar_is_drawn_outside_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Into a file or a pipe no bar is drawn."""
     with ProgressBar("cpu/dense") as bar:
         bar(0.5)
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_watched_bar_is_wiped_at_the_end(
+def test_a_bar_on_a_terminal_is_removed_at_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a terminal the bar is drawn in place and gone afterwards; a dumb one has none."""

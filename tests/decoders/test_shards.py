@@ -293,6 +293,24 @@ def test_what_no_engine_cuts_is_refused(
         assert refusal.remedy
 
 
+@pytest.mark.parametrize(
+    ("degrees", "groups", "remedy"),
+    [
+        ({"tp": 8, "ep": 2}, {}, "Give 1 or 8, or --moe sglang"),
+        ({"tp": 8, "ep": 4}, BLOCKS, "Give 8, or --moe sglang"),
+        ({"tp": 8, "ep": 2}, BLOCKS, "Give 8"),
+        ({"tp": 256, "ep": 2}, BLOCKS, "Give another tp"),
+    ],
+)
+def test_degrees_that_are_named_are_taken(
+    degrees: dict[str, int], groups: Any, remedy: str
+) -> None:
+    """An ep, or an engine, is named only if it cuts the experts into whole groups of weights."""
+    parallel = Parallel(**degrees)
+    found = refusals(LARGE, parallel, VLLM, groups)
+    assert remedy in {refusal.remedy for refusal in found if refusal.key == "ep"}
+
+
 def test_sizes_that_are_named_are_taken() -> None:
     """Each size that a refusal names has no refusal of its own."""
     (refusal,) = refusals(LARGE, Parallel(tp=8), VLLM, BLOCKS)

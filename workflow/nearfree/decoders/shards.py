@@ -29,7 +29,7 @@ from nearfree.decoders.attention_kinds import (
     State,
 )
 from nearfree.decoders.decoder import Decoder, Experts
-from nearfree.decoders.engines import VLLM, Engine
+from nearfree.decoders.engines import SGLANG, VLLM, Engine
 from nearfree.errors import Refusal
 
 Groups = Mapping[str, tuple[int, int]]
@@ -140,6 +140,10 @@ def _shard_experts(experts: Experts, moe_tp: int, ranks: int, step: int) -> Expe
     return structs.replace(experts, d_ff=d_ff, shared_d_ff=experts.shared_d_ff // ranks)
 
 
+_SHARDS_OF_EXPERTS = "tp x dp / ep"
+"""What refusals call the shards of an expert."""
+
+
 def refusals(
     decoder: Decoder, parallel: Parallel, engine: Engine, groups: Groups
 ) -> tuple[Refusal, ...]:
@@ -159,7 +163,7 @@ def refusals(
     found_refusals = [
         *_heads(decoder, parallel),
         *_cuts(decoder, parallel, engine, groups),
-        *_experts(decoder, parallel, engine),
+        *_experts(decoder, parallel, engine, groups),
     ]
     if parallel.pp > decoder.layers:
         reason = f"{parallel.pp} is more than the {decoder.layers} layers"
@@ -234,7 +238,7 @@ def _cuts(
     for matrices, name, size, key, shards in (
         *(("ffn", "width of the Dense FFN", width, option, ranks)
           for width, _ in decoder.dense_ffns),
-        ("experts", "width of an expert", experts and experts.d_ff, "tp x dp / ep", moe_tp),
+        ("experts", "width of an expert", experts and experts.d_ff, _SHARDS_OF_EXPERTS, moe_tp),
         ("shared_experts", "width of the shared experts", experts and experts.shared_d_ff, option,
          1 if engine.uses_sequence_parallel(parallel, decoder.model_type) else ranks),
     ):  # fmt: skip
@@ -293,7 +297,9 @@ def _sized(key: str, parts: int, name: str, size: int, step: int) -> Iterator[Re
     yield _uneven(key, parts, what, _divisors(size // step) if size % step == 0 else [1])
 
 
-def _experts(decoder: Decoder, parallel: Parallel, engine: Engine) -> Iterator[Refusal]:
+def _experts(
+    decoder: Decoder, parallel: Parallel, engine: Engine, groups: Groups
+) -> Iterator[Refusal]:
     """Yield a refusal for each reason why the engine cannot spread the experts so."""
     ep, experts = parallel.ep, decoder.experts
     if experts is None:
@@ -312,12 +318,24 @@ def _experts(decoder: Decoder, parallel: Parallel, engine: Engine) -> Iterator[R
     elif experts.experts % ep and not engine.uneven_experts:
         yield _uneven("ep", ep, f"{experts.experts} experts", _divisors(experts.experts))
     if ep not in (1, parallel.ranks) and not engine.any_ep:
+        degrees = " or ".join(
+            str(degree)
+            for degree in (1, parallel.ranks)
+            if _spreads(decoder, structs.replace(parallel, ep=degree), engine, groups)
+        )
+        other = "--moe sglang" if _spreads(decoder, parallel, SGLANG, groups) else ""
         yield _refused(
             "ep",
             f"{ep} leaves each expert sharded over {parallel.moe_tp} ranks, which {engine.name} "
             "does not support",
-            f"Give 1 or {parallel.ranks}, or --moe sglang",
+            f"Give {', or '.join(filter(None, (degrees, other))) or 'another tp'}",
         )
+
+
+def _spreads(decoder: Decoder, parallel: Parallel, engine: Engine, groups: Groups) -> bool:
+    """Return whether an engine takes a degree of ep, whatever it says of other degrees."""
+    reasons = refusals(decoder, parallel, engine, groups)
+    return not any(reason.key in ("ep", _SHARDS_OF_EXPERTS) for reason in reasons)
 
 
 def without_experts(ep: int) -> Refusal:

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoders.files import SMALL, change, write
+from decoders.files import CONFIG, SMALL, change, write
 from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.decoders.decoder import States
-from nearfree.decoders.model_file import read_model_file
+from nearfree.decoders.model_file import find_drafter_file, find_model_file, read_model_file
 from nearfree.derive.schedule.doubts import drafter_warnings, release_warnings, state_warnings
 
 ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
@@ -43,6 +43,16 @@ def test_a_draft_model_has_the_model_s_vocabulary(tmp_path: Path) -> None:
     assert "vLLM refuses such a draft model" in refused
     *_, translated = drafter_warnings("sglang", model, other)
     assert "have to be translated" in translated
+
+
+def test_a_head_of_another_model_is_told() -> None:
+    """A head of the same width may be another model's: its file says how many tokens that has."""
+    head = find_drafter_file(CONFIG, str(CONFIG / "whole" / "heads" / "eagle3_llama_3_1_8b.json"))
+    own, other = (find_model_file(CONFIG, name) for name in ("llama_3_1_8b", "qwen3_8b"))
+    assert own.d_model == other.d_model
+    assert not [*drafter_warnings("vllm", own, head)]
+    (said,) = drafter_warnings("vllm", other, head)
+    assert "the head of a model of 128,256 tokens, and qwen3_8b has 151,936" in said
 
 
 def test_a_forward_that_is_refused_says_nothing_of_a_drafter(tmp_path: Path) -> None:

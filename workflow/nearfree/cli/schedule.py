@@ -60,8 +60,11 @@ def run_schedule(args: argparse.Namespace) -> int:
     config = config_of(args)
     contexts = list(dict.fromkeys(args.context or [_CONTEXT]))
     schedules = [_schedule(args, config, context) for context in contexts]
+    first = schedules[0].forecast.deployments[0]
+    engines = [first.engine, *([first.graphs.engine] if first.graphs else [])]
     goal, warnings = goal_of(args), doubts(args, config)
     notes = warnings if args.attention else [ASSUMED, *warnings]
+    notes = [*release_warnings(args.engine, engines), *notes]
     if goal == THROUGHPUT and args.acceptance is None:
         if args.format == "json":
             print(choices_json(args.engine, goal, schedules, notes))
@@ -69,9 +72,6 @@ def run_schedule(args: argparse.Namespace) -> int:
             print("\n".join(choices_table(schedules, notes)))
         return 0
     safe = _safe(args, config, schedules)
-    first = schedules[0].forecast.deployments[0]
-    engines = [first.engine, *([first.graphs.engine] if first.graphs else [])]
-    notes = [*release_warnings(args.engine, engines), *notes]
     if args.format == "json":
         encoded = schedules_json(
             args.engine, goal, args.worth, schedules, safe, epsilon=tolerance_of(args, config),

@@ -127,7 +127,10 @@ def find_model_file(config_folder: Path, model: str) -> ModelFile:
 
 
 def find_drafter_file(config_folder: Path, model: str) -> ModelFile:
-    """Return a drafter by its name or path: a model, or for a head only its forward.
+    """Return a drafter by its name or path: a model, or for a head its forward and vocabulary.
+
+    The vocabulary of a head is that of the model that it drafts for; its forward has that of its
+    own LM head.
 
     Raises
     ------
@@ -136,9 +139,11 @@ def find_drafter_file(config_folder: Path, model: str) -> ModelFile:
     """
     path = find_file(config_folder, model)
     file = config_file(path)
-    if is_gguf(file) or not is_head(drafter_keys(file)):
+    if is_gguf(file) or not is_head(keys := drafter_keys(file)):
         return read_model_file(path)
-    return ModelFile(name=file_name(file), file=str(file), decoder=read_drafter(path))
+    decoder, vocabulary = read_drafter(path), keys.whole("vocab_size")
+    name = file_name(file)
+    return ModelFile(name=name, file=str(file), decoder=decoder, vocabulary=vocabulary)
 
 
 def read_model_file(path: Path) -> ModelFile:

@@ -55,6 +55,11 @@ def drafter_warnings(engine: str, model: ModelFile, drafter: ModelFile | None) -
         chunked = any(isinstance(kind, Grouped) and kind.chunk for kind in target.attention)
         if engine == "vllm" and chunked:
             yield _ALL_CACHED
+        if drafter.vocabulary not in (0, target.vocabulary):
+            yield (
+                f"{drafter.name} is the head of a model of {drafter.vocabulary:,} tokens, and "
+                f"{model.name} has {target.vocabulary:,}: it was not trained on its states"
+            )
         return
     if engine == "sglang":
         yield _STANDALONE

@@ -248,7 +248,7 @@ def test_mixed_algorithms_are_those_of_layers() -> None:
             "nvfp4",
             "has other activations than",
         ),
-        ({**BNB, "load_in_8bit": True}, "int8", "dequantised before each product"),
+        ({**BNB, "load_in_8bit": True}, "int8", "'bitsandbytes' dequantises its matrices before"),
     ],
 )
 def test_weights_are_known_whose_products_are_not(

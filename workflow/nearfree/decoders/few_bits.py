@@ -89,7 +89,7 @@ def _unquantised(keys: Keys) -> Names:
     return read_names(keys, "dynamic", "path", [f"re:{entry[2:]}" for entry in entries])
 
 
-_NF4 = "its matrices are dequantised before each product, which no forward here has"
+_NF4 = "dequantises its matrices before each product, which no forward here has"
 
 
 def bitsandbytes(keys: Keys, plain: Dtype) -> Quantised:

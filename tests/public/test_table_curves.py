@@ -1,10 +1,14 @@
 """From rows to curves: repeats are merged, a curve that cannot be believed is left out whole."""
 
+from collections import defaultdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nearfree.config.files import Config
 from nearfree.public.perf_tables import read_rows
 from nearfree.public.table_curves import Member, TableCurves, make_curves
@@ -84,3 +88,37 @@ def test_what_differs_is_another_curve() -> None:
     found = made([*base, *more], "generation_attention_perf").events
     assert len(found) == 4
     assert all(each.contexts == (127, 8191) for each in found)
+
+
+POINTS = st.fixed_dictionaries(
+    {
+        "m": st.sampled_from([1, 2, 64]),
+        "k": st.sampled_from([2048, 4096]),
+        "kernel_source": st.sampled_from(["cublas", "other"]),
+        "latency": st.sampled_from([0.03, 0.04, 0.05]),
+    }
+)
+
+
+@given(st.lists(POINTS, min_size=1, max_size=12))
+def test_curves_are_the_rows_grouped_by_all_that_differs(points: list[dict[str, Any]]) -> None:
+    """However many columns vary, one or none, rows are grouped as one by one."""
+    found = made([{**GEMM[0], **point} for point in points])
+    plain: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for point in points:
+        plain[point["k"], point["kernel_source"]][point["m"]].append(point["latency"])
+    assert [
+        (event.setting.d_model, event.kernel, event.n, event.latency_us) for event in found.events
+    ] == [
+        (
+            *key,
+            tuple(sorted(curve)),
+            tuple(round(1000 * median(curve[n]), 6) for n in sorted(curve)),
+        )
+        for key, curve in sorted(plain.items())
+        if len(curve) > 1
+    ]
+    repeats = (
+        len(times) > 1 for curve in plain.values() if len(curve) > 1 for times in curve.values()
+    )
+    assert found.repeats == sum(repeats)

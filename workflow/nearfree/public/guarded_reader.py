@@ -5,10 +5,13 @@ import resource
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
-from typing import Self
+from typing import NamedTuple, Self
+
+import polars as pl
 
 from nearfree.errors import SourceError
 from nearfree.public.collective_tables import is_collective, read_collectives
+from nearfree.public.constant_columns import constant_columns
 from nearfree.public.latent_tables import is_latent, read_latents
 from nearfree.public.perf_tables import Rows, read_rows, table_error
 
@@ -46,10 +49,32 @@ class GuardedReader:
             rows = self._pool.submit(_read_guarded, member, raw).result()
         except BrokenProcessPool as error:
             raise table_error(member, "is no Parquet table (its reader broke down)") from error
-        if isinstance(rows, Rows):
-            return rows
+        if isinstance(rows, _Packed):
+            return rows.unpacked()
         problem, remedy = rows
         raise SourceError(problem, remedy=remedy)
+
+
+class _Packed(NamedTuple):
+    """A table's rows on their way between processes: constant columns as their one value."""
+
+    varied: pl.DataFrame
+    constants: list[pl.Expr]
+    columns: list[str]
+    skipped: dict[str, int]
+
+    @classmethod
+    def of(cls, rows: Rows) -> Self:
+        """Return rows in their packed form; the latency stays, so that no row is lost."""
+        points = rows.points
+        constants = constant_columns(points, (n for n in points.columns if n != "latency_ms"))
+        varied = points.drop(constants)
+        return cls(varied, [*constants.values()], points.columns, rows.skipped)
+
+    def unpacked(self) -> Rows:
+        """Return the rows again."""
+        points = self.varied.with_columns(self.constants).select(self.columns)
+        return Rows(points=points, skipped=self.skipped)
 
 
 def _limit() -> None:
@@ -62,12 +87,12 @@ def _limit() -> None:
     os.dup2(nowhere, 2)
 
 
-def _read_guarded(member: str, raw: bytes) -> Rows | tuple[str, str]:
+def _read_guarded(member: str, raw: bytes) -> _Packed | tuple[str, str]:
     """Return rows, or an error's text and remedy: the exceptions cannot be pickled."""
     try:
         if is_collective(member):
-            return read_collectives(member, raw)
-        return (read_latents if is_latent(member) else read_rows)(member, raw)
+            return _Packed.of(read_collectives(member, raw))
+        return _Packed.of((read_latents if is_latent(member) else read_rows)(member, raw))
     except (MemoryError, SourceError) as error:
         if isinstance(error, MemoryError):
             error = table_error(member, f"needs more than {MEMORY_LIMIT >> 30} GiB of memory")

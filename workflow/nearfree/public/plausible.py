@@ -66,16 +66,18 @@ def with_slowness(points: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl
         | dict.fromkeys(_FACTS, pl.Float64),
         orient="row",
     )
-    moved_bytes = _moved_bytes()
+    work = {"_moved": _moved_bytes(), "_flop": _flop(), "_sent": _sent_bytes()}
+    moved_bytes = pl.col("_moved")
     uncached_bytes = (moved_bytes - pl.col("_cache_bytes")).clip(lower_bound=0.0)
     has_bound = _least_us(moved_bytes).is_not_null() & ~pl.col("module").is_in(_UNBOUNDED_MODULES)
     return (
         points.join(facts, on=["platform", "dtype"], how="left", maintain_order="left")
+        .with_columns(expression.alias(name) for name, expression in work.items())
         .with_columns(
             _slowness(uncached_bytes).alias("slowness"),
             pl.when(has_bound).then(_slowness(moved_bytes)).alias("slowness_cold"),
         )
-        .drop(_FACTS)
+        .drop(*_FACTS, *work)
     )
 
 
@@ -106,8 +108,8 @@ def _least_us(moved_bytes: pl.Expr) -> pl.Expr:
     """Return the least time of a point's work in us, null if its work is unknown."""
     return pl.max_horizontal(
         moved_bytes / pl.col("_bandwidth") * US_PER_S,
-        _flop() / pl.col("_peak") * US_PER_S,
-        _sent_bytes() / pl.col("_link") * US_PER_S,
+        pl.col("_flop") / pl.col("_peak") * US_PER_S,
+        pl.col("_sent") / pl.col("_link") * US_PER_S,
     )
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from nearfree.core.setting import Setting
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyImported
+from nearfree.public.constant_columns import constant_columns
 from nearfree.public.curve_row import CURVE_FIELDS
 from nearfree.public.plausible import too_fast, unit_too_small, with_slowness
 from nearfree.units import US_PER_MS
@@ -68,7 +69,8 @@ def make_curves(
         Repeats of a point are replaced by their median. A curve with a bad latency is excluded.
     """
     axis, fixed = ("context", "n") if over_context else ("n", "context")
-    key = [*_CURVE_KEY, fixed]
+    constants = constant_columns(points, _CURVE_KEY)
+    key = [*(name for name in _CURVE_KEY if name not in constants), fixed]
     bad = ~((pl.col("latency_ms") > 0) & pl.col("latency_ms").is_finite()).fill_null(value=False)
     merged = points.group_by([*key, axis]).agg(
         pl.len().alias("repeats"),
@@ -76,13 +78,12 @@ def make_curves(
         (pl.col("latency_ms").max() / pl.col("latency_ms").min()).alias("spread"),
         bad.any().alias("bad"),
     )
-    # Few of dozens of columns vary in a table; sorting by all of them takes half of an import.
-    varied = [name for name in (*key, axis) if merged[name].n_unique() > 1]
-    slow = with_slowness(merged, facts)
     grouped = (
-        (slow.sort(varied, nulls_last=False) if varied else slow)
+        with_slowness(merged.with_columns(constants.values()), facts)
+        .sort([*key, axis], nulls_last=False)
         .group_by(key, maintain_order=True)
         .agg(pl.col(axis), "latency_us", _reason(), (pl.col("repeats") > 1).sum().alias("again"))
+        .with_columns(constants.values())
     )
     excluded = grouped.filter(pl.col("reason").is_not_null())
     included = grouped.filter(pl.col("reason").is_null())

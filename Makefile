@@ -1,6 +1,7 @@
 # make run      measure this machine and write the report
 # make test     run the tests; SLOW=1 adds the slow ones and the coverage
 # make history  read every release of the lock anew
+# make golden   make all again of every golden log
 # make install  only make the environment, with the `nearfree` command in .venv/bin
 # make check    formatters, linters and types
 # make env NAME=vllm   make a backend's environment from its lock under envs/
@@ -20,7 +21,7 @@ ALL_TESTS := -m "" --cov --durations=30 --durations-min=5
 WORKERS := 3
 endif
 
-.PHONY: run install test history check bench bench-protocol docs wheel lock env clean
+.PHONY: run install test golden history check bench bench-protocol docs wheel lock env clean
 
 run: $(VENV)/installed
 	@$(BIN)/nearfree fetch || true
@@ -49,9 +50,12 @@ $(VENV)/tested: envs/dev.lock $(VENV)/installed
 	@touch $@
 
 # A worker has one core at most: further threads of a product of matrices would spin while they wait.
-test: export OPENBLAS_NUM_THREADS := 1
+test golden: export OPENBLAS_NUM_THREADS := 1
 test: $(VENV)/tested
 	$(BIN)/python -m pytest $(ALL_TESTS) --numprocesses $(WORKERS) --dist worksteal
+
+golden: $(VENV)/tested
+	NEARFREE_CASES=all $(BIN)/python -m pytest -m "" --numprocesses $(WORKERS) tests/golden
 
 history: $(VENV)/tested
 	NEARFREE_HISTORY=all $(BIN)/python -m pytest -m "" tests/sources/test_real_history.py

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import inf
 
 from nearfree.log.events import Quote
-from nearfree.sources.language.expressions import negated, truth_of
+from nearfree.sources.language.expressions import negated, text_of, truth_of
 from nearfree.sources.language.program import at, quote
 
 Interval = tuple[float, float]
@@ -27,7 +27,7 @@ class Bounds:
     def interval(self, node: ast.expr) -> Interval:
         """Return an expression's lower and upper bound, both included."""
         low, high = self._composed(node)
-        recorded = self.intervals.get(ast.unparse(node), (-inf, inf))
+        recorded = self.intervals.get(text_of(node), (-inf, inf))
         return max(low, recorded[0]), min(high, recorded[1])
 
     def _composed(self, node: ast.expr) -> Interval:
@@ -53,7 +53,7 @@ class Bounds:
         """Return whether a comparison holds; None where the bounds do not decide it."""
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
             return None
-        if ast.unparse(node.left) == ast.unparse(node.comparators[0]):
+        if text_of(node.left) == text_of(node.comparators[0]):
             return isinstance(node.ops[0], ast.Eq | ast.LtE | ast.GtE | ast.Is)
         left, right = self.interval(node.left), self.interval(node.comparators[0])
         below, above = left[1] < right[0], left[0] > right[1]
@@ -75,7 +75,7 @@ class Bounds:
         right = node.comparators[0]
         if not isinstance(right, ast.Constant) or not isinstance(right.value, int | float):
             return
-        text, value = ast.unparse(node.left), right.value
+        text, value = text_of(node.left), right.value
         low, high = self.intervals.get(text, (-inf, inf))
         match node.ops[0], answer:
             case (ast.Eq(), True) | (ast.NotEq(), False):
@@ -132,13 +132,13 @@ class Decisions:
         truth = truth_of(condition, self.truth)
         if truth is not None:
             return truth
-        recorded = self.truths.get(ast.unparse(condition))
+        recorded = self.truths.get(text_of(condition))
         return self.bounds.truth(condition) if recorded is None else recorded
 
     def learn(self, condition: ast.expr, *, answer: bool) -> None:
         """Record the truth of a condition, and of its parts where it implies theirs."""
-        self.truths[ast.unparse(condition)] = answer
-        self.truths[ast.unparse(negated(condition))] = not answer
+        self.truths[text_of(condition)] = answer
+        self.truths[text_of(negated(condition))] = not answer
         self.bounds.learn(condition, answer=answer)
         if isinstance(condition, ast.BoolOp) and answer is isinstance(condition.op, ast.And):
             for part in condition.values:

@@ -115,6 +115,12 @@ def variables(node: ast.AST) -> frozenset[str]:
     )
 
 
+@lru_cache(maxsize=1 << 14)
+def text_of(node: ast.AST) -> str:
+    """Return an expression's source; cached, since each path asks for it at each decision."""
+    return ast.unparse(node)
+
+
 def truth_of(node: ast.expr, part_truth: Callable[[ast.expr], bool | None]) -> bool | None:
     """Return the truth of a negation or junction from that of its parts; None where it is open.
 

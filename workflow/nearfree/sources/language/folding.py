@@ -30,17 +30,15 @@ def _size(node: ast.AST) -> int:
 def fold(node: ast.expr) -> ast.expr:
     """Return the constant value of an expression without inputs; else the expression."""
     sized(node, node)
+    if variables(node):
+        return node
     calls = [part for part in nodes_of(node) if isinstance(part, ast.Call)]
     only_builtins = all(
         isinstance(call.func, ast.Attribute)
         or (isinstance(call.func, ast.Name) and call.func.id in BUILTINS)
         for call in calls
     )
-    if (
-        variables(node)
-        or not only_builtins
-        or any(isinstance(part, ast.List) for part in nodes_of(node))
-    ):
+    if not only_builtins or any(isinstance(part, ast.List) for part in nodes_of(node)):
         return node
     value = evaluate(node, {})
     if not isinstance(value, int | float | str | None):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from nearfree.log.events import Branch
 from nearfree.sources.language.decisions import Decisions
-from nearfree.sources.language.expressions import MISTAKES, UnknownConstructError
+from nearfree.sources.language.expressions import MISTAKES, UnknownConstructError, text_of
 from nearfree.sources.language.program import Function, Program, at, parameters, quote
 from nearfree.sources.language.statements import REFUSED, Nested, RefusedError
 from nearfree.sources.language.symbols import Entries, Group, Symbols, Value
@@ -72,9 +72,9 @@ def _branch(symbols: Symbols, function: Function) -> Branch:
     decisions = symbols.decisions
     return Branch(
         when=tuple(
-            ast.unparse(condition) for condition in without_implied_bounds(decisions.conditions)
+            text_of(condition) for condition in without_implied_bounds(decisions.conditions)
         ),
-        value=ast.unparse(expression),
+        value=text_of(expression),
         quotes=tuple(dict.fromkeys(decisions.quotes)),
     )
 
@@ -115,5 +115,5 @@ def _bound_of(node: ast.expr) -> tuple[str, type[ast.cmpop], float] | None:
     if not isinstance(limit, ast.Constant) or not isinstance(limit.value, int | float):
         return None
     if op in (ast.Gt, ast.GtE):
-        return ast.unparse(node.left), op, limit.value
-    return (ast.unparse(node.left), op, -limit.value) if op in (ast.Lt, ast.LtE) else None
+        return text_of(node.left), op, limit.value
+    return (text_of(node.left), op, -limit.value) if op in (ast.Lt, ast.LtE) else None

@@ -5,6 +5,7 @@ positions per request is one of an engine that drafts N - 1 tokens: the graph si
 q = N tokens per request, and all requests decode N.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -108,6 +109,7 @@ class GraphSteps:
         self._lists: dict[object, _SizeList] = {}
         self._speculation_limits: dict[Release, int] = {}
         self._request_limits: dict[Graphs, int] = {}
+        self._unpadded_beyond: set[Release] = set()
 
     def step(self, graphs: Graphs, batch: int, positions: int) -> Step:
         """Return the step of a rank with `batch` requests of `positions` each.
@@ -121,11 +123,12 @@ class GraphSteps:
         by_requests = graphs.counts == "requests"
         width = positions if by_requests else 1
         for sizes, evidence in self._size_lists(graphs, positions, batch):
-            size = next((size for size in sizes if size * width >= tokens), None)
-            if size is not None:
-                return Step(tokens, size * width, size, evidence)
-        if not by_requests:
+            place = bisect_left(sizes, -(-tokens // width))
+            if place < len(sizes):
+                return Step(tokens, sizes[place] * width, sizes[place], evidence)
+        if not by_requests and graphs.release not in self._unpadded_beyond:
             require_mechanism(self._rules(graphs.release), "beyond")
+            self._unpadded_beyond.add(graphs.release)
         return Step(tokens, tokens, None, evidence)
 
     def most(self, graphs: Graphs) -> tuple[int, int]:

@@ -130,3 +130,16 @@ def test_no_point_without_a_branch() -> None:
     """Where no branch applies at a single point, nothing is said of any."""
     with pytest.raises(NO_VALUE):
         answer_codes(rule(("M > 3", "M > 9"), ("1", "2")), {}, {"M": column(np.array([5, 2]))})
+
+
+def test_many_points_are_of_the_kinds_of_a_few() -> None:
+    """Arithmetic in arrays, which many points have, makes the kinds that points have alone."""
+    asked = rule(("M > n * 20", "not M > n * 20"), ("M // 3 + n * M", "(n, M % 5, 'a')"))
+    wide, deep = (axis.ravel() for axis in np.meshgrid(np.arange(1, 301), np.arange(6)))
+    codes, _ = answer_codes(asked, {}, {"M": column(wide), "n": column(deep)})
+    answers: dict[int, set[str]] = {}
+    for code, m, n in zip(codes.tolist(), wide.tolist(), deep.tolist(), strict=True):
+        answer = asked.value({"M": m, "n": n})
+        answers.setdefault(code, set()).add(repr((answer.value, answer.branch.value)))
+    assert {len(each) for each in answers.values()} == {1}
+    assert len(set.union(*answers.values())) == len(answers)

@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfree.sources.language.expressions import Run, UnknownConstructError, variables
+from nearfree.sources.language.arrays import OPERAND_LIMIT, whole_numbers
+from nearfree.sources.language.expressions import UnknownConstructError, variables
 from nearfree.sources.language.interpret import typed_each
 from nearfree.sources.language.rule import Rule
 
 Codes = NDArray[np.int64]
+_ARRAY_POINTS = 64
+"""From so many points on, arithmetic is evaluated in arrays."""
 _MARKS_LIMIT = 1 << 22
 """Limit of codes that are made dense by marks in a table; above it they are sorted."""
 
@@ -133,6 +136,7 @@ def _leaves(node: ast.expr) -> Iterator[ast.expr]:
 class _ColumnEvaluator:
     def __init__(self, rule: Rule, inputs: Mapping[str, Any]) -> None:
         self._closures, self._inputs = rule.closures, dict(inputs)
+        self._bound = rule.rule.inputs
 
     def value(self, node: ast.expr, columns: Columns, size: int) -> Column:
         """Return an expression's values at the points of the columns."""
@@ -150,9 +154,7 @@ class _ColumnEvaluator:
                     return self._choice(node, columns, size)
                 case ast.BinOp() | ast.Compare() | ast.Tuple() | ast.Call(func=ast.Name()):
                     return self._of_parts(node, columns, size)
-        return _distinct(
-            self._closures.of(node), self._inputs, {name: columns[name] for name in names}
-        )
+        return self._distinct(node, self._inputs, {name: columns[name] for name in names})
 
     def _of_parts(self, node: ast.expr, columns: Columns, size: int) -> Column:
         """Return the values of a node that evaluates all its parts: each part by itself."""
@@ -171,9 +173,27 @@ class _ColumnEvaluator:
             id(operand): ast.Name(placeholder, ast.Load())
             for placeholder, operand in placeholders.items()
         }
-        return _distinct(
-            self._closures.of(copy.deepcopy(node, dict(substitutes))), {}, operand_columns
-        )
+        return self._distinct(copy.deepcopy(node, dict(substitutes)), {}, operand_columns)
+
+    def _distinct(self, node: ast.expr, inputs: Mapping[str, Any], columns: Columns) -> Column:
+        """Return a node's values: each distinct combination of values is evaluated once."""
+        parts = [(part.codes, len(part.values)) for part in columns.values()]
+        codes, examples = combined_codes(parts)
+        if len(examples) >= _ARRAY_POINTS and "quotient" not in self._bound:
+            arrays = {name: _whole(part, examples) for name, part in columns.items()}
+            numbers = whole_numbers(node, {**inputs, **arrays})
+            if numbers is not None:
+                values, index_of = np.unique(numbers, return_inverse=True)
+                return Column(index_of.reshape(-1)[codes], values.tolist())
+        run, names, results = self._closures.of(node), dict(inputs), []
+        example_values = [
+            [part.values[code] for code in part.codes[examples].tolist()]
+            for part in columns.values()
+        ]
+        for point_values in zip(*example_values, strict=True):
+            names.update(zip(columns, point_values, strict=True))
+            results.append(run(names))
+        return _deduplicated(codes, results)
 
     def _junction(self, node: ast.BoolOp, columns: Columns, size: int) -> Column:
         stop = isinstance(node.op, ast.Or)
@@ -196,19 +216,11 @@ class _ColumnEvaluator:
         return _merged(pieces, size)
 
 
-def _distinct(run: Run, inputs: Mapping[str, Any], columns: Columns) -> Column:
-    """Return a closure's values: it runs once for each distinct combination of values."""
-    parts = [(part.codes, len(part.values)) for part in columns.values()]
-    codes, examples = combined_codes(parts)
-    example_values = [
-        [part.values[code] for code in part.codes[examples].tolist()] for part in columns.values()
-    ]
-    names = dict(inputs)
-    results = []
-    for values in zip(*example_values, strict=True):
-        names.update(zip(columns, values, strict=True))
-        results.append(run(names))
-    return _deduplicated(codes, results)
+def _whole(part: Column, rows: Codes) -> Codes | None:
+    """Return a column's values at some points as an array; None unless all are whole numbers."""
+    if set(map(type, part.values)) != {int} or max(map(abs, part.values)) > OPERAND_LIMIT:
+        return None
+    return np.array(part.values, np.int64)[part.codes[rows]]
 
 
 def _compact(codes: Codes, width: int) -> tuple[Codes, int]:

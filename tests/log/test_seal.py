@@ -185,6 +185,33 @@ def test_a_seal_in_another_place_is_found(layout: Layout, seal: Seal) -> None:
         read_seal(layout, other)
 
 
+@pytest.mark.parametrize("attempts", [(), (1, 1), (2, 1)], ids=["none", "twice", "backwards"])
+def test_a_seal_lists_each_attempt_once_and_in_order(
+    layout: Layout, seal: Seal, attempts: tuple[int, ...]
+) -> None:
+    """A seal of no attempt, of one that counts twice, or of a turned order is refused as forged."""
+    parts = tuple(structs.replace(seal.segments[0], attempt=attempt) for attempt in attempts)
+    layout.seal(seal.name).write_bytes(render(structs.replace(seal, segments=parts)))
+    with pytest.raises(DamageError, match=r"seal\.json lists the attempts \["):
+        read_seal(layout, seal.name)
+
+
+def test_a_seal_names_the_plan_of_its_runs(layout: Layout, seal: Seal) -> None:
+    """A take's name holds eight digits of its plan's digest: all of them are compared."""
+    other = structs.replace(seal, plan_digest=seal.plan_digest[:8] + "0" * 56)
+    assert other.name == seal.name
+    with pytest.raises(DamageError, match=f"names the plan .*, and its runs {seal.plan_digest}"):
+        check_sealed(layout, other)
+
+
+def test_a_seal_over_a_take_that_nothing_started_is_found(layout: Layout, seal: Seal) -> None:
+    """A sealed take holds the start of a run, which says by what plan it was taken."""
+    path = segment_path(layout, seal)
+    part = seal_segment(path, read_segment(path, seal.name.segment(1)), 1, 0)
+    with pytest.raises(DamageError, match="and its runs none"):
+        check_sealed(layout, structs.replace(seal, segments=(part,)))
+
+
 def test_a_seal_of_nothing_holds_no_events(layout: Layout, seal: Seal) -> None:
     """An attempt of which nothing was kept has no bytes and no head, and reads as no events."""
     path = segment_path(layout, seal)

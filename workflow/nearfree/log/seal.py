@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from nearfree.errors import DamageError, NearfreeError
 from nearfree.log.document import read_document, replace, write_once
-from nearfree.log.events import PAYLOADS, Event, Payload
+from nearfree.log.events import PAYLOADS, Event, Payload, RunStarted
 from nearfree.log.line import REMEDY, sha256
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import (
@@ -86,11 +86,24 @@ def write_seal(layout: Layout, seal: Seal) -> Path:
 
 
 def read_seal(layout: Layout, take: TakeName) -> Seal:
-    """Return a take's seal; DamageError if it is damaged or seals another take."""
+    """Return a take's seal.
+
+    Raises
+    ------
+    DamageError
+        It is damaged, seals another take, or lists its attempts in no order: an attempt that is
+        listed twice would count twice.
+    """
     path = layout.seal(take)
     seal = read_document(path, Seal)
     if seal.name != take:
         raise DamageError(f"{path} seals {seal.name}", remedy="Put the file back in its own place")
+    attempts = [part.attempt for part in seal.segments]
+    if not attempts or attempts != sorted(set(attempts)):
+        raise DamageError(
+            f"{path} lists the attempts {attempts}: a seal lists each of its take once, in order",
+            remedy=REMEDY,
+        )
     return seal
 
 
@@ -119,7 +132,14 @@ def iter_sealed(
 
 
 def check_sealed(layout: Layout, seal: Seal) -> int:
-    """Check every hash of a sealed take, and return how many events it holds."""
+    """Check every hash of a sealed take, and return how many events it holds.
+
+    Raises
+    ------
+    DamageError
+        The bytes differ from the seal, or the seal names another plan than its runs do.
+    """
+    plans: set[str] = set()
     for part in seal.segments:
         path = layout.segment(seal.name, part.attempt)
         refuse_larger(path, part.bytes)
@@ -127,6 +147,13 @@ def check_sealed(layout: Layout, seal: Seal) -> int:
         segment = parse_segment(raw, seal.name.segment(part.attempt), path)
         if len(segment.events) != part.events or (part.events and segment.heads[-1] != part.head):
             raise _differs(path, "counts or head")
+        plans |= {e.data.plan_digest for e in segment.events if isinstance(e.data, RunStarted)}
+    if plans != {seal.plan_digest}:
+        raise DamageError(
+            f"{layout.seal(seal.name)} names the plan {seal.plan_digest}, and its runs "
+            f"{' and '.join(sorted(plans)) or 'none'}",
+            remedy=REMEDY,
+        )
     return sum(part.events for part in seal.segments)
 
 

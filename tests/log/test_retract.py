@@ -48,6 +48,15 @@ def test_a_retraction_leaves_the_target_out(layout: Layout, target: str) -> None
     assert damage(layout.root) == []
 
 
+def test_a_private_reason_is_refused_before_anything_is_written(layout: Layout) -> None:
+    """A URL in a reason leaves no interrupted take behind: nothing of it would be kept."""
+    with pytest.raises(LogError, match=r"the reason would hold '://'.*no URL"):
+        retract(layout, str(NAME), "see https://example.org/1")
+    assert layout.takes("cpu") == [NAME]
+    assert layout.takes("cpu", sealed=False) == []
+    assert damage(layout.root) == []
+
+
 def test_retractions_are_numbered(layout: Layout) -> None:
     """Each retraction of a scope is a take of its own, counted from one."""
     seals = [retract(layout, f"{NAME}.1#{number}", "noise") for number in (2, 3, 4)]

@@ -7,9 +7,10 @@ hide a flipped bit. A line holds no home folder and no URL, since a chain cannot
 
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from nearfree.errors import DamageError
+from nearfree.errors import DamageError, LogError
 
 _MARK = b',"hash":"'
 _TAIL = b'"}'
@@ -91,6 +92,16 @@ def private_patterns() -> tuple[re.Pattern[str], ...]:
     """Return the patterns of text that no event may hold: the home folder's path, and URLs."""
     folder = home()
     return (*([folder_pattern(folder)] if folder else []), re.compile(URL))
+
+
+def refuse_private(text: str, what: str, patterns: Iterable[re.Pattern[str]]) -> None:
+    """Raise LogError if a text that an event would keep has a match of `private_patterns`."""
+    for pattern in patterns:
+        if match := pattern.search(text):
+            raise LogError(
+                f"{what} would hold {match[0]!r}",
+                remedy="Events keep no home folder and no URL: give paths inside the project",
+            )
 
 
 def without_private(text: str) -> str:

@@ -9,6 +9,7 @@ from nearfree.log.events import (
     SegmentRecovered,
 )
 from nearfree.log.evidence import RETRACTED, read_take, retracted_targets
+from nearfree.log.line import private_patterns, refuse_private
 from nearfree.log.names import Layout, parse_take
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
@@ -26,7 +27,10 @@ def retract(layout: Layout, target: str, reason: str) -> Seal:
     EvidenceError
         No sealed take holds the target; the target is a bookkeeping event or itself a retraction;
         or the target or its take is retracted already.
+    LogError
+        The reason holds a URL or the home folder. It is refused before anything is written.
     """
+    refuse_private(reason, "the reason", private_patterns())
     segment, is_event, _ = target.partition("#")
     take = parse_take(segment.rsplit(".", 1)[0] if is_event else segment)
     if not layout.seal(take).exists():

@@ -12,7 +12,14 @@ import msgspec
 
 from nearfree.errors import BusyError, LogError, NearfreeError, WriteError
 from nearfree.log.events import Payload
-from nearfree.log.line import GENESIS, close_line, private_patterns, sequence_text, sha256
+from nearfree.log.line import (
+    GENESIS,
+    close_line,
+    private_patterns,
+    refuse_private,
+    sequence_text,
+    sha256,
+)
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import decode
 
@@ -137,12 +144,7 @@ class SegmentWriter:
             same = False
         if not same:
             raise self._unreadable(data)
-        for pattern in self._private:
-            if match := pattern.search(line.decode()):
-                raise LogError(
-                    f"an event of {self.name} would hold {match[0]!r}",
-                    remedy="Events keep no home folder and no URL: give paths inside the project",
-                )
+        refuse_private(line.decode(), f"an event of {self.name}", self._private)
 
     def _unreadable(self, data: Payload) -> LogError:
         return LogError(

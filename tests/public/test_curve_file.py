@@ -233,9 +233,14 @@ def test_one_row_that_is_too_fast_is_no_unit(tmp_path: Path, layout: Layout) -> 
 
 
 BAD_FILES = {
+    "all at once": (
+        (HEADER.replace(",n,", ",latency_us,").replace("dtype", "colour") + ",tone\n").encode(),
+        "'dtype', 'n' are missing; the columns 'colour', 'tone' are not known; the column 'late",
+    ),
+    "many": (",".join(f"c{i}" for i in range(500)).encode(), "'c19' and 480 more are not known"),
     "an unknown column": ((HEADER + ",colour\n").encode(), "line 1: the column 'colour'"),
     "a column twice": ((HEADER + ",n\n").encode(), "line 1: the column 'n' occurs twice"),
-    "empty": (b"", "line 1: the column 'platform' is missing"),
+    "empty": (b"", "line 1: the columns 'platform', 'module', 'backend',"),
     "no rows": ((HEADER + "\n").encode(), "holds no curve"),
     "too few fields": (f"{HEADER}\nh100,gemm\n".encode(), "line 2 has 2 fields, not 19"),
     "too many fields": (f"{HEADER}\n{GOOD[0]},7\n".encode(), "line 2 has 20 fields, not 19"),

@@ -63,7 +63,7 @@ def _take(layout: Layout, take: TakeName) -> Iterator[str]:
 
 
 def _event(layout: Layout, segment: str, number: str) -> Iterator[str]:
-    take = parse_take(segment.rpartition(".")[0])
+    take = parse_take(segment.rsplit(".", 1)[0])
     path = layout.events / f"{segment}.jsonl"
     events: tuple[Event, ...] = read_segment(path, segment).events if path.exists() else ()
     matching = [event for event in events if event.id == number]

@@ -6,6 +6,7 @@ A file with one mistake is refused; the error names line, column and remedy.
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from nearfree.public.plausible import check_units
 
 SIZE_LIMIT = 64 * 2**20
 """Bytes of a curve file."""
+MAX_NAMED = 20
+"""Columns that one message names."""
 
 
 class CurveFile(Struct, frozen=True):
@@ -184,18 +187,28 @@ def _lines(path: Path, raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _check_header(path: Path, header: list[str]) -> None:
     missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL]
-    unknown = [name for name in header if name not in COLUMNS]
-    repeated = [name for name in header if header.count(name) > 1]
-    for names, problem in (
-        (missing, "is missing"),
-        (unknown, "is not known"),
-        (repeated, "occurs twice"),
-    ):
-        if names:
-            raise ConfigError(
-                f"{path} line 1: the column {names[0][:60]!r} {problem}",
-                remedy=f"The columns are {', '.join(COLUMNS)}",
-            )
+    unknown = [name for name in dict.fromkeys(header) if name not in COLUMNS]
+    repeated = [name for name, count in Counter(header).items() if count > 1]
+    problems = [
+        _about_columns(names, one if len(names) == 1 else several)
+        for names, one, several in (
+            (missing, "is missing", "are missing"),
+            (unknown, "is not known", "are not known"),
+            (repeated, "occurs twice", "occur twice"),
+        )
+        if names
+    ]
+    if problems:
+        raise ConfigError(
+            f"{path} line 1: {'; '.join(problems)}",
+            remedy=f"The columns are {', '.join(COLUMNS)}",
+        )
+
+
+def _about_columns(names: list[str], problem: str) -> str:
+    shown = ", ".join(f"{name[:60]!r}" for name in names[:MAX_NAMED])
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"the column{'s' if len(names) > 1 else ''} {shown}{more} {problem}"
 
 
 def _odd(path: Path, line: int, column: str, problem: str, remedy: str) -> ConfigError:

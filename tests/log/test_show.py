@@ -82,7 +82,14 @@ def test_an_event_is_shown_in_full(layout: Layout) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [f"{NAME}.1#9", f"{NAME}.9#1", f"{NAME}.x#1", f"{NAME}.1#x", "cpu/dense/3-0123abcd"],
+    [
+        f"{NAME}.1#9",
+        f"{NAME}#1",
+        f"{NAME}.9#1",
+        f"{NAME}.x#1",
+        f"{NAME}.1#x",
+        "cpu/dense/3-0123abcd",
+    ],
 )
 def test_what_is_not_there_is_refused(layout: Layout, name: str) -> None:
     """An event or a take that does not exist is refused by name."""

@@ -73,7 +73,7 @@ class Values:
 
     def _layout(self, kind: int, what: str) -> Layout:
         if kind not in _LAYOUTS:
-            why = " an array of arrays" if kind == _ARRAY else f" of type {kind}"
+            why = " an array of arrays" if kind == _ARRAY else f" data of type {kind}"
             raise self._stream.wrong(f"has{why} for {what}, which is not read")
         return _LAYOUTS[kind]
 

@@ -234,3 +234,10 @@ def test_an_interval_wider_than_the_limit_is_undecided() -> None:
     assert (n_max.low, n_max.high, n_max.verdict) == (1, 4, "bracketed")
     assert boundary(curve, 0.2, 1, resolution=1.15).verdict == "undecided"
     assert boundary(curve, 0.2, 1, resolution=4.0).verdict == "bracketed"
+
+
+def test_an_interval_that_ends_at_the_limit_is_within_it() -> None:
+    """T(N) <= (1 + epsilon) T(1) holds at its limit: for a ratio, and both ends of its interval."""
+    at_limit = [Ratio(1, 1.0, 1.0, 1.0), Ratio(2, 1.5, 1.5, 1.5), Ratio(4, 2.0, 1.5, 2.0)]
+    found = boundary(at_limit, 0.5, 1)
+    assert (found.last_pass, found.first_exit, found.low, found.high) == (2, 2, 2, 4)

@@ -81,6 +81,12 @@ def test_a_stream_can_be_adopted_alone(layout: Layout, config: Path) -> None:
     assert tracked() >= files(layout, *layout.takes("cpu"))
 
 
+def test_a_scope_s_retractions_are_adopted_once(layout: Layout, config: Path) -> None:
+    """A whole scope holds its retractions already: no take of it is told or added twice."""
+    retract(layout, str(layout.takes("cpu", "dense")[0]), "wrong clock")
+    assert adopt(layout, config, "cpu") == layout.takes("cpu")
+
+
 def test_a_stream_is_adopted_with_what_retracts_it(layout: Layout, config: Path) -> None:
     """Else a clone would believe takes that their own machine does not."""
     (dense, *_) = layout.takes("cpu", "dense")

@@ -10,6 +10,7 @@ from nearfree.errors import BusyError, DamageError, LogError, TableError, WriteE
 from nearfree.log.document import (
     Manifest,
     check_table,
+    locked_file,
     manifest_path,
     new_folder,
     read_document,
@@ -33,6 +34,17 @@ def test_a_document_comes_back(tmp_path: Path) -> None:
     read = read_document(path, Manifest)
     assert render(read) == render(DOCUMENT) == path.read_bytes()
     assert len(read.hash) == 64
+
+
+def test_a_lock_ends_with_its_block(tmp_path: Path) -> None:
+    """Nobody else gets the lock inside the block; after it anybody does, even after an error."""
+    path = tmp_path / "new" / "takes.yaml"
+    with locked_file(path), pytest.raises(BusyError, match=r"takes\.yaml"), locked_file(path):
+        pass
+    with pytest.raises(ZeroDivisionError), locked_file(path):
+        raise ZeroDivisionError
+    with locked_file(path):
+        pass
 
 
 def test_every_flipped_bit_is_seen(tmp_path: Path) -> None:

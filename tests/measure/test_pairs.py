@@ -42,6 +42,14 @@ def pair(ratio: float) -> Pair:
     )
 
 
+def test_a_baseline_without_process_time_has_a_ratio() -> None:
+    """A clock too coarse for the baseline counts no process time: the wall time decides, unhurt."""
+    baseline = make_latency(0, 1, wall_us=(10.0,), process_us=(0.0,), dirty=(False,))
+    visit = make_latency(0, 4, wall_us=(12.0,), process_us=(3.0,), dirty=(False,))
+    found = pair_of([baseline, visit])
+    assert (found.wall_ratio, found.process_ratio) == (1.2, 3.0)
+
+
 def test_a_pair_lies_between_two_visits_to_its_baseline(layout: Layout) -> None:
     """A pair is the baseline, N and the baseline again; what N = 1 gets is the baseline alone."""
     kernel = FakeKernel()

@@ -26,7 +26,7 @@ from nearfree.decoders.modules import DENSE, modules
 from nearfree.decoders.weights import stored
 from nearfree.errors import EvidenceError, RefusedError
 
-from decoders.files import SHIPPED, SMALL, change, write
+from decoders.files import SHIPPED, SMALL, change, refusal, write
 
 LATENT: dict[str, Any] = {
     "heads": 8, "latent": 12, "rope_dim": 4, "nope_dim": 6, "value_dim": 10,
@@ -221,6 +221,7 @@ def test_sinks_of_laguna_are_of_layers_with_a_window(tmp_path: Path) -> None:
         ("laguna", {"num_attention_heads_per_layer": []}, "has 0 entries for 6 layers"),
         ("laguna", {"num_attention_heads_per_layer": [0, *[8] * 5]}, "has layers without heads"),
         ("laguna", {"mlp_layer_types": ...}, "mlp_layer_types is missing"),
+        ("exaone_moe", {"sliding_window": None}, "sliding_window is missing"),
         ("exaone_moe", {"sliding_windows": [32] * 6}, "sliding_windows [...] gives layers"),
         ("hy_v3", {"qk_norm": False}, "qk_norm False is one that engines disagree on"),
         ("hy_v3", {"qk_norm": ...}, "qk_norm or use_qk_norm is missing"),
@@ -234,6 +235,29 @@ def test_what_engines_differ_on_is_refused(
     """A key that engines read in two ways, or that one alone reads, is refused by its name."""
     with pytest.raises(RefusedError, match=re.escape(said)):
         read(tmp_path, kind, **changes)
+
+
+@pytest.mark.parametrize("window", [None, ..., 32])
+@pytest.mark.parametrize("kind", SMALL)
+def test_a_layer_that_is_named_windowed_is_read_with_a_window(
+    tmp_path: Path, kind: str, window: int | None
+) -> None:
+    """No model type's file that names layers with a window is read, or counted, without one."""
+    named = ["full_attention", "sliding_attention"] * 3
+    path = write(tmp_path, change(kind, layer_types=named, sliding_window=window))
+    error = refusal(lambda: read_decoder(path))
+    if error is None:
+        windows = {
+            layer: getattr(each, "window", None)
+            for each in read_decoder(path).attention
+            for layer in each.layers
+        }
+        assert all(windows[layer] for layer in (1, 3, 5))
+        assert window == 32
+    else:
+        assert re.search(r"layer_types|layers_block_type|sliding_window", error.what)
+        counted = refusal(lambda: stored(path)) is None
+        assert not counted or all(each.window == 32 for each in stored(path).cache)
 
 
 def test_layers_of_one_piece_and_of_two_beside_each_other_are_told(tmp_path: Path) -> None:

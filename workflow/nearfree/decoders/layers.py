@@ -1,5 +1,6 @@
 """The layers of a model, as the layout of its model type composes them from pieces."""
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 from nearfree.decoders.keys import Keys
@@ -29,4 +30,17 @@ def layers_of(keys: Keys, layout: Layout) -> list[Piece]:
     if layers > _MOST_LAYERS:
         raise keys.wrong("num_hidden_layers", f"is more than {_MOST_LAYERS}")
     layer = layout.plan(keys, layers)
-    return [layer(number) for number in range(layers)]
+    pieces = [layer(number) for number in range(layers)]
+    _check_windows(keys, pieces)
+    return pieces
+
+
+def _check_windows(keys: Keys, pieces: Sequence[Piece]) -> None:
+    """Refuse a file that names layers with a window where its model type has none."""
+    key, windowed = "layer_types", "sliding_attention"
+    if not isinstance(keys.values.get(key), list):
+        return
+    for layer, (kind, piece) in enumerate(zip(keys.values[key], pieces, strict=False)):
+        if kind == windowed and not any(getattr(each, "window", None) for each in piece.attention):
+            why = f"says {windowed} of layer {layer}, which its model type reads without a window"
+            raise keys.wrong(key, why, "Give a model whose file says what its class runs")

@@ -185,6 +185,8 @@ def exaone_moe_attention(keys: Keys, layers: int) -> Layer:
     """
     if keys.has("sliding_windows"):
         raise keys.wrong("sliding_windows", "gives layers windows of their own, which is not read")
+    if not keys.has("layer_types"):
+        keys.whole("sliding_window")  # unlike EXAONE 4's, its class takes no null
     kinds = {"sliding_attention": gqa(window=WINDOW, norm=True), "full_attention": gqa(norm=True)}
     return by_kind("layer_types", kinds, exaone_windows)(keys, layers)
 

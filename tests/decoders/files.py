@@ -219,6 +219,26 @@ _FILES: dict[str, dict[str, Any]] = {
         "mlp_layer_types": ["dense"] + ["sparse"] * 5,
     },
     **dict.fromkeys(("internlm3", "iquestcoder", "glm_ocr_text"), _WIDE),
+    **dict.fromkeys(("internlm2", "minicpm", "stablelm", "jais2"), _DENSE),
+    "exaone": {
+        "num_layers" if key == "num_hidden_layers" else key: value for key, value in _DENSE.items()
+    },
+    "vaultgemma": _ALTERNATING,
+    "youtu": {
+        key: value
+        for key, value in _LATENT.items()
+        if key in _DENSE or key.endswith(("_rank", "_dim"))
+    },
+    "deepseek": {
+        **_DENSE, "n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+        "n_shared_experts": 2, "first_k_dense_replace": 1,
+    },
+    "flex_olmo": {**_DENSE, "num_experts": 4, "num_experts_per_tok": 2},
+    "olmo_hybrid": {
+        **_DENSE, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6,
+        "linear_value_head_dim": 10,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2,
+    },
     "hyperclovax": _DENSE,
     "axk1": {**_LATENT, "q_lora_rank": 20},
     **dict.fromkeys(("muse_glimmer_text", "spark2_5"), _ALTERNATING),
@@ -258,7 +278,8 @@ DEFAULTED = {
     *product(
         ("llama", "granite", "granitemoe", "granitemoehybrid", "cohere", "cohere2", "olmo2",
          "olmo3", "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe",
-         "granite_swa", "granitemoe_swa", "granitemoeshared", "cohere2_moe", "hyperclovax"),
+         "granite_swa", "granitemoe_swa", "granitemoeshared", "cohere2_moe", "hyperclovax",
+         "exaone", "internlm2", "minicpm", "jais2", "deepseek", "flex_olmo", "olmo_hybrid"),
         ("num_key_value_heads",),
     ),
     ("exaone4", "sliding_window"),

@@ -31,7 +31,7 @@ _NEMOTRON = {
 }  # fmt: skip
 NO_CLASS = {
     "bailing_moe", "bailing_moe_v2", "deepseek_ref", "kimi_k2", "llada2_moe", "wedlm", "llada",
-    "mimo", "nemotron-nas", "spark2_5",
+    "mimo", "nemotron-nas", "spark2_5", "exaone", "internlm2", "minicpm", "deepseek",
 }  # fmt: skip
 """Model types that transformers has no class of."""
 STORED: dict[str, dict[str, Any]] = {
@@ -51,6 +51,11 @@ STORED: dict[str, dict[str, Any]] = {
     "internlm3_biased": {
         **_WIDE, "model_type": "internlm3", "qkv_bias": True, "bias": True,
     },
+    "stablelm_biased": {**SMALL["stablelm"], "use_qkv_bias": True},
+    "jais2_unbiased": {**SMALL["jais2"], "attention_bias": False, "mlp_bias": False},
+    "youtu_plain": {**SMALL["youtu"], "q_lora_rank": None},
+    "vaultgemma_far": {**SMALL["vaultgemma"], "layer_types": ["full_attention"] * 6},
+    "olmo_hybrid": {**SMALL["olmo_hybrid"], "rope_parameters": None},
     "axk1_dense": {**SMALL["axk1"], "first_k_dense_replace": 3},
     "glm4v_moe_text": {**SMALL["glm4v_moe_text"], "attention_bias": False},
     "granite_dense": {

@@ -592,6 +592,8 @@ def test_what_stands_for_something_near_is_said(tmp_path: Path) -> None:
     with_entries = read(tmp_path, "deepseek_v4", compress_ratios=[4, 4, 128, 4, 128, 4])
     assert caveats(with_entries) == (rows,)
     assert caveats(read(tmp_path, "deepseek_v3")) == ()
+    assert any("two, each" in each for each in caveats(read(tmp_path, "olmo_hybrid")))
+    assert not any("two, each" in each for each in caveats(read(tmp_path, "qwen3_next")))
 
 
 @pytest.mark.parametrize("kind", ["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"])

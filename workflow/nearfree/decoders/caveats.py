@@ -93,6 +93,11 @@ def _kinds(decoder: Decoder) -> Iterator[str]:
                 "bytes of their states, one more written for each further position, which no "
                 "curve of several positions holds; their norms and gates are left out"
             )
+    if decoder.model_type == "olmo_hybrid":
+        yield (
+            "both gates of a gated delta net are timed as one product: vLLM runs two, each with as "
+            "many outputs as there are heads of values"
+        )
     for kind in decoder.attention:
         if isinstance(kind, Compressed) and kind.span is None:
             yield (

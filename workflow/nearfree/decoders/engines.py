@@ -168,7 +168,7 @@ VLLM = Engine(
         "nemotron_h", "llama4_text", "gpt_oss", "granitemoe", "mimo_v2_flash", "axk1",
     },
     sequence_parallel_one_stage=_V4 | {"kimi_linear"},
-    gathers=_OLMO | {"olmoe"},
+    gathers=_OLMO | {"olmoe", "flex_olmo", "olmo_hybrid"},
     joint_sums=(("cohere", "0.29.0"), ("cohere2", "0.29.0"), ("cohere2_moe", "0.33.0")),
     stages_inside=True,
 )  # fmt: skip

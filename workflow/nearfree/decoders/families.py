@@ -41,7 +41,14 @@ from nearfree.decoders.layers import layers_of, layout_of
 from nearfree.decoders.lfm2 import lfm2_ffn, lfm2_moe
 from nearfree.decoders.nemotron import BLOCKS, PATTERN, nemotron_ffn
 from nearfree.decoders.special import decilm_ffn, hunyuan_window
-from nearfree.decoders.variants import beam_moe, one_bias, unclipped
+from nearfree.decoders.variants import (
+    beam_moe,
+    one_after_another,
+    one_bias,
+    unclipped,
+    without_bias,
+    without_experts,
+)
 from nearfree.decoders.windowed import (
     cohere2_moe,
     dots_window,
@@ -82,6 +89,10 @@ FAMILIES = {
     "cohere": Family(dense, unwindowed),
     "granite": Family(dense, unwindowed),
     "hyperclovax": Family(dense, unwindowed),
+    "exaone": Family(dense, unwindowed),
+    "internlm2": Family(dense, without_bias),
+    "minicpm": Family(dense, without_experts),
+    "stablelm": Family(dense, one_after_another),
     "internlm3": Family(dense, one_bias, says_head_dim=True),
     "iquestcoder": Family(dense, unclipped, says_head_dim=True),
     "hunyuan_v1_dense": Family(dense, hunyuan_window),
@@ -93,6 +104,7 @@ FAMILIES = {
     "olmo3": Family(dense),
     "exaone4": Family(dense),
     "arcee": Family(ungated, unwindowed),
+    "jais2": Family(ungated, unwindowed),
     "apertus": Family(ungated, unwindowed),
     "nemotron": Family(ungated, unwindowed),
     "starcoder2": Family(ungated, windowed),
@@ -114,6 +126,8 @@ FAMILIES = {
     "phimoe": Family(all_experts, windowed),
     "minimax_m2": Family(all_experts, unwindowed, says_head_dim=True),
     "olmoe": Family(all_experts, unwindowed),
+    "flex_olmo": Family(all_experts, unwindowed),
+    "deepseek": Family(deepseek_moe, unwindowed),
     "granitemoe": Family(all_experts, unwindowed),
     "granitemoeshared": Family(granite_moe, unwindowed),
     "hunyuan_v1_moe": Family(hunyuan_moe, hunyuan_window),
@@ -138,9 +152,11 @@ FAMILIES = {
     **dict.fromkeys(
         ("deepseek_v4", "deepseek_ref"), Family(deepseek_v4_moe, streams="hc_mult")
     ),
+    "youtu": Family(dense),
     "qwen3_next": _delta_net(qwen_moe),
     "qwen3_5_moe_text": _delta_net(qwen_moe),
     "qwen3_5_text": _delta_net(dense),
+    "olmo_hybrid": Family(dense),
     "kimi_linear": Family(kimi_moe, states=(STATES,), residual_block="attn_res_block_size"),
     "granitemoehybrid": Family(granite_hybrid_moe, states=("mamba_d_state",)),
     "falcon_h1": Family(dense, states=("mamba_d_state", BLOCKS)),
@@ -158,6 +174,7 @@ FAMILIES = {
     "muse_glimmer_text": Family(dense, says_head_dim=True),
     "beam": Family(beam_moe, says_head_dim=True),
     "gemma": Family(dense, unwindowed, says_head_dim=True),
+    "vaultgemma": Family(dense, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),
     "gemma3_text": Family(dense, says_head_dim=True),
     "gemma4_text": Family(
@@ -179,8 +196,8 @@ mixer (Granite 4) or a short convolution (LFM2); Falcon-H1 has a Mamba-2 mixer b
 Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
 inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
 (llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);
-XiaomiMiMo/MiMo-7B (mimo, of Qwen2's). Model types of the text parts of composite models end in
-`text`."""
+XiaomiMiMo/MiMo-7B (mimo, of Qwen2's); exaone, internlm2, minicpm and deepseek
+vllm 0.33.0. Model types of the text parts of composite models end in `text`."""
 
 ONE_POSITION = ("jamba",)
 """Model types for which no engine runs several positions of a request in one forward."""
@@ -202,6 +219,7 @@ UNREAD = {
     "iquestloopcoder": f"its layers run {_AGAIN}",
     "k2_horizon": "values of some layers are made by experts that a router chooses",
     "longcat_flash": "a layer has two attentions, two Dense FFNs and experts beside them",
+    "minicpm3": "vLLM caches whole keys and values that latents expand to, SGLang the latents",
     "mistral_large4_text": "layers attend to selected positions of latents that others cached",
     "muse_spark_text": "what experts give is normalised one by one, and residuals have gates",
     "nanbeige": f"its layers run {_AGAIN}",

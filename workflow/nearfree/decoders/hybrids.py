@@ -11,12 +11,21 @@ from nearfree.decoders.feeds import (
 )
 from nearfree.decoders.granite import granite_hybrid_ffn
 from nearfree.decoders.kimi import KIMI, output_residual
-from nearfree.decoders.layout import Layout, block
+from nearfree.decoders.layout import NORMS, POST_NORMS, WIDE, Layout, block
 from nearfree.decoders.mixers import gqa
 from nearfree.decoders.nemotron import nemotron_h
 from nearfree.decoders.pieces import Plan, by_kind, combined, norms, one_per_period
 from nearfree.decoders.special import BOTH
-from nearfree.decoders.state_mixers import delta_net, falcon_h1, mamba1, mamba2
+from nearfree.decoders.state_mixers import (
+    FUSED_NET,
+    OLMO_NET,
+    SPLIT_NET,
+    DeltaNames,
+    delta_net,
+    falcon_h1,
+    mamba1,
+    mamba2,
+)
 
 _GRANITE_MIXER = mamba2(
     module="mamba",
@@ -25,10 +34,10 @@ _GRANITE_MIXER = mamba2(
 )
 
 
-def _hybrid(ffn_plan: Plan, *, split: bool) -> Layout:
+def _hybrid(ffn_plan: Plan, names: DeltaNames) -> Layout:
     """Return the layout of Qwen's models in which most layers have a gated delta net."""
     kinds = {
-        "linear_attention": delta_net(split=split),
+        "linear_attention": delta_net(names),
         "full_attention": gqa(gate="query", norm=True, **BOTH),
     }
     order = one_per_period(
@@ -39,9 +48,19 @@ def _hybrid(ffn_plan: Plan, *, split: bool) -> Layout:
 
 HYBRIDS = {
     "kimi_linear": Layout(KIMI, outside=output_residual),
-    "qwen3_next": _hybrid(moe(qwen_moe, SHARED_EXPERT), split=False),
-    "qwen3_5_moe_text": _hybrid(moe(qwen_moe, SHARED_EXPERT), split=True),
-    "qwen3_5_text": _hybrid(ffn(), split=True),
+    "qwen3_next": _hybrid(moe(qwen_moe, SHARED_EXPERT), FUSED_NET),
+    "qwen3_5_moe_text": _hybrid(moe(qwen_moe, SHARED_EXPERT), SPLIT_NET),
+    "qwen3_5_text": _hybrid(ffn(), SPLIT_NET),
+    "olmo_hybrid": Layout(combined(
+        by_kind(
+            "layer_types",
+            {
+                "linear_attention": combined(NORMS, delta_net(OLMO_NET)),
+                "full_attention": combined(POST_NORMS, gqa(norm=True, **WIDE)),
+            },
+        ),
+        ffn(),
+    )),
     "granitemoehybrid": block(
         by_kind(
             "layer_types",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from nearfree.core.precision import PLAIN, Dtype
 from nearfree.decoders.attention_kinds import DeltaNet, Mamba2, ShortConv, State
@@ -22,11 +23,38 @@ from nearfree.decoders.pieces import (
 from nearfree.errors import Refusals
 
 
-def delta_net(*, split: bool) -> Plan:
-    """Return the plan of a gated delta net, with `split` of four input projections, else of two.
+class DeltaNames(NamedTuple):
+    """The names that a checkpoint has for a gated delta net's matrices and its norm.
+
+    Each of `inputs` is a matrix with what it makes: queries `q`, keys `k`, values `v`, the output's
+    gate `z`, and per head of values the gates `b` and `a`.
+    """
+
+    inputs: tuple[tuple[str, str], ...]
+    output: str = "out_proj"
+    norm: str = "norm"
+
+
+FUSED_NET = DeltaNames((("in_proj_qkvz", "qkvz"), ("in_proj_ba", "ba")))
+SPLIT_NET = DeltaNames(
+    (("in_proj_qkv", "qkv"), ("in_proj_z", "z"), ("in_proj_b", "b"), ("in_proj_a", "a"))
+)
+OLMO_NET = DeltaNames(
+    (
+        ("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("g_proj", "z"), ("b_proj", "b"),
+        ("a_proj", "a"),
+    ),
+    output="o_proj",
+    norm="o_norm",
+)  # fmt: skip
+
+
+def delta_net(names: DeltaNames) -> Plan:
+    """Return the plan of a gated delta net.
 
     Its state is a matrix per value head and the convolution's last inputs.
-    Source: Qwen3NextGatedDeltaNet and Qwen3_5GatedDeltaNet of transformers 5.23.
+    Source: Qwen3NextGatedDeltaNet, Qwen3_5GatedDeltaNet and OlmoHybridGatedDeltaNet of
+    transformers 5.23.
     """
 
     def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
@@ -40,28 +68,6 @@ def delta_net(*, split: bool) -> Plan:
             raise keys.wrong(
                 "linear_num_key_heads", f"does not divide {value_heads} heads of values"
             )
-        value_width, mixed = (
-            value_heads * value_dim,
-            2 * key_heads * key_dim + value_heads * value_dim,
-        )
-        widths = (
-            {
-                "in_proj_qkv": mixed,
-                "in_proj_z": value_width,
-                "in_proj_b": value_heads,
-                "in_proj_a": value_heads,
-            }
-            if split
-            else {"in_proj_qkvz": mixed + value_width, "in_proj_ba": 2 * value_heads}
-        )
-        parts: list[Part] = []
-        for name, width in widths.items():
-            parts += linear(f"linear_attn.{name}", "state", d_model, width)
-        parts += linear("linear_attn.out_proj", "state", value_width, d_model)
-        parts += linear("linear_attn.conv1d", "state", kernel, mixed)
-        parts += vector("linear_attn.dt_bias", value_heads, "state")
-        parts += vector("linear_attn.A_log", value_heads, "state")
-        parts += vector("linear_attn.norm", value_dim)
         kind = DeltaNet(
             heads=value_heads,
             key_heads=key_heads,
@@ -70,6 +76,20 @@ def delta_net(*, split: bool) -> Plan:
             conv=kernel,
             state=_state_dtype(keys, "mamba_ssm_dtype"),
         )
+        key_width, value_width = key_heads * key_dim, kind.inputs
+        widths = {
+            "q": key_width, "k": key_width, "v": value_width, "z": value_width,
+            "b": value_heads, "a": value_heads,
+        }  # fmt: skip
+        parts: list[Part] = []
+        for name, made in names.inputs:
+            width = sum(widths[each] for each in made)
+            parts += linear(f"linear_attn.{name}", "state", d_model, width)
+        parts += linear(f"linear_attn.{names.output}", "state", value_width, d_model)
+        parts += linear("linear_attn.conv1d", "state", kernel, kind.mixed)
+        parts += vector("linear_attn.dt_bias", value_heads, "state")
+        parts += vector("linear_attn.A_log", value_heads, "state")
+        parts += vector(f"linear_attn.{names.norm}", value_dim)
         return in_every_layer(mixer_piece(parts, kind))
 
     return plan

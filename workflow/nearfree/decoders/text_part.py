@@ -144,6 +144,7 @@ paddleocr_vl.py, qwen2_5_omni_thinker.py and qwen3_omni_moe_thinker.py of vllm 0
 vllm/model_executor/models, run the classes of these."""
 
 _NAMES = {
+    "exaone": {"num_layers": "num_hidden_layers"},
     "llada": {
         "d_model": "hidden_size", "n_heads": "num_attention_heads",
         "n_kv_heads": "num_key_value_heads", "n_layers": "num_hidden_layers",
@@ -183,6 +184,10 @@ _HYBRID = {
 }  # fmt: skip
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma2": {**_TIED, "sliding_window_pattern": 2, "attn_logit_softcapping": 50.0},
+    "vaultgemma": {**_TIED, "attn_logit_softcapping": 50.0},
+    **dict.fromkeys(("exaone", "minicpm", "youtu"), _TIED),
+    "jais2": {"attention_bias": True, "mlp_bias": True},
+    "olmo_hybrid": {"linear_conv_kernel_dim": 4},
     "gemma3_text": {
         **_GEMMA, "vocab_size": 262208, "head_dim": 256, "num_attention_heads": 8,
         "num_key_value_heads": 4,
@@ -237,7 +242,8 @@ _ONE_KEY_PER_HEAD = (
     "llama", "granite", "granitemoe", "granitemoehybrid", "cohere", "cohere2", "olmo2", "olmo3",
     "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe", "granite_swa",
     "granitemoe_swa", "granitemoeshared", "cohere2_moe", "hyperclovax",
-    "hunyuan_vl_text",
+    "hunyuan_vl_text", "exaone", "internlm2", "minicpm", "jais2", "olmo_hybrid", "flex_olmo",
+    "deepseek",
 )  # fmt: skip
 """Model types with as many key heads as query heads if the file does not give their number.
 Source: as above."""

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from nearfree.decoders.attention_kinds import Grouped
-from nearfree.decoders.decoder import switched_off, unwindowed
+from nearfree.decoders.decoder import all_experts, switched_off, unwindowed
 from nearfree.decoders.feeds import (
     FUSED,
+    NUMBERED,
+    PLAIN,
+    Form,
     after_first_dense,
     deepseek_moe,
     ffn,
@@ -17,10 +20,20 @@ from nearfree.decoders.feeds import (
 )
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.latent import mla
-from nearfree.decoders.layout import FOUR_NORMS, GLM_NORMS, NORMS, Layout, alternating, block
+from nearfree.decoders.layout import (
+    FOUR_NORMS,
+    GLM_NORMS,
+    NORMS,
+    POST_NORMS,
+    WIDE,
+    Layout,
+    alternating,
+    block,
+)
 from nearfree.decoders.mixers import gqa
 from nearfree.decoders.pieces import Layer, Piece, combined, in_every_layer, joined, norms, vector
 from nearfree.decoders.special import BOTH
+from nearfree.errors import Refusals
 
 _FULL, _WINDOWED = "full_attention", "sliding_attention"
 _FFN = ffn(bias="mlp_bias")
@@ -43,6 +56,44 @@ def one_bias(keys: Keys, layers: int) -> int | None:
     """
     if keys.flag("attention_bias") != keys.flag("mlp_bias"):
         raise keys.wrong("attention_bias", "is not bias, which the output's projection has")
+    return unwindowed(keys, layers)
+
+
+def without_bias(keys: Keys, layers: int) -> int | None:
+    """Return None, for InternLM2, whose attention has biases in the model's own class alone.
+
+    Source: modeling_internlm2.py of internlm/internlm2_5-7b; vllm 0.33.0,
+    vllm/model_executor/models/internlm2.py:121-140, and sglang 0.5.23,
+    sglang/srt/models/internlm2.py, which load none.
+    """
+    if keys.flag("bias"):
+        raise keys.wrong("bias", "adds biases to attention, which engines do not load")
+    return unwindowed(keys, layers)
+
+
+def without_experts(keys: Keys, layers: int) -> int | None:
+    """Return None, for MiniCPM, whose models with experts are not read.
+
+    Source: vllm 0.33.0, vllm/model_executor/models/minicpm.py (MiniCPMMoE); it and sglang 0.5.23,
+    sglang/srt/models/minicpm.py, attend to all positions whatever `sparse_config` says.
+    """
+    if keys.whole("num_experts", least=0, default=0):
+        raise keys.wrong("num_experts", "gives layers experts, which are not read")
+    return unwindowed(keys, layers)
+
+
+def one_after_another(keys: Keys, layers: int) -> int | None:
+    """Return None, for StableLM, whose attention and FFN run one after the other.
+
+    Source: vllm 0.33.0, vllm/model_executor/models/stablelm.py, and sglang 0.5.23,
+    sglang/srt/models/stablelm.py, which read neither key.
+    """
+    refusals = Refusals()
+    for key in ("use_parallel_residual", "qk_layernorm"):
+        with refusals.collect():
+            if keys.flag(key):
+                raise keys.wrong(key, "is set, and engines do not read it")
+    refusals.check()
     return unwindowed(keys, layers)
 
 
@@ -121,6 +172,55 @@ VARIANTS = {
     "iquestcoder": block(gqa(window=unclipped, **BOTH), _FFN),
     "hyperclovax": Layout(combined(NORMS, gqa(window=unwindowed, **BOTH), _FFN, _post_norms)),
     "glm_ocr_text": Layout(combined(GLM_NORMS, gqa(window=unwindowed), ffn(form=FUSED))),
+    "exaone": Layout(
+        combined(
+            norms("ln_1", "ln_2"),
+            gqa(module="attn.attention", window=unwindowed, output="out_proj", **BOTH),
+            ffn(form=Form(("c_fc_0", "c_fc_1"), "c_proj"), bias="mlp_bias"),
+        ),
+        root="transformer",
+        layers="h",
+        embedding="wte",
+        norm="ln_f",
+    ),
+    "internlm2": Layout(
+        combined(
+            norms("attention_norm", "ffn_norm"),
+            gqa(module="attention", window=without_bias, fused="wqkv", output="wo"),
+            ffn(module="feed_forward", form=NUMBERED),
+        ),
+        embedding="tok_embeddings",
+        head="output",
+    ),
+    "minicpm": block(gqa(window=without_experts), ffn()),
+    "stablelm": Layout(
+        combined(
+            norms("input_layernorm", "post_attention_layernorm", bias=True),
+            gqa(window=one_after_another, qkv_bias="use_qkv_bias"),
+            ffn(),
+        ),
+        norm_bias=True,
+    ),
+    "jais2": Layout(
+        combined(
+            norms("input_layernorm", "post_attention_layernorm", bias=True),
+            gqa(window=unwindowed, **BOTH),
+            ffn(form=PLAIN, bias="mlp_bias"),
+        ),
+        norm_bias=True,
+    ),
+    "vaultgemma": Layout(
+        combined(
+            norms("input_layernorm", "pre_feedforward_layernorm"),
+            alternating(2, soft_cap="attn_logit_softcapping", **BOTH),
+            ffn(),
+        )
+    ),
+    "youtu": block(mla(), ffn()),
+    "deepseek": block(gqa(window=unwindowed, **BOTH), moe(deepseek_moe)),
+    "flex_olmo": Layout(
+        combined(POST_NORMS, gqa(window=unwindowed, norm=True, **WIDE), moe(all_experts))
+    ),
     "axk1": block(mla(), moe(deepseek_moe), _behind_experts),
     "muse_glimmer_text": Layout(
         combined(FOUR_NORMS, alternating(_last_of_four, gate="gate_proj", wide_gate=True), ffn())
@@ -128,4 +228,6 @@ VARIANTS = {
     "spark2_5": block(_spark_attention, ffn()),
     "beam": Layout(combined(FOUR_NORMS, _beam_attention, moe(beam_moe))),
 }
-"""By model type. Sources: modeling files of transformers 5.23; of Spark 2.5 sglang 0.5.23."""
+"""By model type. Sources: modeling files of transformers 5.23; of Spark 2.5 sglang 0.5.23; of the
+first four and DeepSeek's first MoE vllm 0.33.0, vllm/model_executor/models/exaone.py, internlm2.py,
+minicpm.py, stablelm.py and deepseek_v2.py (DeepseekAttention)."""

@@ -156,6 +156,11 @@ def _phi3(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     return {"model_type": "phi3", "hidden_act": "silu", "sliding_window": None}
 
 
+def _plain(model_type: str) -> Callable[[Keys, GgufHeader], dict[str, Any]]:
+    """Return the function for an architecture with no keys but those that all have."""
+    return lambda keys, header: {"model_type": model_type}  # noqa: ARG005
+
+
 def _gpt_oss(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     """Return the keys of gpt-oss; its clamp of 7 is in the engine's code, src/llama-graph.cpp."""
     return {
@@ -215,6 +220,8 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "phi3": _phi3,
+    "exaone": _plain("exaone"),
+    "internlm2": _plain("internlm2"),
     "gpt-oss": _gpt_oss,
     "lfm2": _lfm2,
     "lfm2moe": _lfm2_moe,

@@ -12,7 +12,8 @@ from nearfree.gguf.header import GgufHeader, Tensor
 
 _OUTSIDE = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
-    "embedding_norm": "token_embd_norm",
+    "embedding_norm": "token_embd_norm", "wte": "token_embd", "ln_f": "output_norm",
+    "tok_embeddings": "token_embd", "output": "output",
 }  # fmt: skip
 _INSIDE = {
     "input_layernorm": ("attn_norm",),
@@ -42,6 +43,18 @@ _INSIDE = {
     "mlp.shared_expert.up_proj": ("ffn_up_shexp",),
     "mlp.shared_expert.down_proj": ("ffn_down_shexp",),
     "mlp.shared_expert_gate": ("ffn_gate_inp_shexp",),
+    "ln_1": ("attn_norm",),
+    "ln_2": ("ffn_norm",),
+    "attn.attention.q_proj": ("attn_q",),
+    "attn.attention.k_proj": ("attn_k",),
+    "attn.attention.v_proj": ("attn_v",),
+    "attn.attention.out_proj": ("attn_output",),
+    "mlp.c_fc_0": ("ffn_gate",),
+    "mlp.c_fc_1": ("ffn_up",),
+    "mlp.c_proj": ("ffn_down",),
+    "attention_norm": ("attn_norm",),
+    "attention.wqkv": ("attn_q", "attn_k", "attn_v"),
+    "attention.wo": ("attn_output",),
     "operator_norm": ("attn_norm",),
     "ffn_norm": ("ffn_norm",),
     "conv.in_proj": ("shortconv.in_proj",),
@@ -95,10 +108,10 @@ def tensor_names(model_type: str, name: str, layer: int | None = None) -> tuple[
         The layer, None outside of layers.
     """
     ending = "bias" if name.endswith(".bias") else "weight"
-    inner = name.removesuffix(".bias").removeprefix("model.")
+    inner = name.removesuffix(".bias").removeprefix("model.").removeprefix("transformer.")
     if layer is None:
         return (f"{_OUTSIDE[inner]}.{ending}",) if inner in _OUTSIDE else ()
-    part = inner.removeprefix("layers.*.")
+    part = inner.removeprefix("layers.*.").removeprefix("h.*.")
     parts = _INSIDE.get(part, ())
     if part == "post_attention_layernorm" and model_type in _POST_ATTENTION_NORM:
         parts = (_POST_ATTENTION_NORM[model_type],)

@@ -1,4 +1,4 @@
-"""Config files of small models, one a model type, each with the least that it must say."""
+"""Small config files, one for each model type, with the keys that it requires."""
 
 import json
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from nearfree.decoders.weights import Stored
 from nearfree.errors import ConfigError
 
 CONFIG = Path(__file__).parents[2] / "config"
-EVERY = sorted((CONFIG / "models").glob("*.json"))
-SHIPPED = [path for path in EVERY if not path.stem.endswith("_cpu")]
-"""Those of published models; the others are scaled down."""
+ALL_MODELS = sorted((CONFIG / "models").glob("*.json"))
+SHIPPED = [path for path in ALL_MODELS if not path.stem.endswith("_cpu")]
+"""Files of published models; the others are scaled down."""
 _ATTENTION = {
     "torch_dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 500,
     "num_attention_heads": 8, "num_key_value_heads": 2,
@@ -141,9 +141,9 @@ _FILES: dict[str, dict[str, Any]] = {
         "torch_dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 500,
         "num_attention_heads": 8,
         "block_configs": [
-            {"attention": {"no_op": at in (1, 4), "n_heads_in_group": 4},
-             "ffn": {"no_op": at == 5, "ffn_mult": 2.0 if at < 3 else 8.0}}
-            for at in range(6)
+            {"attention": {"no_op": layer in (1, 4), "n_heads_in_group": 4},
+             "ffn": {"no_op": layer == 5, "ffn_mult": 2.0 if layer < 3 else 8.0}}
+            for layer in range(6)
         ],
     },
     "glm": _WIDE,
@@ -307,7 +307,7 @@ DEFAULTED = {
         ("step3p5",), ("head_dim", "num_sliding_attention_heads", "layer_types")
     ),
 }  # fmt: skip
-"""Keys that published files leave out, as their class does not."""
+"""Keys that published files leave out because their class has a default."""
 
 
 def refusal(call: Callable[[], object]) -> ConfigError | None:
@@ -319,14 +319,14 @@ def refusal(call: Callable[[], object]) -> ConfigError | None:
     return None
 
 
-def parameters(of: ModelFile | Stored) -> int:
+def parameters(source: ModelFile | Stored) -> int:
     """Return the elements of all weights; a tied LM head counts once, as the embedding."""
-    return sum(each.elements for each in of.weights)
+    return sum(weight.elements for weight in source.weights)
 
 
 def weights_bytes(file: ModelFile, precision: Precision | None = None) -> float:
     """Return the bytes of all weights in a precision, or as the files say if None."""
-    return sum(each.size_bytes for each in file.stored(precision))
+    return sum(weight.size_bytes for weight in file.stored(precision))
 
 
 def write(folder: Path, document: object, name: str = "small.json") -> Path:
@@ -337,20 +337,20 @@ def write(folder: Path, document: object, name: str = "small.json") -> Path:
 
 
 def change(kind: str, **changes: Any) -> dict[str, Any]:
-    """Return the small file of a model type with some keys changed; those set to ... are gone."""
+    """Return the small file of a model type with some keys changed, or removed if set to ...."""
     changed = SMALL[kind] | changes
     return {key: value for key, value in changed.items() if value is not ...}
 
 
 def read(folder: Path, kind: str, **changes: Any) -> Decoder:
-    """Return the decoder of a small file with some keys changed; those set to ... are gone."""
+    """Return the decoder of a small file with some keys changed, or removed if set to ...."""
     return read_decoder(write(folder, change(kind, **changes)))
 
 
-def of(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:
+def modules_by_role(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:
     """Return the modules of a forward by their role."""
-    asked: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "batch": 2, "context": 1024, "moe": BackendRelease("vllm", "0.33.0"),
         "routing": "balanced", "attention": BackendRelease("flash_attn", "2.8.3"),
     }  # fmt: skip
-    return {use.role: use for use in modules(decoder, **asked | changes)}
+    return {use.role: use for use in modules(decoder, **defaults | changes)}

@@ -1,4 +1,4 @@
-"""Sections of config files that say how a model is quantised, one a method."""
+"""Quantisation sections of config files, one for each method."""
 
 from typing import Any
 
@@ -23,5 +23,5 @@ def group(weights: object, inputs: object = None, **others: Any) -> dict[str, An
 
 def compressed(*groups: dict[str, Any], **others: Any) -> dict[str, Any]:
     """Return a section of compressed-tensors."""
-    named = {f"group_{number}": each for number, each in enumerate(groups)}
-    return {"quant_method": "compressed-tensors", "config_groups": named, **others}
+    groups_by_name = {f"group_{number}": group_ for number, group_ in enumerate(groups)}
+    return {"quant_method": "compressed-tensors", "config_groups": groups_by_name, **others}

@@ -1,4 +1,4 @@
-"""Which kinds of attention a file's layers have, and what is refused where it does not say so."""
+"""The kinds of attention of a file's layers, and refusals of files that do not give them."""
 
 import math
 import re
@@ -179,7 +179,7 @@ def test_each_family_has_its_kinds(tmp_path: Path, kind: str, kinds: list[Kind])
 def test_each_layer_is_of_one_kind(tmp_path: Path, kind: str) -> None:
     """The kinds of a decoder part its layers."""
     decoder = read(tmp_path, kind)
-    layers = [layer for each in decoder.attention for layer in each.layers]
+    layers = [layer for kind_ in decoder.attention for layer in kind_.layers]
     assert sorted(layers) == list(range(decoder.layers))
 
 
@@ -195,23 +195,23 @@ def test_gates_of_laguna_are_as_wide_as_its_file_says(
 ) -> None:
     """Without the key, and with true, each head has one."""
     changes = {} if gating is None else {"gating": gating}
-    for each in read(tmp_path, "laguna", **changes).attention:
-        assert isinstance(each, Grouped)
-        assert (each.head_gates, each.wide_gates) == (heads, elements)
+    for kind_ in read(tmp_path, "laguna", **changes).attention:
+        assert isinstance(kind_, Grouped)
+        assert (kind_.head_gates, kind_.wide_gates) == (heads, elements)
 
 
 def test_sinks_of_laguna_are_of_layers_with_a_window(tmp_path: Path) -> None:
     """Where a file has them; heads are those of all layers where it has no list of them."""
     changes = {"swa_attention_sink_enabled": True, "num_attention_heads_per_layer": ...}
-    far, near = read(tmp_path, "laguna", **changes).attention
-    assert isinstance(far, Grouped)
-    assert isinstance(near, Grouped)
-    assert (far.window, far.sinks, far.heads) == (None, False, 8)
-    assert (near.window, near.sinks, near.heads) == (32, True, 8)
+    full_layers, window_layers = read(tmp_path, "laguna", **changes).attention
+    assert isinstance(full_layers, Grouped)
+    assert isinstance(window_layers, Grouped)
+    assert (full_layers.window, full_layers.sinks, full_layers.heads) == (None, False, 8)
+    assert (window_layers.window, window_layers.sinks, window_layers.heads) == (32, True, 8)
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "said"),
+    ("kind", "changes", "message"),
     [
         ("laguna", {"gating": "some"}, "gating 'some' is none of"),
         ("laguna", {"gating": 1}, "gating 1 is none of"),
@@ -230,10 +230,10 @@ def test_sinks_of_laguna_are_of_layers_with_a_window(tmp_path: Path) -> None:
     ],
 )
 def test_what_engines_differ_on_is_refused(
-    tmp_path: Path, kind: str, changes: dict[str, Any], said: str
+    tmp_path: Path, kind: str, changes: dict[str, Any], message: str
 ) -> None:
     """A key that engines read in two ways, or that one alone reads, is refused by its name."""
-    with pytest.raises(RefusedError, match=re.escape(said)):
+    with pytest.raises(RefusedError, match=re.escape(message)):
         read(tmp_path, kind, **changes)
 
 
@@ -248,31 +248,31 @@ def test_a_layer_that_is_named_windowed_is_read_with_a_window(
     error = refusal(lambda: read_decoder(path))
     if error is None:
         windows = {
-            layer: getattr(each, "window", None)
-            for each in read_decoder(path).attention
-            for layer in each.layers
+            layer: getattr(attention, "window", None)
+            for attention in read_decoder(path).attention
+            for layer in attention.layers
         }
         assert all(windows[layer] for layer in (1, 3, 5))
         assert window == 32
     else:
         assert re.search(r"layer_types|layers_block_type|sliding_window", error.what)
         counted = refusal(lambda: stored(path)) is None
-        assert not counted or all(each.window == 32 for each in stored(path).cache)
+        assert not counted or all(layer.window == 32 for layer in stored(path).cache)
 
 
-def test_layers_of_one_piece_and_of_two_beside_each_other_are_told(tmp_path: Path) -> None:
+def test_layers_of_one_block_and_of_two_are_distinguished(tmp_path: Path) -> None:
     """Nemotron-H's layers are of one kind or an FFN alone, Falcon-H1's each of both kinds."""
     decoder = read(tmp_path, "nemotron_h")
-    layers = [layer for each in decoder.attention for layer in each.layers]
+    layers = [layer for kind in decoder.attention for layer in kind.layers]
     assert len({*layers}) == len(layers)
     assert len(layers) + decoder.dense_layers + decoder.moe_layers == decoder.layers
-    both = read(tmp_path, "falcon_h1")
-    every = tuple(range(both.layers))
-    assert [each.layers for each in both.attention] == [every, every]
+    falcon = read(tmp_path, "falcon_h1")
+    all_layers = tuple(range(falcon.layers))
+    assert [kind.layers for kind in falcon.attention] == [all_layers, all_layers]
 
 
 def test_a_decoder_of_one_kind_is_written_as_before() -> None:
-    """What is recorded of models that were read before kinds were does not name them."""
+    """Records of models that were read before kinds existed do not name them."""
     today = {"deepseek_v2_lite", "gpt_oss_20b"}
     for path in SHIPPED:
         written = msgspec.to_builtins(read_decoder(path))
@@ -281,48 +281,48 @@ def test_a_decoder_of_one_kind_is_written_as_before() -> None:
 
 def test_keys_that_are_values_have_heads_of_their_own(tmp_path: Path) -> None:
     """Gemma 4's layers without a window share what keys and values are made by."""
-    alone = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
-    near, far = read(tmp_path, "gemma4_text", **alone).attention
-    assert isinstance(near, Grouped)
-    assert isinstance(far, Grouped)
-    assert (near.kv_heads, near.keys_are_values) == (2, False)
-    assert (far.kv_heads, far.keys_are_values) == (1, True)
+    options = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+    window_layers, full_layers = read(tmp_path, "gemma4_text", **options).attention
+    assert isinstance(window_layers, Grouped)
+    assert isinstance(full_layers, Grouped)
+    assert (window_layers.kv_heads, window_layers.keys_are_values) == (2, False)
+    assert (full_layers.kv_heads, full_layers.keys_are_values) == (1, True)
 
 
 def test_layers_that_share_a_cache_are_kinds_of_their_own(tmp_path: Path) -> None:
     """Gemma 4's last layers attend to what the last ones before them of their form have cached."""
-    found = read(tmp_path, "gemma4_text", num_kv_shared_layers=3, hidden_size_per_layer_input=8)
-    told = [(each.layers, each.shares, each.words) for each in found.attention
-            if isinstance(each, Grouped)]  # fmt: skip
-    assert told == [
+    decoder = read(tmp_path, "gemma4_text", num_kv_shared_layers=3, hidden_size_per_layer_input=8)
+    kinds = [(kind.layers, kind.shares, kind.words) for kind in decoder.attention
+            if isinstance(kind, Grouped)]  # fmt: skip
+    assert kinds == [
         ((0, 2), False, "window 32"),
         ((1,), False, "all positions"),
         ((3, 5), True, "all positions, shared cache"),
         ((4,), True, "window 32, shared cache"),
     ]
-    assert found.layer_inputs == 8
+    assert decoder.layer_inputs == 8
 
 
 def test_experts_stand_beside_a_dense_ffn(tmp_path: Path) -> None:
     """Each layer of Gemma 4's MoE has both."""
     moe = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
            "moe_intermediate_size": 24}  # fmt: skip
-    found = read(tmp_path, "gemma4_text", **moe)
-    assert (found.dense_layers, found.moe_layers, found.d_ff) == (6, 6, 96)
+    decoder = read(tmp_path, "gemma4_text", **moe)
+    assert (decoder.dense_layers, decoder.moe_layers, decoder.d_ff) == (6, 6, 96)
 
 
 def test_layers_without_an_indexer_take_an_earlier_choice(tmp_path: Path) -> None:
-    """GLM's layers select all the same, whether an indexer of theirs does or not."""
+    """GLM's layers all select positions, with or without an indexer of their own."""
     types = ["full", "full", "shared", "full", "shared", "shared"]
-    own, shared = read(tmp_path, "glm_moe_dsa", indexer_types=types).attention
-    assert isinstance(own, Latent)
+    indexed, shared = read(tmp_path, "glm_moe_dsa", indexer_types=types).attention
+    assert isinstance(indexed, Latent)
     assert isinstance(shared, Latent)
-    assert (own.layers, own.index_heads) == ((0, 1, 3), 3)
+    assert (indexed.layers, indexed.index_heads) == ((0, 1, 3), 3)
     assert (shared.layers, shared.index_heads, shared.selected) == ((2, 4, 5), None, 32)
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "said"),
+    ("kind", "changes", "reasons"),
     [
         (
             "gpt_oss",
@@ -356,22 +356,22 @@ def test_layers_without_an_indexer_take_an_earlier_choice(tmp_path: Path) -> Non
         ),
     ],
 )  # fmt: skip
-def test_all_reasons_are_told_at_once(
-    tmp_path: Path, kind: str, changes: dict[str, Any], said: list[str]
+def test_all_reasons_are_reported_at_once(
+    tmp_path: Path, kind: str, changes: dict[str, Any], reasons: list[str]
 ) -> None:
     """Unknown kinds are named with their layers, contradictions with both keys, all together."""
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RefusedError) as error:
         read(tmp_path, kind, **changes)
-    for each in said:
-        assert each in refused.value.what
-    assert len(refused.value.refusals) == len(said)
+    for reason in reasons:
+        assert reason in error.value.what
+    assert len(error.value.refusals) == len(reasons)
 
 
 def test_layers_that_predict_further_may_be_listed(tmp_path: Path) -> None:
     """A list may go on with as many layers as the file says to predict further."""
     types = ["sliding_attention", "full_attention"] * 3
-    more = {"layer_types": [*types, "full_attention"], "num_nextn_predict_layers": 1}
-    assert read(tmp_path, "gpt_oss", **more) == read(tmp_path, "gpt_oss", layer_types=types)
+    options = {"layer_types": [*types, "full_attention"], "num_nextn_predict_layers": 1}
+    assert read(tmp_path, "gpt_oss", **options) == read(tmp_path, "gpt_oss", layer_types=types)
 
 
 def test_the_projections_of_entries_are_the_stored_matrices(tmp_path: Path) -> None:
@@ -381,9 +381,9 @@ def test_the_projections_of_entries_are_the_stored_matrices(tmp_path: Path) -> N
         assert isinstance(kind, Compressed)
         for layer in kind.layers:
             stored_in = [
-                each.inputs * each.outputs
-                for each in stored(file).weights
-                if each.kind == "attention" and each.inputs > 1 and layer in each.layers
+                weight.inputs * weight.outputs
+                for weight in stored(file).weights
+                if weight.kind == "attention" and weight.inputs > 1 and layer in weight.layers
             ]
             assert kind.projected(64) == sum(stored_in)
 
@@ -415,34 +415,36 @@ def test_the_products_of_a_layer_are_its_stored_matrices(tmp_path: Path, kind: s
     file = write(tmp_path, change(kind))
     for attends in read_decoder(file).attention:
         assert isinstance(attends, Grouped)
-        held = sum(
-            each.inputs * each.outputs
-            for each in stored(file).weights
-            if each.kind == "attention" and each.inputs > 1 and attends.layers[0] in each.layers
+        stored_elements = sum(
+            weight.inputs * weight.outputs
+            for weight in stored(file).weights
+            if weight.kind == "attention"
+            and weight.inputs > 1
+            and attends.layers[0] in weight.layers
         )
         gates = attends.heads if attends.head_gates else attends.inputs if attends.wide_gates else 0
-        assert held == 64 * (attends.made + gates + attends.inputs)
+        assert stored_elements == 64 * (attends.made + gates + attends.inputs)
 
 
 def test_the_products_of_delta_attention_are_its_stored_matrices(tmp_path: Path) -> None:
     """Queries, keys, values, rates and narrow rows are one product, the gates another."""
     decoder = read(tmp_path, "kimi_linear")
-    asked = {"batch": 1, "context": 64, "attention": BackendRelease("vllm_mla", "0.33.0")}
+    deployment = {"batch": 1, "context": 64, "attention": BackendRelease("vllm_mla", "0.33.0")}
     moe = {"moe": BackendRelease("sglang", "0.5.23"), "routing": "balanced"}
-    uses = {use.role: use.setting for use in modules(decoder, **asked, **moe)}
+    uses = {use.role: use.setting for use in modules(decoder, **deployment, **moe)}
     products = [
         (use.d_model, use.d_ff)
         for role, use in uses.items()
         if role.startswith((DELTA_IN, DELTA_GATES, DELTA_OUT))
     ]
     assert products == [(64, 3 * 24 + 4 + 2 * 6), (6, 2 * 24), (24, 64)]
-    held = sum(
-        each.inputs * each.outputs
-        for each in stored(write(tmp_path, change("kimi_linear"))).weights
-        if each.kind == "state" and each.inputs > 1 and 0 in each.layers
-        if not each.name.endswith("conv1d")
+    stored_elements = sum(
+        weight.inputs * weight.outputs
+        for weight in stored(write(tmp_path, change("kimi_linear"))).weights
+        if weight.kind == "state" and weight.inputs > 1 and 0 in weight.layers
+        if not weight.name.endswith("conv1d")
     )
-    assert held == sum(inputs * outputs for inputs, outputs in products)
+    assert stored_elements == sum(inputs * outputs for inputs, outputs in products)
     roles = {name: state_role(f"model.layers.0.self_attn.{name}") for name in (
         "q_proj", "v_proj", "o_proj", "f_a_proj", "g_b_proj"
     )}  # fmt: skip
@@ -477,18 +479,20 @@ def test_kimi_k3_has_full_gates_and_experts_in_a_latent(tmp_path: Path) -> None:
     assert kinds[Latent] == Latent(layers=(2, 5), query_rank=20, gate=True, **LATENT)
     assert decoder.experts is not None
     assert (decoder.experts.latent, decoder.residual_block) == (32, 3)
-    assert any("each 3 layers before them is not timed" in each for each in caveats(decoder))
+    assert any("each 3 layers before them is not timed" in caveat for caveat in caveats(decoder))
     sizes = products(decoder)
     assert [sizes[role] for role in (DELTA_IN, DELTA_GATES, DELTA_OUT, LATENTS)] == [
         (64, 4 * 24 + 4 + 6), (6, 24), (24, 64), (64, 20 + 16 + 8 * 10),
     ]  # fmt: skip
-    held = sum(
-        each.inputs * each.outputs
-        for each in stored(write(tmp_path, change("kimi_linear", **changes))).weights
-        if each.kind == "state" and each.inputs > 1 and 0 in each.layers
-        if not each.name.endswith("conv1d")
+    stored_elements = sum(
+        weight.inputs * weight.outputs
+        for weight in stored(write(tmp_path, change("kimi_linear", **changes))).weights
+        if weight.kind == "state" and weight.inputs > 1 and 0 in weight.layers
+        if not weight.name.endswith("conv1d")
     )
-    assert held == sum(math.prod(sizes[role]) for role in (DELTA_IN, DELTA_GATES, DELTA_OUT))
+    assert stored_elements == sum(
+        math.prod(sizes[role]) for role in (DELTA_IN, DELTA_GATES, DELTA_OUT)
+    )
     published = replace(
         decoder,
         d_model=7168,
@@ -504,11 +508,11 @@ def test_kimi_k3_has_full_gates_and_experts_in_a_latent(tmp_path: Path) -> None:
 
 def products(decoder: Decoder, parallel: Parallel = ONE_GPU) -> dict[str, tuple[int, int]]:
     """Return inputs and outputs of a decoder's products by their role."""
-    asked = {"batch": 1, "context": 64, "attention": BackendRelease("vllm_mla", "0.33.0")}
+    deployment = {"batch": 1, "context": 64, "attention": BackendRelease("vllm_mla", "0.33.0")}
     moe = {"moe": BackendRelease("sglang", "0.5.23"), "routing": "balanced", "parallel": parallel}
     return {
         use.role: (use.setting.d_model or 0, use.setting.d_ff or 0)
-        for use in modules(decoder, **asked, **moe)
+        for use in modules(decoder, **deployment, **moe)
     }
 
 
@@ -519,8 +523,8 @@ def test_ffns_of_several_widths_are_modules_of_their_own(tmp_path: Path) -> None
     assert (decoder.d_ff, decoder.dense_layers, decoder.pairs) == (512, 5, (4 + 5) / 2)
     (attends,) = decoder.attention
     assert attends.layers == (0, 2, 3, 5)
-    asked = {"batch": 1, "context": 64, "attention": BackendRelease("flash_attn", "2.8.3")}
-    uses = modules(decoder, **asked, moe=None, routing=None, parallel=Parallel(tp=2))
+    deployment = {"batch": 1, "context": 64, "attention": BackendRelease("flash_attn", "2.8.3")}
+    uses = modules(decoder, **deployment, moe=None, routing=None, parallel=Parallel(tp=2))
     widths = [(use.role, use.count, use.setting.d_ff) for use in uses if use.role.startswith(DENSE)]
     assert widths == [
         ("Dense FFN, 512 wide, 2 of 6 layers", 2, 256),
@@ -528,36 +532,38 @@ def test_ffns_of_several_widths_are_modules_of_their_own(tmp_path: Path) -> None
     ]
 
 
-def test_windows_are_said_by_a_number_or_by_letters(tmp_path: Path) -> None:
+def test_windows_are_given_by_a_number_or_by_letters(tmp_path: Path) -> None:
     """EXAONE 4's files say either, the list of layers, or null for no window at all."""
     local = {"layers": (0, 1, 3, 4), "window": 32}
     by_number = read(tmp_path, "exaone4", sliding_window_pattern=3).attention
     assert by_number == read(tmp_path, "exaone4", sliding_window_pattern="LLG").attention
     assert (by_number[0].layers, by_number[0].window) == (local["layers"], local["window"])
-    (alone,) = read(tmp_path, "exaone4", sliding_window=None).attention
-    assert (len(alone.layers), alone.window) == (6, None)
+    (only_kind,) = read(tmp_path, "exaone4", sliding_window=None).attention
+    assert (len(only_kind.layers), only_kind.window) == (6, None)
     with pytest.raises(RefusedError, match="'LXG' has other letters than L and G"):
         read(tmp_path, "exaone4", sliding_window_pattern="LXG")
 
 
-def test_heads_whose_values_are_narrower_have_the_work_of_their_mean(tmp_path: Path) -> None:
+def test_heads_with_narrower_values_have_the_work_of_the_mean_width(tmp_path: Path) -> None:
     """One reads and multiplies as much as a head of the mean of both, and that is said."""
     decoder = read(tmp_path, "mimo_v2_flash")
     attends = decoder.attention[0]
     assert isinstance(attends, Grouped)
     assert 2 * attends.called_dim == attends.head_dim + attends.values == 16 + 12
-    (said,) = caveats(decoder)
-    assert said.startswith("attention with keys of 16 elements and values of 12 is timed as of 14")
-    assert "on Hopper vLLM from 0.22.0 on where heads have sinks" in said
+    (caveat,) = caveats(decoder)
+    assert caveat.startswith(
+        "attention with keys of 16 elements and values of 12 is timed as of 14"
+    )
+    assert "on Hopper vLLM from 0.22.0 on where heads have sinks" in caveat
     with pytest.raises(RefusedError, match="head_dim 16 has no mean with the 11 of values"):
         read(tmp_path, "mimo_v2_flash", v_head_dim=11)
     assert caveats(read(tmp_path, "step3p5")) == ()
 
 
-def test_what_runs_heads_wider_than_256_elements_on_hopper_is_said(tmp_path: Path) -> None:
+def test_heads_wider_than_256_elements_on_hopper_have_a_caveat(tmp_path: Path) -> None:
     """It is no kernel whose tile is read, and narrower heads need none such."""
-    (said,) = caveats(read(tmp_path, "gemma4_text", global_head_dim=512))
-    assert "on Hopper vLLM runs heads of 512 elements from 0.24.0 on by FlashAttention 4" in said
+    (caveat,) = caveats(read(tmp_path, "gemma4_text", global_head_dim=512))
+    assert "on Hopper vLLM runs heads of 512 elements from 0.24.0 on by FlashAttention 4" in caveat
     assert caveats(read(tmp_path, "gemma4_text", global_head_dim=256)) == ()
 
 
@@ -567,33 +573,33 @@ def test_keys_of_step_3_are_alike_in_all_layers(tmp_path: Path, key: str, value:
 
     Without them, and where they are those of other layers, it is read.
     """
-    same = {"num_attention_heads": 12, "num_attention_groups": 2, "head_dim": 16}
-    few: dict[str, Any] = {"num_sliding_attention_heads": ...}
-    for other in ({"num_attention_heads": 12}, same):
-        decoder = read(tmp_path, "step3p5", attention_other_setting=other, **few)
+    settings_of_all = {"num_attention_heads": 12, "num_attention_groups": 2, "head_dim": 16}
+    removed: dict[str, Any] = {"num_sliding_attention_heads": ...}
+    for window_setting in ({"num_attention_heads": 12}, settings_of_all):
+        decoder = read(tmp_path, "step3p5", attention_other_setting=window_setting, **removed)
         assert {(kind.heads, kind.window) for kind in decoder.attention} == {(8, None), (12, 32)}
-    setting = {**same, key: value}
-    for others in (few, {}):
+    setting = {**settings_of_all, key: value}
+    for options in (removed, {}):
         with pytest.raises(RefusedError, match=f"attention_other_setting.{key} {value} is not"):
-            read(tmp_path, "step3p5", attention_other_setting=setting, **others)
+            read(tmp_path, "step3p5", attention_other_setting=setting, **options)
 
 
-def test_a_chunk_is_taken_as_filled_and_that_is_said(tmp_path: Path) -> None:
+def test_a_chunk_counts_as_filled_with_a_caveat(tmp_path: Path) -> None:
     """Layers in chunks see fewer positions at most places of a context: a caveat says so."""
-    (said,) = caveats(read(tmp_path, "llama4_text", attention_chunk_size=256))
-    assert said.startswith("5 of 6 layers are timed as if a request had filled its chunk of 256")
+    (caveat,) = caveats(read(tmp_path, "llama4_text", attention_chunk_size=256))
+    assert caveat.startswith("5 of 6 layers are timed as if a request had filled its chunk of 256")
 
 
-def test_what_stands_for_something_near_is_said(tmp_path: Path) -> None:
+def test_an_approximation_has_a_caveat(tmp_path: Path) -> None:
     """Positions as requests and layers without entries each are a caveat, once."""
-    rows, alone = caveats(read(tmp_path, "deepseek_v4"))
-    assert "as one position of as many requests" in rows
-    assert alone.startswith("2 of 6 layers (window 32 alone) are timed as layers")
+    row_caveat, window_caveat = caveats(read(tmp_path, "deepseek_v4"))
+    assert "as one position of as many requests" in row_caveat
+    assert window_caveat.startswith("2 of 6 layers (window 32 alone) are timed as layers")
     with_entries = read(tmp_path, "deepseek_v4", compress_ratios=[4, 4, 128, 4, 128, 4])
-    assert caveats(with_entries) == (rows,)
+    assert caveats(with_entries) == (row_caveat,)
     assert caveats(read(tmp_path, "deepseek_v3")) == ()
-    assert any("two, each" in each for each in caveats(read(tmp_path, "olmo_hybrid")))
-    assert not any("two, each" in each for each in caveats(read(tmp_path, "qwen3_next")))
+    assert any("two, each" in caveat for caveat in caveats(read(tmp_path, "olmo_hybrid")))
+    assert not any("two, each" in caveat for caveat in caveats(read(tmp_path, "qwen3_next")))
 
 
 @pytest.mark.parametrize("kind", ["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"])
@@ -603,19 +609,20 @@ def test_a_state_and_its_products_are_what_is_stored_and_kept(tmp_path: Path, ki
     of_state, attends = read_decoder(file).attention
     assert isinstance(of_state, DeltaNet)
     assert isinstance(attends, Grouped)
-    found = {
+    elements = {
         name: sum(
-            each.inputs * each.outputs
-            for each in stored(file).weights
-            if each.kind == name and each.inputs > 1 and not each.name.endswith("conv1d")
-            if layer in each.layers
+            weight.inputs * weight.outputs
+            for weight in stored(file).weights
+            if weight.kind == name and weight.inputs > 1 and not weight.name.endswith("conv1d")
+            if layer in weight.layers
         )
         for name, layer in (("state", 0), ("attention", 2))
     }
-    assert found["state"] == 64 * (of_state.mixed + 2 * of_state.inputs + 2 * of_state.heads)
-    assert found["attention"] == 64 * (attends.made + attends.inputs)
+    assert elements["state"] == 64 * (of_state.mixed + 2 * of_state.inputs + 2 * of_state.heads)
+    assert elements["attention"] == 64 * (attends.made + attends.inputs)
     assert (
-        sum(each.layers * each.state_elements for each in stored(file).cache) == 4 * of_state.kept
+        sum(entry.layers * entry.state_elements for entry in stored(file).cache)
+        == 4 * of_state.kept
     )
 
 
@@ -671,13 +678,15 @@ def test_layers_with_a_window_are_counted_as_their_class_does(
     tmp_path: Path, kind: str, changes: dict[str, Any], full: tuple[int, ...]
 ) -> None:
     """Where a file says no kinds of layers its class's rule holds; all others have a window."""
-    seen = {each.window: each.layers for each in read(tmp_path, kind, **changes).attention}
-    assert seen.get(None, ()) == full
-    assert seen.get(32, ()) == tuple(layer for layer in range(6) if layer not in full)
+    layers_by_window = {
+        kind_.window: kind_.layers for kind_ in read(tmp_path, kind, **changes).attention
+    }
+    assert layers_by_window.get(None, ()) == full
+    assert layers_by_window.get(32, ()) == tuple(layer for layer in range(6) if layer not in full)
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "said"),
+    ("kind", "changes", "message"),
     [
         ("dots1", {"sliding_window": 32, "max_window_layers": 5}, "max_window_layers 5 leaves a"),
         ("solar_open", {"first_k_dense_replace": 1}, "first_k_dense_replace 1 is not 0"),
@@ -685,10 +694,10 @@ def test_layers_with_a_window_are_counted_as_their_class_does(
     ],
 )
 def test_what_classes_and_engines_read_otherwise_is_refused(
-    tmp_path: Path, kind: str, changes: dict[str, Any], said: str
+    tmp_path: Path, kind: str, changes: dict[str, Any], message: str
 ) -> None:
     """A key that engines disagree on, or that the class does not have, is refused by its name."""
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(RefusedError, match=message):
         read(tmp_path, kind, **changes)
 
 
@@ -697,23 +706,25 @@ def test_what_all_tokens_pass_may_be_left_out(tmp_path: Path, kind: str) -> None
     """Granite's MoE models have a Dense FFN beside the experts where its width is not 0."""
     assert read(tmp_path, kind).beside is True
     for changes in ({"shared_intermediate_size": 0}, {"shared_intermediate_size": ...}):
-        alone = read(tmp_path, kind, **changes)
-        assert (alone.d_ff, alone.dense_layers, alone.moe_layers) == (None, 0, 6)
+        decoder = read(tmp_path, kind, **changes)
+        assert (decoder.d_ff, decoder.dense_layers, decoder.moe_layers) == (None, 0, 6)
 
 
 def test_command_a_plus_has_dense_layers_of_their_own_width(tmp_path: Path) -> None:
     """Its first layers are as wide as the file says, else as an expert, as are shared ones."""
-    first = {"mlp_layer_types": ..., "first_k_dense_replace": 2}
-    found = read(tmp_path, "cohere2_moe", prefix_dense_intermediate_size=160, **first)
-    assert (found.d_ff, found.moe_layers) == (160, 4)
-    assert read(tmp_path, "cohere2_moe", **first).d_ff == 96
+    dense_first = {"mlp_layer_types": ..., "first_k_dense_replace": 2}
+    decoder = read(tmp_path, "cohere2_moe", prefix_dense_intermediate_size=160, **dense_first)
+    assert (decoder.d_ff, decoder.moe_layers) == (160, 4)
+    assert read(tmp_path, "cohere2_moe", **dense_first).d_ff == 96
     shared = read(tmp_path, "cohere2_moe", num_shared_experts=2).experts
     assert shared is not None
     assert (shared.d_ff, shared.shared_d_ff) == (96, 192)
 
 
-def test_what_runs_beside_each_other_is_told(tmp_path: Path) -> None:
+def test_parallel_attention_and_ffn_have_a_caveat(tmp_path: Path) -> None:
     """Command A+ has attention and FFN on two streams, which no time of either says."""
-    said = [each for each in caveats(read(tmp_path, "cohere2_moe")) if "in parallel" in each]
-    assert len(said) == 1
-    assert not any("in parallel" in each for each in caveats(read(tmp_path, "cohere2")))
+    matching = [
+        caveat for caveat in caveats(read(tmp_path, "cohere2_moe")) if "in parallel" in caveat
+    ]
+    assert len(matching) == 1
+    assert not any("in parallel" in caveat for caveat in caveats(read(tmp_path, "cohere2")))

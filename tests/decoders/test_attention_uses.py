@@ -43,14 +43,16 @@ from decoders.files import change, write
 FLASH, LATENT_KERNEL = BackendRelease("flash_attn", "2.8.3"), BackendRelease("vllm_mla")
 
 
-def of(decoder: Decoder, backend: BackendRelease = FLASH, **changes: Any) -> dict[str, ModuleUse]:
+def modules_by_role(
+    decoder: Decoder, backend: BackendRelease = FLASH, **changes: Any
+) -> dict[str, ModuleUse]:
     """Return the modules of a forward by their role."""
-    asked: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "batch": 2, "context": 1024, "moe": BackendRelease("vllm", "0.33.0"),
         "routing": "balanced",
     }  # fmt: skip
-    found = modules(decoder, attention=backend, **asked | changes)
-    return {use.role: use for use in found}
+    uses = modules(decoder, attention=backend, **defaults | changes)
+    return {use.role: use for use in uses}
 
 
 def read(folder: Path, kind: str, **changes: Any) -> Decoder:
@@ -60,19 +62,21 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
 
 def test_each_kind_attends_with_its_own_context_and_heads(tmp_path: Path) -> None:
     """A window reads no more than it sees; heads of Gemma 4 differ by kind, and so products do."""
-    uses = of(read(tmp_path, "gemma4_text"))
-    near, far = "window 32, 3 of 6 layers", "all positions, 3 of 6 layers"
+    uses = modules_by_role(read(tmp_path, "gemma4_text"))
+    window_role, full_role = "window 32, 3 of 6 layers", "all positions, 3 of 6 layers"
     assert {role: use.count for role, use in uses.items() if base_of(role) != role} == {
-        f"{base}, {kind}": 3 for base in (QKV, "attention", OUTPUT) for kind in (near, far)
+        f"{base}, {kind}": 3
+        for base in (QKV, "attention", OUTPUT)
+        for kind in (window_role, full_role)
     }
-    contexts = [uses[f"attention, {kind}"].setting.context for kind in (near, far)]
-    widths = [uses[f"{OUTPUT}, {kind}"].setting.d_model for kind in (near, far)]
+    contexts = [uses[f"attention, {kind}"].setting.context for kind in (window_role, full_role)]
+    widths = [uses[f"{OUTPUT}, {kind}"].setting.d_model for kind in (window_role, full_role)]
     assert (contexts, widths) == ([32, 1024], [8 * 16, 8 * 32])
 
 
 def test_products_of_one_size_are_one_module(tmp_path: Path) -> None:
     """Layers that differ in what they see have the same products, which run once a layer."""
-    uses = of(read(tmp_path, "gpt_oss"))
+    uses = modules_by_role(read(tmp_path, "gpt_oss"))
     assert (uses[QKV].count, uses[OUTPUT].count) == (6, 6)
     calls = [role for role in uses if base_of(role) == "attention"]
     assert calls == [
@@ -85,9 +89,11 @@ def test_products_of_one_size_are_one_module(tmp_path: Path) -> None:
 def test_a_chunk_ends_the_growth_with_context(tmp_path: Path) -> None:
     """Llama 4's chunked layers see the positions of their chunk at most, the others all."""
     decoder = read(tmp_path, "llama4_text", attention_chunk_size=256)
-    short, long = (of(decoder, context=context) for context in (100, 10_000))
+    short_context, long_context = (
+        modules_by_role(decoder, context=context) for context in (100, 10_000)
+    )
     role = "attention, chunks of 256, 5 of 6 layers"
-    assert (short[role].setting.context, long[role].setting.context) == (100, 256)
+    assert (short_context[role].setting.context, long_context[role].setting.context) == (100, 256)
 
 
 def test_gates_as_wide_as_heads_are_a_product_in_the_format_of_attention(tmp_path: Path) -> None:
@@ -95,24 +101,24 @@ def test_gates_as_wide_as_heads_are_a_product_in_the_format_of_attention(tmp_pat
     precision = uniform("bfloat16").with_products(
         lambda product, kind: Product("float8", "float8") if kind == "attention" else product
     )
-    uses = of(read(tmp_path, "afmoe"), precision=precision)
-    gate, made = uses[OUTPUT_GATE], uses[QKV]
+    uses = modules_by_role(read(tmp_path, "afmoe"), precision=precision)
+    gate, qkv = uses[OUTPUT_GATE], uses[QKV]
     assert (gate.setting.d_model, gate.setting.d_ff, gate.count) == (64, 8 * 16, 6)
-    assert (made.setting.d_ff, made.count) == ((8 + 2 * 2) * 16, 6)
-    assert gate.setting.dtype == made.setting.dtype == "float8"
+    assert (qkv.setting.d_ff, qkv.count) == ((8 + 2 * 2) * 16, 6)
+    assert gate.setting.dtype == qkv.setting.dtype == "float8"
     part = shard(read(tmp_path, "afmoe"), Parallel(tp=2), VLLM).decoder
-    assert of(part)[OUTPUT_GATE].setting.d_ff == 8 * 16 // 2
+    assert modules_by_role(part)[OUTPUT_GATE].setting.d_ff == 8 * 16 // 2
 
 
 def test_keys_that_are_values_are_made_once(tmp_path: Path) -> None:
     """Where keys are values too, one product of a key's width makes both; in engines each."""
-    alone = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
-    decoder, role = read(tmp_path, "gemma4_text", **alone), f"{QKV}, all positions, 3 of 6 layers"
-    assert of(decoder)[role].setting.d_ff == (8 + 1) * 32
+    options = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+    decoder, role = read(tmp_path, "gemma4_text", **options), f"{QKV}, all positions, 3 of 6 layers"
+    assert modules_by_role(decoder)[role].setting.d_ff == (8 + 1) * 32
     engine = BackendRelease("vllm_triton", "0.33.0")
-    assert of(decoder, engine)[role].setting.d_ff == (8 + 2) * 32
-    shared = read(tmp_path, "gemma4_text", **alone, num_kv_shared_layers=3)
-    roles = of(shared, engine)
+    assert modules_by_role(decoder, engine)[role].setting.d_ff == (8 + 2) * 32
+    shared = read(tmp_path, "gemma4_text", **options, num_kv_shared_layers=3)
+    roles = modules_by_role(shared, engine)
     assert roles[f"{QKV}, all positions, shared cache, 2 of 6 layers"].setting.d_ff == 8 * 32
 
 
@@ -121,7 +127,7 @@ def test_keys_that_are_values_are_made_once(tmp_path: Path) -> None:
 )
 def test_the_modules_of_a_latent(tmp_path: Path, kind: str, latents: int, query: int) -> None:
     """Queries come of a latent of their own where there is one; the cache is one latent head."""
-    uses = of(read(tmp_path, kind), LATENT_KERNEL)
+    uses = modules_by_role(read(tmp_path, kind), LATENT_KERNEL)
     sizes = {role: (use.setting.d_model, use.setting.d_ff) for role, use in uses.items()}
     assert sizes[LATENTS] == (64, latents)
     assert sizes[QUERY] == (query, 8 * (6 + 4))
@@ -139,7 +145,7 @@ def test_an_indexer_sees_all_and_attention_what_it_chose(tmp_path: Path) -> None
     """Layers with an indexer run it over all L; those without attend to as many positions."""
     types = ["full", "full", "shared", "full", "shared", "shared"]
     decoder = read(tmp_path, "glm_moe_dsa", indexer_types=types)
-    uses = of(decoder, LATENT_KERNEL, context=5000)
+    uses = modules_by_role(decoder, LATENT_KERNEL, context=5000)
     index = uses[INDEXER]
     assert (index.count, index.setting.context, index.setting.heads) == (3, 5000, 3)
     assert not index.main
@@ -155,24 +161,24 @@ def test_an_indexer_sees_all_and_attention_what_it_chose(tmp_path: Path) -> None
 
 def test_absorbed_products_have_the_weights_of_the_widening_matrix(tmp_path: Path) -> None:
     """What takes queries in and values out holds what kv_b_proj holds, once each."""
-    uses = of(read(tmp_path, "deepseek_v3"), LATENT_KERNEL)
+    uses = modules_by_role(read(tmp_path, "deepseek_v3"), LATENT_KERNEL)
     absorbed = (uses[role].setting for role in (ABSORB, RELEASE))
-    held = sum(prod((each.d_model or 0, each.d_ff or 0)) for each in absorbed)
-    assert held == 12 * 8 * (6 + 10)
+    elements = sum(prod((use.d_model or 0, use.d_ff or 0)) for use in absorbed)
+    assert elements == 12 * 8 * (6 + 10)
 
 
 def test_a_rank_has_latents_whole_and_heads_in_part(tmp_path: Path) -> None:
     """Over ranks heads are cut, and what makes the latents and chooses positions is not."""
     decoder = read(tmp_path, "deepseek_v32")
-    whole = of(decoder, LATENT_KERNEL)
-    part = of(decoder, LATENT_KERNEL, parallel=Parallel(tp=4))
+    one_gpu = modules_by_role(decoder, LATENT_KERNEL)
+    part = modules_by_role(decoder, LATENT_KERNEL, parallel=Parallel(tp=4))
     for role in (LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION):
-        assert part[role].setting == whole[role].setting
+        assert part[role].setting == one_gpu[role].setting
     assert part[LATENT].setting.heads == 2
     for role in (QUERY, ABSORB):
-        assert part[role].setting.d_ff == (whole[role].setting.d_ff or 0) / 4
+        assert part[role].setting.d_ff == (one_gpu[role].setting.d_ff or 0) / 4
     for role in (RELEASE, OUTPUT):
-        assert part[role].setting.d_model == (whole[role].setting.d_model or 0) / 4
+        assert part[role].setting.d_model == (one_gpu[role].setting.d_model or 0) / 4
 
 
 def test_a_role_has_the_formats_of_its_own_matrices(tmp_path: Path) -> None:
@@ -184,7 +190,7 @@ def test_a_role_has_the_formats_of_its_own_matrices(tmp_path: Path) -> None:
         shared_experts=block, router=base.router, lm_head=base.lm_head,
         roles=((OUTPUT, Product("nvfp4", "nvfp4")),),
     )  # fmt: skip
-    uses = of(read(tmp_path, "deepseek_v32"), LATENT_KERNEL, precision=precision)
+    uses = modules_by_role(read(tmp_path, "deepseek_v32"), LATENT_KERNEL, precision=precision)
     assert [uses[role].setting.dtype for role in (LATENTS, OUTPUT, ABSORB, INDEX_KEY, LATENT)] == [
         "float8_block", "nvfp4", "bfloat16", "bfloat16", "bfloat16",
     ]  # fmt: skip
@@ -209,7 +215,7 @@ def test_a_role_has_the_formats_of_its_own_matrices(tmp_path: Path) -> None:
     ],
 )
 def test_a_matrix_says_its_role_by_its_name(*, name: str, latent: bool, role: str | None) -> None:
-    """A checkpoint's names tell which module's formats a matrix has."""
+    """The names of a checkpoint determine which module's formats a matrix has."""
     assert role_of(name, latent=latent) == role
 
 
@@ -217,9 +223,9 @@ def test_a_matrix_says_its_role_by_its_name(*, name: str, latent: bool, role: st
 def test_every_module_of_a_kind_counts_its_work(tmp_path: Path, kind: str) -> None:
     """Each module has a work that grows with the positions."""
     backend = LATENT_KERNEL if kind.startswith("deepseek") else FLASH
-    for use in of(read(tmp_path, kind), backend).values():
-        one, more = (kind_of(use.setting).executed(use.setting, n, "") for n in (1, 8))
-        assert 0 < one.flop_logical < more.flop_logical
+    for use in modules_by_role(read(tmp_path, kind), backend).values():
+        at_one, at_eight = (kind_of(use.setting).executed(use.setting, n, "") for n in (1, 8))
+        assert 0 < at_one.flop_logical < at_eight.flop_logical
 
 
 def test_attention_to_entries_is_one_module_of_each_kind(tmp_path: Path) -> None:
@@ -227,7 +233,7 @@ def test_attention_to_entries_is_one_module_of_each_kind(tmp_path: Path) -> None
     decoder = read(tmp_path, "deepseek_v4")
     uses = {
         role: use
-        for role, use in of(decoder, LATENT_KERNEL, context=4096).items()
+        for role, use in modules_by_role(decoder, LATENT_KERNEL, context=4096).items()
         if base_of(role) == LAYER
     }
     assert {role: use.count for role, use in uses.items()} == {
@@ -235,29 +241,40 @@ def test_attention_to_entries_is_one_module_of_each_kind(tmp_path: Path) -> None
         f"{LAYER}, entries of 4 positions, 32 selected, window 32, 2 of 6 layers": 2,
         f"{LAYER}, entries of 128 positions, window 32, 2 of 6 layers": 2,
     }
-    alone, chosen, dense = (use.setting for use in uses.values())
-    assert [each.context for each in (alone, chosen, dense)] == [32, 4096, 4096]
-    assert [each.span for each in (alone, chosen, dense)] == [128, 4, 128]
-    assert [each.selected for each in (alone, chosen, dense)] == [None, 32, None]
-    assert {each.api for each in (alone, chosen, dense)} == {DECODE}
-    assert all(each.latent == 128 and each.heads == 8 for each in (alone, chosen, dense))
-    every = of(decoder, LATENT_KERNEL)
-    assert not {QKV, OUTPUT, LATENTS} & set(every)
-    mixing = every[MIXING]  # before and behind attention and the FFN
+    window_layer, selecting, unselected = (use.setting for use in uses.values())
+    assert [setting.context for setting in (window_layer, selecting, unselected)] == [
+        32,
+        4096,
+        4096,
+    ]
+    assert [setting.span for setting in (window_layer, selecting, unselected)] == [128, 4, 128]
+    assert [setting.selected for setting in (window_layer, selecting, unselected)] == [
+        None,
+        32,
+        None,
+    ]
+    assert {setting.api for setting in (window_layer, selecting, unselected)} == {DECODE}
+    assert all(
+        setting.latent == 128 and setting.heads == 8
+        for setting in (window_layer, selecting, unselected)
+    )
+    all_uses = modules_by_role(decoder, LATENT_KERNEL)
+    assert not {QKV, OUTPUT, LATENTS} & set(all_uses)
+    mixing = all_uses[MIXING]  # before and behind attention and the FFN
     assert (mixing.count, mixing.setting.streams, mixing.main) == (2 * 6, 3, False)
 
 
 def test_a_rank_has_whole_groups_of_heads(tmp_path: Path) -> None:
     """Heads and their groups are cut; the key, compressors and the indexer lie on every rank."""
     decoder = read(tmp_path, "deepseek_v4")
-    for whole, cut in zip(
+    for kind_of_model, kind_of_rank in zip(
         decoder.attention, shard(decoder, Parallel(tp=2)).decoder.attention, strict=True
     ):
-        assert isinstance(whole, Compressed)
-        assert isinstance(cut, Compressed)
-        assert (cut.heads, cut.groups, cut.width) == (4, 1, 128)
+        assert isinstance(kind_of_model, Compressed)
+        assert isinstance(kind_of_rank, Compressed)
+        assert (kind_of_rank.heads, kind_of_rank.groups, kind_of_rank.width) == (4, 1, 128)
         halved = 20 * 4 * 128 + 12 * (4 * 128 + 64)  # of the query, and of both output products
-        assert whole.projected(64) - cut.projected(64) == halved
+        assert kind_of_model.projected(64) - kind_of_rank.projected(64) == halved
 
 
 def test_entries_name_the_one_module_whatever_their_plain_parts_are() -> None:
@@ -270,7 +287,7 @@ def test_entries_name_the_one_module_whatever_their_plain_parts_are() -> None:
 
 def test_a_state_has_three_products_about_one_pass(tmp_path: Path) -> None:
     """Layers with a state run their own products, those that attend a query with its gate."""
-    uses = of(read(tmp_path, "qwen3_5_text"))
+    uses = modules_by_role(read(tmp_path, "qwen3_5_text"))
     roles = (DELTA_IN, DELTA_GATES, DELTA_NET, DELTA_OUT)
     assert {role: uses[role].count for role in (*roles, QKV, "attention", OUTPUT)} == (
         dict.fromkeys(roles, 4) | {QKV: 2, "attention": 2, OUTPUT: 2}
@@ -281,7 +298,7 @@ def test_a_state_has_three_products_about_one_pass(tmp_path: Path) -> None:
     assert (state.heads, state.kv_heads, state.head_dim, state.value_dim) == (4, 2, 8, 16)
     assert (state.dtype, state.kv_dtype, state.conv) == ("bfloat16", "float32", 4)
     assert not uses[DELTA_NET].main
-    assert of(read(tmp_path, "qwen3_next"))[DELTA_NET].setting.kv_dtype is None
+    assert modules_by_role(read(tmp_path, "qwen3_next"))[DELTA_NET].setting.kv_dtype is None
 
 
 def test_a_rank_has_whole_heads_of_states(tmp_path: Path) -> None:
@@ -290,10 +307,12 @@ def test_a_rank_has_whole_heads_of_states(tmp_path: Path) -> None:
     kind = shard(decoder, Parallel(tp=2)).decoder.attention[0]
     assert isinstance(kind, DeltaNet)
     assert (kind.heads, kind.key_heads, kind.mixed) == (2, 1, 48)
-    (refused,) = [
-        each for each in refusals(decoder, Parallel(tp=4), VLLM, {}) if "delta" in each.reason
+    (refusal,) = [
+        refusal_
+        for refusal_ in refusals(decoder, Parallel(tp=4), VLLM, {})
+        if "delta" in refusal_.reason
     ]
-    assert refused.reason == "4 does not divide 2 heads of keys of a gated delta net"
+    assert refusal.reason == "4 does not divide 2 heads of keys of a gated delta net"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ SPARSE = Decoder(
 )  # fmt: skip
 
 
-def told(uses: tuple[ModuleUse, ...]) -> dict[str, tuple[int, str | None, int | None, int]]:
+def collectives_by_role(
+    uses: tuple[ModuleUse, ...],
+) -> dict[str, tuple[int, str | None, int | None, int]]:
     """Return how often each runs, its operation, ranks and requests, by role."""
     return {
         use.role: (use.count, use.setting.operation, use.setting.gpus, use.setting.batch)
@@ -58,23 +60,25 @@ def test_one_gpu_has_none() -> None:
 
 def test_tensor_parallel() -> None:
     """Two all-reduces a layer, one of the cut embedding, and one gather of the cut logits."""
-    found = collectives(DENSE, Parallel(tp=4), batch=3, engine=VLLM)
-    assert told(found) == {
+    uses = collectives(DENSE, Parallel(tp=4), batch=3, engine=VLLM)
+    assert collectives_by_role(uses) == {
         EMBEDDING_SUM: (1, "all_reduce", 4, 3),
         ATTENTION_SUM: (5, "all_reduce", 4, 3),
         FFN_SUM: (5, "all_reduce", 4, 3),
         LOGITS: (1, "all_gather", 4, 3),
     }
-    assert {use.setting.backend for use in found} == {"vllm", "nccl"}
-    assert sent_bytes(found[-1].setting, 2) == 3 * 2 * 1000 * 2 * 3 // 4
+    assert {use.setting.backend for use in uses} == {"vllm", "nccl"}
+    assert sent_bytes(uses[-1].setting, 2) == 3 * 2 * 1000 * 2 * 3 // 4
 
 
 def test_experts_over_ranks_of_the_same_rows() -> None:
     """Without data parallel attention experts are summed up, however they are spread."""
     for ep in (1, 4):
-        found = told(collectives(SPARSE, Parallel(tp=4, ep=ep), batch=3, engine=VLLM))
-        assert found[MOE_SUM] == (4, "all_reduce", 4, 3)
-        assert found[FFN_SUM][0] == 1
+        by_role = collectives_by_role(
+            collectives(SPARSE, Parallel(tp=4, ep=ep), batch=3, engine=VLLM)
+        )
+        assert by_role[MOE_SUM] == (4, "all_reduce", 4, 3)
+        assert by_role[FFN_SUM][0] == 1
 
 
 def test_granite_sums_what_every_token_passes_apart(tmp_path: Path) -> None:
@@ -84,10 +88,10 @@ def test_granite_sums_what_every_token_passes_apart(tmp_path: Path) -> None:
     """
     for changes, sums in (({}, {MOE_SUM: 6}), ({"num_local_experts": 0}, {})):
         decoder = read_decoder(write(tmp_path, change("granitemoehybrid", **changes)))
-        found = told(collectives(decoder, Parallel(tp=2), batch=1, engine=VLLM))
-        counts = {role: each[0] for role, each in found.items() if role in (FFN_SUM, MOE_SUM)}
+        by_role = collectives_by_role(collectives(decoder, Parallel(tp=2), batch=1, engine=VLLM))
+        counts = {role: use[0] for role, use in by_role.items() if role in (FFN_SUM, MOE_SUM)}
         assert counts == {FFN_SUM: 6, **sums}
-        assert found[ATTENTION_SUM][0] == 6
+        assert by_role[ATTENTION_SUM][0] == 6
 
 
 @pytest.mark.parametrize(
@@ -114,10 +118,10 @@ def test_attention_and_ffn_beside_each_other_are_summed_at_once(
     decoder = read_decoder(write(tmp_path, change(kind, **changes)))
     name, _, version = release.partition("==")
     engine = BackendRelease(name, version or None)
-    found = told(collectives(decoder, Parallel(tp=2), batch=3, engine=engine))
-    assert found.get(ATTENTION_SUM, (0,))[0] == attends
-    assert found[FFN_SUM][0] == decoder.dense_layers
-    assert found.get(MOE_SUM, (0,))[0] == decoder.moe_layers
+    by_role = collectives_by_role(collectives(decoder, Parallel(tp=2), batch=3, engine=engine))
+    assert by_role.get(ATTENTION_SUM, (0,))[0] == attends
+    assert by_role[FFN_SUM][0] == decoder.dense_layers
+    assert by_role.get(MOE_SUM, (0,))[0] == decoder.moe_layers
 
 
 @pytest.mark.parametrize(
@@ -138,10 +142,10 @@ def test_queries_and_keys_are_gathered_for_a_norm_of_all_heads(
 ) -> None:
     """Olmo's norms are as wide as all heads: each layer gathers queries, then keys."""
     decoder = read_decoder(write(tmp_path, change(kind)))
-    found = collectives(decoder, Parallel(tp=2), batch=3, engine=BackendRelease(engine, "0.5.23"))
+    uses = collectives(decoder, Parallel(tp=2), batch=3, engine=BackendRelease(engine, "0.5.23"))
     widths = {
         use.role: (use.count, use.setting.operation, use.setting.d_model)
-        for use in found
+        for use in uses
         if use.role in (QUERIES, KEYS)
     }
     width = decoder.head_dim
@@ -155,13 +159,15 @@ def test_queries_and_keys_are_gathered_for_a_norm_of_all_heads(
 def test_data_parallel_attention_gathers_all_rows() -> None:
     """With ep the rows of all groups reach all ranks, and a rank's group gathers its own."""
     parallel = Parallel(tp=2, dp=4, ep=8)
-    found = told(collectives(SPARSE, parallel, batch=3, engine=VLLM))
-    assert found[DISPATCH] == (4, "all_gather", 8, 12)
-    assert found[COMBINE] == (4, "reduce_scatter", 8, 12)
-    assert found[REGATHER] == (4, "all_gather", 2, 3)
-    assert MOE_SUM not in found
-    alone = told(collectives(SPARSE, Parallel(dp=4, ep=4), batch=3, engine=VLLM))
-    assert sorted(alone) == sorted([DISPATCH, COMBINE])
+    by_role = collectives_by_role(collectives(SPARSE, parallel, batch=3, engine=VLLM))
+    assert by_role[DISPATCH] == (4, "all_gather", 8, 12)
+    assert by_role[COMBINE] == (4, "reduce_scatter", 8, 12)
+    assert by_role[REGATHER] == (4, "all_gather", 2, 3)
+    assert MOE_SUM not in by_role
+    by_role_of_dp = collectives_by_role(
+        collectives(SPARSE, Parallel(dp=4, ep=4), batch=3, engine=VLLM)
+    )
+    assert sorted(by_role_of_dp) == sorted([DISPATCH, COMBINE])
     assert collectives(DENSE, Parallel(dp=4), batch=3, engine=VLLM) == ()
 
 
@@ -178,40 +184,46 @@ def test_rows_of_a_group_are_parted_where_experts_are_whole(
 ) -> None:
     """Where vLLM does not part them groups exchange rows, and each sums up what its ranks add."""
     decoder, parallel = replace(SPARSE, model_type=kind), Parallel(tp=4, dp=2, ep=ep, pp=pp)
-    found = told(collectives(decoder, parallel, batch=3, engine=VLLM))
+    by_role = collectives_by_role(collectives(decoder, parallel, batch=3, engine=VLLM))
     gpus = 8 if parted else 2
-    assert found[DISPATCH] == (4, "all_gather", gpus, 6)
-    assert found[COMBINE] == (4, "reduce_scatter", gpus, 6)
-    assert (REGATHER in found, MOE_SUM in found) == (parted, not parted)
-    assert parted or found[MOE_SUM] == (4, "all_reduce", 4, 3)
-    sglang = told(collectives(decoder, parallel, batch=3, engine=BackendRelease("sglang")))
+    assert by_role[DISPATCH] == (4, "all_gather", gpus, 6)
+    assert by_role[COMBINE] == (4, "reduce_scatter", gpus, 6)
+    assert (REGATHER in by_role, MOE_SUM in by_role) == (parted, not parted)
+    assert parted or by_role[MOE_SUM] == (4, "all_reduce", 4, 3)
+    sglang = collectives_by_role(
+        collectives(decoder, parallel, batch=3, engine=BackendRelease("sglang"))
+    )
     assert sglang[DISPATCH] == (4, "all_gather", 8, 6)
 
 
 def test_what_groups_of_deepseek_v3_send() -> None:
-    """Without ep each of two groups sends the other its 32 rows, and sums up those that come."""
+    """Without ep each of two groups sends the other its 32 rows, and sums the rows that arrive."""
     decoder = replace(SPARSE, model_type="deepseek_v3", d_model=7168)
     uses = collectives(decoder, Parallel(tp=4, dp=2), batch=32, engine=VLLM)
-    sent = {use.role: sent_bytes(use.setting, 1) for use in uses}
-    assert (sent[DISPATCH], sent[COMBINE], sent[MOE_SUM]) == (458_752, 458_752, 688_128)
+    bytes_sent = {use.role: sent_bytes(use.setting, 1) for use in uses}
+    assert (bytes_sent[DISPATCH], bytes_sent[COMBINE], bytes_sent[MOE_SUM]) == (
+        458_752,
+        458_752,
+        688_128,
+    )
 
 
-@pytest.mark.parametrize(("sent", "share"), [("float8", 1 / 2), ("nvfp4", 9 / 32), (None, 1)])
-def test_rounded_rows_are_fewer_bytes(sent: Dtype | None, share: float) -> None:
+@pytest.mark.parametrize(("row_dtype", "share"), [("float8", 1 / 2), ("nvfp4", 9 / 32), (None, 1)])
+def test_rounded_rows_are_fewer_bytes(row_dtype: Dtype | None, share: float) -> None:
     """Rows that are rounded before they are sent to experts come back in 16 bits."""
-    uses = collectives(SPARSE, Parallel(dp=2), batch=8, engine=VLLM, sent=sent)
-    found = {use.role: sent_bytes(use.setting, 1) for use in uses}
-    assert found[COMBINE] == 8 * 64 * 2
-    assert found[DISPATCH] == share * 8 * 64 * 2
+    uses = collectives(SPARSE, Parallel(dp=2), batch=8, engine=VLLM, sent=row_dtype)
+    bytes_sent = {use.role: sent_bytes(use.setting, 1) for use in uses}
+    assert bytes_sent[COMBINE] == 8 * 64 * 2
+    assert bytes_sent[DISPATCH] == share * 8 * 64 * 2
 
 
 def test_stages_send_to_the_next() -> None:
     """Each of pp - 1 stages sends hidden states and residual, a rank its part of them."""
-    found = {use.role: use for use in collectives(DENSE, Parallel(tp=2, pp=3), batch=1,
+    by_role = {use.role: use for use in collectives(DENSE, Parallel(tp=2, pp=3), batch=1,
                                                   engine=VLLM)}  # fmt: skip
-    assert (found[STAGE].count, found[STAGE].setting.d_model) == (2, 64)
-    assert (found[STAGE_GATHER].count, found[STAGE_GATHER].setting.d_model) == (2, 128)
-    assert sent_bytes(found[STAGE].setting, 1) == 64 * 2
+    assert (by_role[STAGE].count, by_role[STAGE].setting.d_model) == (2, 64)
+    assert (by_role[STAGE_GATHER].count, by_role[STAGE_GATHER].setting.d_model) == (2, 128)
+    assert sent_bytes(by_role[STAGE].setting, 1) == 64 * 2
 
 
 def test_an_engine_that_is_not_known_is_refused() -> None:
@@ -220,25 +232,25 @@ def test_an_engine_that_is_not_known_is_refused() -> None:
         collectives(SPARSE, Parallel(tp=4), batch=1, engine=BackendRelease("torch"))
 
 
-def test_what_leaves_a_node_is_told_apart() -> None:
+def test_hops_between_nodes_are_distinguished() -> None:
     """Hops from stage to stage by where they lead, and over how many nodes rows are gathered."""
 
     def nodes(engine: str, **degrees: int) -> dict[str, tuple[int, int | None]]:
-        asked = BackendRelease(engine, "1.0")
-        found = collectives(SPARSE, Parallel(**degrees), batch=3, engine=asked, node_gpus=8)
-        return {use.role: (use.count, use.nodes) for use in found}
+        release = BackendRelease(engine, "1.0")
+        uses = collectives(SPARSE, Parallel(**degrees), batch=3, engine=release, node_gpus=8)
+        return {use.role: (use.count, use.nodes) for use in uses}
 
-    four = nodes("vllm", tp=4, pp=4)
-    assert (four[STAGE], four[FAR_STAGE]) == ((2, 1), (1, 2))
-    assert four[STAGE_GATHER] == (3, None)
+    four_stages = nodes("vllm", tp=4, pp=4)
+    assert (four_stages[STAGE], four_stages[FAR_STAGE]) == ((2, 1), (1, 2))
+    assert four_stages[STAGE_GATHER] == (3, None)
     assert STAGE not in nodes("vllm", tp=8, pp=2)
     assert FAR_STAGE not in nodes("vllm", tp=4, pp=2)
     for engine, of_rows in (("vllm", 2), ("sglang", 1)):
-        both = nodes(engine, tp=4, dp=2, pp=2)
-        assert both[DISPATCH] == both[COMBINE] == (4, of_rows)
-        assert (FAR_STAGE in both) == (engine == "sglang")
+        two_groups = nodes(engine, tp=4, dp=2, pp=2)
+        assert two_groups[DISPATCH] == two_groups[COMBINE] == (4, of_rows)
+        assert (FAR_STAGE in two_groups) == (engine == "sglang")
     in_one = collectives(SPARSE, Parallel(tp=8, pp=2), batch=3, engine=VLLM)
-    assert FAR_STAGE not in told(in_one)
+    assert FAR_STAGE not in collectives_by_role(in_one)
 
 
 @pytest.mark.parametrize(
@@ -250,11 +262,11 @@ def test_what_leaves_a_node_is_told_apart() -> None:
         ("mixtral", {"dp": 8, "ep": 8}, None),
     ],
 )
-def test_gathers_say_how_many_ranks_the_last_node_has(
+def test_gathers_have_the_ranks_of_the_last_node(
     kind: str, degrees: dict[str, int], fewest: int | None
 ) -> None:
     """Of those that exchange rows: all of a node, or of each of its groups the one of a place."""
-    asked = {"batch": 1, "engine": VLLM, "node_gpus": 8}
-    uses = collectives(replace(SPARSE, model_type=kind), Parallel(**degrees), **asked)
-    found = {use.fewest for use in uses if use.role in (DISPATCH, COMBINE)}
-    assert found == {fewest}
+    deployment = {"batch": 1, "engine": VLLM, "node_gpus": 8}
+    uses = collectives(replace(SPARSE, model_type=kind), Parallel(**degrees), **deployment)
+    fewest_of_uses = {use.fewest for use in uses if use.role in (DISPATCH, COMBINE)}
+    assert fewest_of_uses == {fewest}

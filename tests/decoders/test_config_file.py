@@ -1,4 +1,4 @@
-"""A config.json as a decoder: each family by its rule, and nothing that is not understood."""
+"""A config.json as a decoder: each family by its rule, and unknown keys refused."""
 
 import re
 from collections.abc import Callable
@@ -107,20 +107,20 @@ def test_every_family_has_a_small_file(tmp_path: Path) -> None:
     """A model type is read from its least keys; what the file says of shape is what is read."""
     assert set(SMALL) == set(FAMILIES)
     for kind, document in SMALL.items():
-        found = read(tmp_path, document)
+        decoder = read(tmp_path, document)
         heads = (
             (8, 1, 12 + 4) if "kv_lora_rank" in document else (8, 2, document.get("head_dim", 8))
         )
         if "compress_ratios" in document:  # all heads share one key, as wide as a head
             heads = (8, 1, 128)
-        assert (found.model_type, found.name) == (kind, "small")
-        assert (found.d_model, found.layers, found.vocabulary) == (64, 6, 500)
-        assert (found.heads, found.kv_heads, found.head_dim) == heads
+        assert (decoder.model_type, decoder.name) == (kind, "small")
+        assert (decoder.d_model, decoder.layers, decoder.vocabulary) == (64, 6, 500)
+        assert (decoder.heads, decoder.kv_heads, decoder.head_dim) == heads
         d_ff = document.get("intermediate_size_mlp", 512 if "block_configs" in document else 96)
         if kind == "granitemoehybrid":  # beside its experts, whose width the usual key has
             d_ff = document["shared_intermediate_size"]
-        assert found.dense_layers == 0 or found.d_ff == d_ff
-        assert (found.experts is None) == (found.moe_layers == 0)
+        assert decoder.dense_layers == 0 or decoder.d_ff == d_ff
+        assert (decoder.experts is None) == (decoder.moe_layers == 0)
 
 
 @given(st.data())
@@ -137,10 +137,10 @@ def test_a_wrong_value_of_any_key_is_refused_by_name(
     error = refusal(lambda: read_decoder(path))
     number = type(value) is int and -1 <= value <= 10**7
     if error is None:
-        same = value == SMALL[kind][key] or (key == "model_type" and value in SMALL)
-        alike = kind == "hunyuan_v1_moe" and isinstance(value, list) and len(value) == 1
-        alike = alike or (type(value) is bool and type(SMALL[kind][key]) is bool)
-        assert number or same or alike or (value is None and (kind, key) in DEFAULTED)
+        unchanged = value == SMALL[kind][key] or (key == "model_type" and value in SMALL)
+        equivalent = kind == "hunyuan_v1_moe" and isinstance(value, list) and len(value) == 1
+        equivalent = equivalent or (type(value) is bool and type(SMALL[kind][key]) is bool)
+        assert number or unchanged or equivalent or (value is None and (kind, key) in DEFAULTED)
     else:
         assert str(path) in error.what
         assert number or re.search(rf"(: |\n  )(\w+ or )?{key}\b| is not JSON", error.what)
@@ -149,10 +149,10 @@ def test_a_wrong_value_of_any_key_is_refused_by_name(
 @given(st.sampled_from(sorted(SMALL)), st.dictionaries(st.text(max_size=30), VALUES, max_size=5))
 @settings(max_examples=100, deadline=None)
 def test_keys_that_are_not_read_change_nothing(
-    tmp_path_factory: pytest.TempPathFactory, kind: str, others: dict[str, Any]
+    tmp_path_factory: pytest.TempPathFactory, kind: str, unread: dict[str, Any]
 ) -> None:
     """Keys that no rule reads may hold anything that is JSON."""
-    document = {f"x_{key}": value for key, value in others.items()} | SMALL[kind]
+    document = {f"x_{key}": value for key, value in unread.items()} | SMALL[kind]
     path = write(tmp_path_factory.getbasetemp(), document)
     error = refusal(lambda: read_decoder(path))
     assert error is None or "is not JSON" in error.what  # a number of too many digits
@@ -165,12 +165,12 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
         path = write(tmp_path, change(kind, **{key: ...}))
         error = refusal(lambda path=path: read_decoder(path))
         assert error, f"{kind} is read without {key}"
-        said = rf"{path}: (\w+ or )?{key}( or \w+)? is missing"
-        assert re.fullmatch(said, error.what), kind
+        pattern = rf"{path}: (\w+ or )?{key}( or \w+)? is missing"
+        assert re.fullmatch(pattern, error.what), kind
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "named"),
+    ("kind", "changes", "thing"),
     [
         ("llama", {"text_config": {}}, "text_config"),
         ("bailing_moe", {"kv_lora_rank": 512}, "kv_lora_rank 512"),
@@ -208,17 +208,17 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
         ("bailing_moe", {"moe_shared_expert_intermediate_size": 48}, "moe_shared_expert"),
     ],
 )
-def test_what_is_not_understood_is_refused_by_name(
-    tmp_path: Path, kind: str, changes: dict[str, Any], named: str
+def test_unknown_values_are_refused_by_name(
+    tmp_path: Path, kind: str, changes: dict[str, Any], thing: str
 ) -> None:
-    """What changes the work and is not read is named with its value, never left out."""
+    """A value that changes the work and is not supported is named, never ignored."""
     with pytest.raises(ConfigError, match=r"small\.json: ") as error:
         read(tmp_path, change(kind, **changes))
-    assert named in error.value.what
+    assert thing in error.value.what
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide"),
         ({"num_experts_per_tok": 17}, "num_experts_per_tok 17 is larger than num_experts 16"),
@@ -230,13 +230,13 @@ def test_what_is_not_understood_is_refused_by_name(
 )
 @pytest.mark.parametrize("reader", [read_decoder, read_details])
 def test_a_refusal_is_one_line(
-    tmp_path: Path, reader: Callable[[Path], object], changes: dict[str, Any], said: str
+    tmp_path: Path, reader: Callable[[Path], object], changes: dict[str, Any], message: str
 ) -> None:
     """Whoever reads a file is told its path and its key in one line, whatever the file holds."""
     path = write(tmp_path, change("qwen3_moe", **changes))
     error = refusal(lambda: reader(path))
     assert error is not None
-    assert error.what.startswith(f"{path}: {said}")
+    assert error.what.startswith(f"{path}: {message}")
     assert len(str(error).splitlines()) == 1
 
 
@@ -248,14 +248,14 @@ def test_the_nearest_model_types_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", UNREAD)
-def test_a_model_type_that_is_known_and_not_read_says_why(tmp_path: Path, kind: str) -> None:
+def test_a_known_unsupported_model_type_has_its_reason(tmp_path: Path, kind: str) -> None:
     """What of its layers has no module is said, alone and as the text of a model of parts."""
-    whole = {"gemma3n_text": "gemma3n", "inkling_text": "inkling_mm_model"}
+    model_of_parts = {"gemma3n_text": "gemma3n", "inkling_text": "inkling_mm_model"}
     document = change("llama", model_type=kind)
-    said = [document, {"model_type": kind.removesuffix("_text"), "text_config": document}]
-    said[1]["model_type"] = whole.get(kind, said[1]["model_type"])
-    for each in said[: 1 + (kind.endswith("_text") and kind != "hrm_text")]:
-        error = refusal(lambda each=each: read(tmp_path, each))
+    documents = [document, {"model_type": kind.removesuffix("_text"), "text_config": document}]
+    documents[1]["model_type"] = model_of_parts.get(kind, documents[1]["model_type"])
+    for document_ in documents[: 1 + (kind.endswith("_text") and kind != "hrm_text")]:
+        error = refusal(lambda each=document_: read(tmp_path, each))
         assert error
         assert f"model_type {kind!r} is not read: {UNREAD[kind]}" in error.what
     assert kind not in FAMILIES
@@ -282,23 +282,27 @@ def test_a_window_of_every_layer_is_read(
 
 
 @given(
-    layers=st.integers(1, 40), step=st.integers(1, 9), without=st.lists(st.integers(-3, 45)),
+    layers=st.integers(1, 40), step=st.integers(1, 9), dense_layers=st.lists(st.integers(-3, 45)),
     kind=st.sampled_from(["qwen2_moe", "qwen3_moe"]),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_qwens_sparse_layers_are_counted(
-    tmp_path_factory: pytest.TempPathFactory, layers: int, step: int, without: list[int], kind: str
+    tmp_path_factory: pytest.TempPathFactory,
+    layers: int,
+    step: int,
+    dense_layers: list[int],
+    kind: str,
 ) -> None:
     """A layer has experts if its number is a multiple of the step and it is in no list."""
     folder = tmp_path_factory.getbasetemp()
     changes = {
-        "decoder_sparse_step": step, "mlp_only_layers": without, "num_hidden_layers": layers,
+        "decoder_sparse_step": step, "mlp_only_layers": dense_layers, "num_hidden_layers": layers,
         "intermediate_size": 96,
     }  # fmt: skip
-    found = read(folder, change(kind, **changes))
-    sparse = [i for i in range(layers) if i not in without and (i + 1) % step == 0]
-    assert found.moe_layers == len(sparse)
-    assert (found.d_ff is None) == (len(sparse) == layers)
+    decoder = read(folder, change(kind, **changes))
+    sparse = [i for i in range(layers) if i not in dense_layers and (i + 1) % step == 0]
+    assert decoder.moe_layers == len(sparse)
+    assert (decoder.d_ff is None) == (len(sparse) == layers)
 
 
 @given(
@@ -315,16 +319,16 @@ def test_ernies_sparse_layers_are_counted(
         "num_hidden_layers": layers, "moe_layer_start_index": start,
         "moe_layer_end_index": end, "moe_layer_interval": interval,
     }  # fmt: skip
-    last = layers - 1 if end == -1 else end
-    sparse = [i for i in range(layers) if start <= i <= last and (i + 1) % interval == 0]
+    last_layer = layers - 1 if end == -1 else end
+    sparse = [i for i in range(layers) if start <= i <= last_layer and (i + 1) % interval == 0]
     assert read(folder, change("ernie4_5_moe", **changes)).moe_layers == len(sparse)
 
 
-@pytest.mark.parametrize(("given", "moe_layers"), [(0, 6), (1, 5), (6, 0), (7, 0)])
-def test_first_layers_are_dense(tmp_path: Path, given: int, moe_layers: int) -> None:
+@pytest.mark.parametrize(("first_dense", "moe_layers"), [(0, 6), (1, 5), (6, 0), (7, 0)])
+def test_first_layers_are_dense(tmp_path: Path, first_dense: int, moe_layers: int) -> None:
     """As many first layers as the file says have no experts, all of them if it says too many."""
-    found = read(tmp_path, change("bailing_moe_v2", first_k_dense_replace=given))
-    assert (found.moe_layers, found.experts is None) == (moe_layers, moe_layers == 0)
+    decoder = read(tmp_path, change("bailing_moe_v2", first_k_dense_replace=first_dense))
+    assert (decoder.moe_layers, decoder.experts is None) == (moe_layers, moe_layers == 0)
 
 
 @pytest.mark.parametrize(("kind", "shared"), [
@@ -338,7 +342,7 @@ def test_shared_experts_are_one_ffn(tmp_path: Path, kind: str, shared: int) -> N
     assert experts.shared_d_ff == shared
 
 
-def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
+def test_all_unknown_keys_are_reported_at_once(tmp_path: Path) -> None:
     """Latent attention, hybrid layers, mixed windows and missing keys are in one message."""
     changes = {
         "kv_lora_rank": 512, "full_attention_interval": 4, "num_key_value_heads": 3,
@@ -347,17 +351,17 @@ def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
     path = write(tmp_path, change("llama", **changes))
     with pytest.raises(RefusedError) as error:
         read_decoder(path)
-    assert {each.key for each in error.value.refusals} == set(changes)
+    assert {refusal_.key for refusal_ in error.value.refusals} == set(changes)
     path = write(tmp_path, change("llama", model_type="lama", **changes))
     with pytest.raises(RefusedError) as error:
         read_decoder(path)
-    assert {each.key for each in error.value.refusals} == {
+    assert {refusal_.key for refusal_ in error.value.refusals} == {
         "model_type", "kv_lora_rank", "full_attention_interval", "layer_types",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("whole", "kind"),
+    ("outer_type", "kind"),
     [
         ("qwen3_vl", "qwen3_vl_text"),
         ("qwen3_vl_moe", "qwen3_vl_moe_text"),
@@ -385,20 +389,20 @@ def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
         ("paddleocr_vl", "ernie4_5"),
     ],
 )
-def test_the_part_that_decodes_text_is_read(tmp_path: Path, whole: str, kind: str) -> None:
+def test_the_part_that_decodes_text_is_read(tmp_path: Path, outer_type: str, kind: str) -> None:
     """Of a model of several parts its text is read, with the dtype of the whole."""
     text = change(kind, torch_dtype=...)
-    found = read(tmp_path, {"model_type": whole, "dtype": "float16", "text_config": text})
-    assert found == structs.replace(read(tmp_path, SMALL[kind]), dtype="float16")
+    decoder = read(tmp_path, {"model_type": outer_type, "dtype": "float16", "text_config": text})
+    assert decoder == structs.replace(read(tmp_path, SMALL[kind]), dtype="float16")
     for key in ("llm_config", "thinker_config"):
-        document = {"model_type": whole, "text_config": text, key: text}
+        document = {"model_type": outer_type, "text_config": text, key: text}
         error = refusal(lambda document=document: read(tmp_path, document))
         assert error
         assert f"{key} {{...}} is not where" in error.what
 
 
 @pytest.mark.parametrize(
-    ("whole", "at", "kind"),
+    ("outer_type", "path", "kind"),
     [
         ("qwen2_5_omni", ("thinker_config", "text_config"), "qwen2"),
         ("qwen3_omni_moe", ("thinker_config", "text_config"), "qwen3_moe"),
@@ -411,22 +415,22 @@ def test_the_part_that_decodes_text_is_read(tmp_path: Path, whole: str, kind: st
     ],
 )
 def test_the_part_is_read_where_it_stands(
-    tmp_path: Path, whole: str, at: tuple[str, ...], kind: str
+    tmp_path: Path, outer_type: str, path: tuple[str, ...], kind: str
 ) -> None:
     """A text within other objects is the same, and a key of it is named with all of them."""
 
     def document(**changes: Any) -> dict[str, Any]:
-        found = change(kind, torch_dtype=..., **changes)
-        for key in reversed(at):
-            found = {"model_type": found["model_type"], key: found}
-        return {**found, "model_type": whole, "dtype": "float16"}
+        inner = change(kind, torch_dtype=..., **changes)
+        for key in reversed(path):
+            inner = {"model_type": inner["model_type"], key: inner}
+        return {**inner, "model_type": outer_type, "dtype": "float16"}
 
     assert read(tmp_path, document()) == structs.replace(
         read(tmp_path, SMALL[kind]), dtype="float16"
     )
     error = refusal(lambda: read(tmp_path, document(hidden_size=0)))
     assert error
-    assert ".".join((*at, "hidden_size 0 is no whole number")) in error.what
+    assert ".".join((*path, "hidden_size 0 is no whole number")) in error.what
 
 
 PIXTRAL = {
@@ -437,7 +441,7 @@ PIXTRAL = {
 
 
 @pytest.mark.parametrize(
-    ("whole", "text", "published"),
+    ("outer_type", "text", "published"),
     [
         ("llava", {"model_type": "llama", "vocab_size": 32064}, 6_738_939_904),
         ("llava", PIXTRAL, 12_247_782_400),
@@ -457,7 +461,7 @@ PIXTRAL = {
     ],
 )  # fmt: skip
 def test_sizes_that_published_wholes_leave_out_are_those_of_the_text_s_class(
-    tmp_path: Path, whole: str, text: dict[str, Any], published: int
+    tmp_path: Path, outer_type: str, text: dict[str, Any], published: int
 ) -> None:
     """The text of LLaVA 1.5 is Vicuna's with 64 more words, Pixtral's is Mistral Nemo.
 
@@ -465,20 +469,20 @@ def test_sizes_that_published_wholes_leave_out_are_those_of_the_text_s_class(
 
     A file of the text alone is asked for the same sizes.
     """
-    document = {"model_type": whole, "dtype": "bfloat16", "text_config": text}
+    document = {"model_type": outer_type, "dtype": "bfloat16", "text_config": text}
     assert parameters(stored(write(tmp_path, document))) == published
     assert read(tmp_path, document).heads == text.get("num_attention_heads", 32)
     error = refusal(lambda: read(tmp_path, {**text, "dtype": "bfloat16"}))
     assert error
-    silent = "head_dim" if whole == "paligemma" else "num_attention_heads"
+    silent = "head_dim" if outer_type == "paligemma" else "num_attention_heads"
     assert f"{silent} is missing" in error.what
 
 
-@pytest.mark.parametrize("whole", ["llava", "llava_next", "llava_onevision"])
-def test_a_text_that_ties_its_head_is_believed(tmp_path: Path, whole: str) -> None:
+@pytest.mark.parametrize("outer_type", ["llava", "llava_next", "llava_onevision"])
+def test_a_text_that_ties_its_head_is_believed(tmp_path: Path, outer_type: str) -> None:
     """Of LLaVA's models the text's own word counts where the whole says no: engines read that."""
     text = change("qwen2", tie_word_embeddings=True)
-    document = {"model_type": whole, "text_config": text, "tie_word_embeddings": False}
+    document = {"model_type": outer_type, "text_config": text, "tie_word_embeddings": False}
     tied = parameters(stored(write(tmp_path, document)))
     text["tie_word_embeddings"] = False
     assert parameters(stored(write(tmp_path, document))) - tied == 500 * 64
@@ -492,15 +496,15 @@ def test_what_any_object_says_of_the_whole_is_kept(tmp_path: Path) -> None:
     assert read(tmp_path, document).dtype == "float16"
     assert read(tmp_path, {**document, "torch_dtype": "bfloat16"}).dtype == "bfloat16"
     quantised = {"quantization_config": {"quant_method": "fp8"}}
-    for each in (
+    for outer in (
         {**document, **quantised},
         {**document, "thinker_config": {**thinker, **quantised}},
     ):
-        assert text_part(write(tmp_path, each)).keys.has("quantization_config")
+        assert text_part(write(tmp_path, outer)).keys.has("quantization_config")
 
 
 @pytest.mark.parametrize(
-    ("called", "kind"),
+    ("alias", "kind"),
     [
         ("exaone4_5_text", "exaone4"),
         ("gemma4_unified_text", "gemma4_text"),
@@ -511,17 +515,17 @@ def test_what_any_object_says_of_the_whole_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_a_model_type_that_is_called_otherwise_is_the_same(
-    tmp_path: Path, called: str, kind: str
+    tmp_path: Path, alias: str, kind: str
 ) -> None:
     """A model type with a name of its own is read as the one that engines run it as."""
-    assert read(tmp_path, change(kind, model_type=called)) == read(tmp_path, SMALL[kind])
+    assert read(tmp_path, change(kind, model_type=alias)) == read(tmp_path, SMALL[kind])
 
 
 def test_gemma_4_unified_has_no_inputs_of_layers(tmp_path: Path) -> None:
     """Of the two classes one has such inputs where a file says nothing."""
-    without = change("gemma4_text", hidden_size_per_layer_input=...)
-    assert read(tmp_path, without).layer_inputs == 256
-    unified = read(tmp_path, {**without, "model_type": "gemma4_unified_text"})
+    config = change("gemma4_text", hidden_size_per_layer_input=...)
+    assert read(tmp_path, config).layer_inputs == 256
+    unified = read(tmp_path, {**config, "model_type": "gemma4_unified_text"})
     assert unified == read(tmp_path, SMALL["gemma4_text"])
 
 
@@ -569,7 +573,7 @@ def test_an_outer_key_is_kept_with_the_part(tmp_path: Path) -> None:
     assert text_part(path).keys.has("quantization_config")
 
 
-def test_a_dtype_that_is_left_out_is_told(tmp_path: Path) -> None:
+def test_a_missing_dtype_has_a_note(tmp_path: Path) -> None:
     """Beside quantised weights a missing dtype is bfloat16, and a note says so."""
     quantised = {"quantization_config": {"quant_method": "fp8"}}
     part = text_part(write(tmp_path, change("minimax_m2", torch_dtype=..., **quantised)))
@@ -578,7 +582,7 @@ def test_a_dtype_that_is_left_out_is_told(tmp_path: Path) -> None:
     assert not text_part(write(tmp_path, change("minimax_m2", **quantised))).notes
 
 
-def test_an_element_type_that_published_files_leave_out_is_asked_for(tmp_path: Path) -> None:
+def test_a_dtype_that_published_files_leave_out_is_required(tmp_path: Path) -> None:
     """Hunyuan 3's have none, so that no one is sent there for it; it is asked for once."""
     file = read_model_file(write(tmp_path, change("hy_v3", torch_dtype=...)))
     (only,) = file.refusals
@@ -589,7 +593,7 @@ def test_an_element_type_that_published_files_leave_out_is_asked_for(tmp_path: P
     assert "Add it from the model's published config.json" in str(error)
 
 
-def test_a_cache_that_engines_do_not_read_is_told(tmp_path: Path) -> None:
+def test_a_cache_format_that_engines_ignore_has_a_note(tmp_path: Path) -> None:
     """What AutoFP8 says of the cache leaves it in the element type, and a note says so."""
     section = {"quant_method": "fp8", "activation_scheme": "static", "kv_cache_scheme": "static"}
     file = read_model_file(write(tmp_path, change("llama", quantization_config=section)))
@@ -626,35 +630,39 @@ _FAR = {str(layer): {"head_dim": 32, "num_key_value_heads": 1} for layer in (1, 
 @pytest.mark.parametrize("padded", [False, True])
 def test_gemma_4_saved_again_is_the_same(tmp_path: Path, *, padded: bool) -> None:
     """Heads of layers without a window are read layer by layer, too."""
-    alone = {"attention_k_eq_v": True}
-    published = read(tmp_path, change("gemma4_text", **alone, num_global_key_value_heads=1))
-    far = {f"{layer:0>2}" if padded else layer: of for layer, of in _FAR.items()}
-    again = change("gemma4_text", **alone, global_head_dim=..., per_layer_config=far)
-    assert read(tmp_path, again) == published
+    options = {"attention_k_eq_v": True}
+    published = read(tmp_path, change("gemma4_text", **options, num_global_key_value_heads=1))
+    full_layers = {f"{layer:0>2}" if padded else layer: setting for layer, setting in _FAR.items()}
+    saved_again = change(
+        "gemma4_text", **options, global_head_dim=..., per_layer_config=full_layers
+    )
+    assert read(tmp_path, saved_again) == published
 
 
 @pytest.mark.parametrize(
-    "far",
+    "full_layers",
     [
         {},
         {**_FAR, "2": _FAR["1"]},
         {"1": _FAR["1"], "3": _FAR["1"]},
         {**_FAR, "5": {"head_dim": 16}},
-        {at: {**of, "intermediate_size": 8} for at, of in _FAR.items()},
+        {layer: {**setting, "intermediate_size": 8} for layer, setting in _FAR.items()},
     ],
     ids=["none", "with a window", "some", "others", "more"],
 )
-def test_layers_that_differ_otherwise_are_refused(tmp_path: Path, far: dict[str, Any]) -> None:
+def test_layers_that_differ_otherwise_are_refused(
+    tmp_path: Path, full_layers: dict[str, Any]
+) -> None:
     """Only layers without a window may have heads of their own, all the same and no more."""
     with pytest.raises(RefusedError, match=r"per_layer_config \{...\} does not say the same"):
-        read(tmp_path, change("gemma4_text", per_layer_config=far))
+        read(tmp_path, change("gemma4_text", per_layer_config=full_layers))
 
 
 def test_each_head_has_its_key_where_a_file_says_no_number(tmp_path: Path) -> None:
     """Llama's class takes as many heads of keys as of queries; memory has the same."""
     file = read_model_file(write(tmp_path, change("llama", num_key_value_heads=...)))
     assert (file.decoder and file.decoder.kv_heads, file.refusals) == (8, ())
-    assert [each.elements for each in file.cache] == [2 * 8 * 8]
+    assert [entry.elements for entry in file.cache] == [2 * 8 * 8]
 
 
 def test_a_folder_gives_its_name(tmp_path: Path) -> None:
@@ -667,7 +675,7 @@ def test_a_folder_gives_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "is not JSON"),
         (b"\xff\xfe{", "is not JSON"),
@@ -683,20 +691,20 @@ def test_a_folder_gives_its_name(tmp_path: Path) -> None:
     ],
     ids=range(11),
 )
-def test_a_hostile_file_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_hostile_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     """Any bytes end in one message that names the file."""
     path = tmp_path / "small.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as error:
         read_decoder(path)
     assert str(path) in error.value.what
-    assert said in error.value.what
+    assert message in error.value.what
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=100, deadline=None)
 def test_random_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    """No bytes raise anything but a ConfigError."""
+    """Random bytes raise nothing but a ConfigError."""
     path = tmp_path_factory.getbasetemp() / "random.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError):
@@ -719,7 +727,7 @@ def test_a_folder_without_a_config_is_refused() -> None:
 def test_a_model_of_one_position_is_refused_for_that_alone(tmp_path: Path) -> None:
     """Jamba's keys of states and of layers' kinds are understood: what is missing is a forward."""
     file = write(tmp_path, {"model_type": "jamba", "torch_dtype": "bfloat16", **STORED["jamba"]})
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RefusedError) as error:
         read_decoder(file)
-    (only,) = refused.value.refusals
-    assert (only.key, "one position of a request" in only.reason) == ("model_type", True)
+    (refusal_,) = error.value.refusals
+    assert (refusal_.key, "one position of a request" in refusal_.reason) == ("model_type", True)

@@ -127,7 +127,7 @@ def read(folder: Path, config: dict[str, Any]) -> Details:
     return read_details(write(folder, config))
 
 
-def refused(folder: Path, config: dict[str, Any]) -> str:
+def refusal_text(folder: Path, config: dict[str, Any]) -> str:
     """Return how a document is refused."""
     error = refusal(lambda: read(folder, config))
     assert error is not None
@@ -143,15 +143,15 @@ def test_each_shipped_model_has_a_forward(path: Path) -> None:
 def test_a_model_type_without_a_forward_is_refused_by_name(tmp_path: Path) -> None:
     """Model types whose forward is not written are predicted, and said not to be measured."""
     for kind in set(FAMILIES) - set(KINDS):
-        found = refused(tmp_path, SMALL[kind])
-        assert f"model_type '{kind}' is predicted, not measured" in found
+        message = refusal_text(tmp_path, SMALL[kind])
+        assert f"model_type '{kind}' is predicted, not measured" in message
 
 
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
     """Nothing that decides what is computed has a value that the file does not say."""
-    for kind, key in ((each, key) for each in NEEDED for key in NEEDED[each]):
-        found = refused(tmp_path, document(kind, **{key: ...}))
-        assert re.search(rf": {key}( or rope_parameters)? is missing", found), kind
+    for kind, key in ((kind_, key) for kind_ in NEEDED for key in NEEDED[kind_]):
+        message = refusal_text(tmp_path, document(kind, **{key: ...}))
+        assert re.search(rf": {key}( or rope_parameters)? is missing", message), kind
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_a_scaling_of_any_form_is_read_or_refused(
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not run"),
         ({"mlp_bias": True}, "mlp_bias True is not run"),
@@ -212,13 +212,13 @@ def test_a_scaling_of_any_form_is_read_or_refused(
         ({"attention_bias": "yes"}, "attention_bias 'yes' is neither true nor false"),
     ],
 )
-def test_what_is_not_run_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_what_is_not_run_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     """Another activation, scaling, bias or rotation is refused with its key and value."""
-    assert said in refused(tmp_path, document("llama", **changes))
+    assert message in refusal_text(tmp_path, document("llama", **changes))
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"score_function": "softmax"}, "score_function 'softmax' is not run"),
         ({"norm_topk_prob": False}, "norm_topk_prob False"),
@@ -231,10 +231,10 @@ def test_what_is_not_run_is_refused(tmp_path: Path, changes: dict[str, Any], sai
     ],
 )
 def test_a_router_that_cannot_be_is_refused(
-    tmp_path: Path, changes: dict[str, Any], said: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     """Groups must part the experts and hold as many as a token needs."""
-    assert said in refused(tmp_path, document("llada2_moe", **changes))
+    assert message in refusal_text(tmp_path, document("llada2_moe", **changes))
 
 
 def test_rotations_are_read_in_either_form(tmp_path: Path) -> None:
@@ -244,27 +244,27 @@ def test_rotations_are_read_in_either_form(tmp_path: Path) -> None:
     new = read(tmp_path, document("llama", rope_theta=..., rope_parameters=inner))
     assert old == new
     default = {"rope_type": "default", "rope_theta": 5e5}
-    plain = read(tmp_path, document("llama", rope_theta=..., rope_parameters=default))
-    assert plain.rope == Rope(theta=5e5, width=8)
+    default_rope = read(tmp_path, document("llama", rope_theta=..., rope_parameters=default))
+    assert default_rope.rope == Rope(theta=5e5, width=8)
 
 
 @pytest.mark.parametrize(
-    ("said", "bias"), [(..., True), (True, True), (False, False), (None, False)]
+    ("value", "bias"), [(..., True), (True, True), (False, False), (None, False)]
 )
-def test_a_bias_has_its_weights(tmp_path: Path, said: object, *, bias: bool) -> None:
+def test_a_bias_has_its_weights(tmp_path: Path, value: object, *, bias: bool) -> None:
     """Qwen2's class has a bias of query, key and value but where its file says that it has none."""
-    path = write(tmp_path, document("qwen2", qkv_bias=said))
+    path = write(tmp_path, document("qwen2", qkv_bias=value))
     assert read_details(path).qkv_bias is bias
-    assert any(each.name.endswith("q_proj.bias") for each in stored(path).weights) is bias
+    assert any(weight.name.endswith("q_proj.bias") for weight in stored(path).weights) is bias
 
 
 @given(st.integers(1, 7), st.lists(st.integers(-2, 8), max_size=4))
 @settings(deadline=None)
 def test_the_layers_with_experts_are_as_many_as_the_shape_says(
-    tmp_path_factory: pytest.TempPathFactory, step: int, without: list[int]
+    tmp_path_factory: pytest.TempPathFactory, step: int, dense_layers: list[int]
 ) -> None:
     """Which layers have experts, and how many, follow from the same keys."""
-    config = document("qwen3_moe", decoder_sparse_step=step, mlp_only_layers=without)
+    config = document("qwen3_moe", decoder_sparse_step=step, mlp_only_layers=dense_layers)
     path = write(tmp_path_factory.getbasetemp(), config | {"intermediate_size": 96})
     assert len(read_details(path).moe_at) == read_decoder(path).moe_layers
     assert all((layer + 1) % step == 0 for layer in read_details(path).moe_at)
@@ -277,7 +277,7 @@ def test_a_file_that_has_no_shape_is_refused_as_there(tmp_path: Path) -> None:
 
 
 def test_reading_a_model_needs_no_torch() -> None:
-    """What reads a config file imports neither torch nor numpy."""
+    """Reading a config file imports neither torch nor numpy."""
     names = ("decoder", "modules", "keys", "config_file", "details")
     program = "".join(f"import nearfree.decoders.{name}\n" for name in names)
     program += "import sys; assert not {'torch', 'numpy'} & set(sys.modules)"

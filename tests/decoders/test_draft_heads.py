@@ -91,17 +91,17 @@ def test_an_own_layer_with_a_dense_ffn(
 ) -> None:
     """The last layer has experts and sees all positions, and the one behind it has not."""
     decoder = read_decoder(write(tmp_path, change(kind, **changes)))
-    own = mtp_layer(decoder)
-    assert (own.experts, own.moe_layers, own.dense_ffns) == (None, 0, ((decoder.d_ff, 1),))
-    assert [each.words for each in own.attention] == [words]
+    layer = mtp_layer(decoder)
+    assert (layer.experts, layer.moe_layers, layer.dense_ffns) == (None, 0, ((decoder.d_ff, 1),))
+    assert [kind_.words for kind_ in layer.attention] == [words]
 
 
 @pytest.mark.parametrize("ratios", [[0, 4, 128, 4, 128, 4, 0], [4, 128, 4, 128, 4, 128, 0]])
 def test_the_own_layer_of_deepseek_v4_sees_its_window(tmp_path: Path, ratios: list[int]) -> None:
     """It has no entries, whether or not another layer is so."""
-    own = mtp_layer(read_decoder(write(tmp_path, change("deepseek_v4", compress_ratios=ratios))))
-    assert [each.words for each in own.attention] == ["window 32 alone"]
-    assert (own.moe_layers, own.layers) == (1, 1)
+    layer = mtp_layer(read_decoder(write(tmp_path, change("deepseek_v4", compress_ratios=ratios))))
+    assert [kind_.words for kind_ in layer.attention] == ["window 32 alone"]
+    assert (layer.moe_layers, layer.layers) == (1, 1)
 
 
 @pytest.mark.parametrize("file", [EAGLE_3, SPECULATORS])
@@ -125,21 +125,21 @@ def test_a_head_may_be_narrower_than_its_model(tmp_path: Path) -> None:
 
 def test_the_layer_is_llamas_whatever_the_model_type(tmp_path: Path) -> None:
     """The architecture says whose layer it is: heads of Kimi's say kimi_k2."""
-    told, plain = write(tmp_path, EAGLE_3 | {"model_type": "kimi_k2"}), tmp_path / "plain"
-    plain.mkdir()
-    other = read_drafter(write(plain, EAGLE_3))
-    assert read_drafter(told).attention == other.attention
-    assert read_drafter(told).d_ff == other.d_ff
+    of_kimi, folder = write(tmp_path, EAGLE_3 | {"model_type": "kimi_k2"}), tmp_path / "plain"
+    folder.mkdir()
+    of_llama = read_drafter(write(folder, EAGLE_3))
+    assert read_drafter(of_kimi).attention == of_llama.attention
+    assert read_drafter(of_kimi).d_ff == of_llama.d_ff
 
 
-def test_what_is_no_head_is_a_model(tmp_path: Path) -> None:
+def test_a_model_that_drafts_is_read_as_a_model(tmp_path: Path) -> None:
     """A model that drafts by itself is read as one."""
     path = write(tmp_path, EAGLE | {"num_hidden_layers": 16})
     assert read_drafter(path) == read_decoder(path)
     assert find_drafter_file(tmp_path, str(path)).weights
 
 
-@pytest.mark.parametrize(("change", "said"), [
+@pytest.mark.parametrize(("change", "message"), [
     ({"architectures": ["GptOssForCausalLMEagle3"]}, "names the head GptOssForCausalLMEagle3"),
     ({"num_hidden_layers": 2}, "is not the one layer of a head"),
     ({"target_hidden_size": -1}, "target_hidden_size -1"),
@@ -150,17 +150,17 @@ def test_what_is_no_head_is_a_model(tmp_path: Path) -> None:
     ({"architectures": "Eagle3"}, "is no list of texts"),
     ({"num_attention_heads": 0}, "num_attention_heads 0"),
 ])  # fmt: skip
-def test_other_heads_are_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_other_heads_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     """What a head is not read with is named, with its key."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as error:
         read_drafter(write(tmp_path, EAGLE_3 | change))
-    assert said in str(caught.value)
+    assert message in str(error.value)
 
 
 def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
     """A file with mistakes in its states and its layer names both."""
     path = write(tmp_path, EAGLE_3 | {"draft_vocab_size": 0, "intermediate_size": 0})
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as error:
         read_drafter(path)
-    assert "draft_vocab_size 0" in str(caught.value)
-    assert "intermediate_size 0" in str(caught.value)
+    assert "draft_vocab_size 0" in str(error.value)
+    assert "intermediate_size 0" in str(error.value)

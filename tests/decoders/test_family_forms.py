@@ -18,9 +18,9 @@ def read(folder: Path, kind: str, **changes: Any) -> Details:
 
 def form(folder: Path, kind: str, **changes: Any) -> Form:
     """Return the form of a small file."""
-    found = read(folder, kind, **changes).form
-    assert isinstance(found, Form)
-    return found
+    form_ = read(folder, kind, **changes).form
+    assert isinstance(form_, Form)
+    return form_
 
 
 def attention(folder: Path, kind: str, **changes: Any) -> tuple[AttentionForm, ...]:
@@ -31,11 +31,14 @@ def attention(folder: Path, kind: str, **changes: Any) -> tuple[AttentionForm, .
 def test_layers_with_a_window_turn_faster(tmp_path: Path) -> None:
     """Gemma 3's local base is that of windows, and its scaling is of the others."""
     scaling = {"rope_type": "linear", "factor": 8.0}
-    near, far = attention(tmp_path, "gemma3_text", rope_scaling=scaling)
-    assert near.rope is not None
-    assert far.rope is not None
-    assert (near.rope.theta, near.rope.divisor) == (100.0, near.rope.turned)
-    assert (far.rope.theta, far.rope.divisor) == (1e4, 8.0)
+    window_layers, full_layers = attention(tmp_path, "gemma3_text", rope_scaling=scaling)
+    assert window_layers.rope is not None
+    assert full_layers.rope is not None
+    assert (window_layers.rope.theta, window_layers.rope.divisor) == (
+        100.0,
+        window_layers.rope.turned,
+    )
+    assert (full_layers.rope.theta, full_layers.rope.divisor) == (1e4, 8.0)
 
 
 def test_either_form_of_rotations_says_the_same(tmp_path: Path) -> None:
@@ -44,32 +47,38 @@ def test_either_form_of_rotations_says_the_same(tmp_path: Path) -> None:
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         "full_attention": {"rope_type": "default", "rope_theta": 1e4},
     }
-    gone = {"rope_theta": ..., "rope_local_base_freq": ...}
+    removed = {"rope_theta": ..., "rope_local_base_freq": ...}
     assert attention(tmp_path, "gemma3_text") == attention(
-        tmp_path, "gemma3_text", rope_parameters=inner, **gone
+        tmp_path, "gemma3_text", rope_parameters=inner, **removed
     )
 
 
 def test_llama_4_turns_in_chunks_alone(tmp_path: Path) -> None:
     """Layers that see all know no position, and later queries weigh more there."""
-    near, far = attention(tmp_path, "llama4_text")
-    assert (near.rope is None, near.unit_norm, near.warmth) == (False, True, None)
-    assert (far.rope, far.unit_norm, far.warmth is None) == (None, False, False)
-    for off in (False, 0):
-        assert attention(tmp_path, "llama4_text", attn_temperature_tuning=off)[1].warmth is None
+    chunked, full_layers = attention(tmp_path, "llama4_text")
+    assert (chunked.rope is None, chunked.unit_norm, chunked.warmth) == (False, True, None)
+    assert (full_layers.rope, full_layers.unit_norm, full_layers.warmth is None) == (
+        None,
+        False,
+        False,
+    )
+    for disabled in (False, 0):
+        assert (
+            attention(tmp_path, "llama4_text", attn_temperature_tuning=disabled)[1].warmth is None
+        )
 
 
 def test_an_indexer_turns_halves_or_neighbours(tmp_path: Path) -> None:
     """DeepSeek V3.2's indexer turns halves, as attention does not; GLM's turns neighbours, too."""
     for kind, interleaved in (("deepseek_v32", False), ("glm_moe_dsa", True)):
-        first = attention(tmp_path, kind)[0]
-        assert first.rope is not None
-        assert first.index_rope is not None
-        assert (first.rope.interleaved, first.index_rope.interleaved) == (True, interleaved)
+        indexed = attention(tmp_path, kind)[0]
+        assert indexed.rope is not None
+        assert indexed.index_rope is not None
+        assert (indexed.rope.interleaved, indexed.index_rope.interleaved) == (True, interleaved)
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "said"),
+    ("kind", "changes", "message"),
     [
         ("gemma2", {"hidden_activation": "relu"}, "hidden_activation 'relu' is not run"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
@@ -97,13 +106,13 @@ def test_an_indexer_turns_halves_or_neighbours(tmp_path: Path) -> None:
         ("mistral4", {"topk_group": 5}, "topk_group 5 of 4 groups does not hold 4"),
     ],
 )  # fmt: skip
-def test_what_is_not_run_is_refused(
-    tmp_path: Path, kind: str, changes: dict[str, Any], said: str
+def test_an_unsupported_value_is_refused(
+    tmp_path: Path, kind: str, changes: dict[str, Any], message: str
 ) -> None:
     """Another activation, router or rotation is refused with its key and value."""
     error = refusal(lambda: read(tmp_path, kind, **changes))
     assert error is not None
-    assert said in error.what
+    assert message in error.what
 
 
 def test_routers_are_read_by_family(tmp_path: Path) -> None:

@@ -31,11 +31,17 @@ def test_a_decoder_is_that_of_its_config(tmp_path: Path, kind: str) -> None:
     """Every architecture gives the decoder, cache and weights of the config that it came from."""
     config, path = model(tmp_path, kind)
     assert read_decoder(path) == read_decoder(config)
-    ours, theirs = read_model_file(path), read_model_file(config)
-    assert ours.refusals == ours.mixed == ()
-    assert (ours.cache, ours.heads, ours.widest) == (theirs.cache, theirs.heads, theirs.widest)
-    assert parameters(ours) == parameters(theirs)
-    assert {each.kind for each in ours.weights} == {each.kind for each in theirs.weights}
+    of_gguf, of_config = read_model_file(path), read_model_file(config)
+    assert of_gguf.refusals == of_gguf.mixed == ()
+    assert (of_gguf.cache, of_gguf.heads, of_gguf.widest) == (
+        of_config.cache,
+        of_config.heads,
+        of_config.widest,
+    )
+    assert parameters(of_gguf) == parameters(of_config)
+    assert {weight.kind for weight in of_gguf.weights} == {
+        weight.kind for weight in of_config.weights
+    }
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
@@ -75,10 +81,10 @@ def test_mxfp4_is_a_format_of_forwards(tmp_path: Path) -> None:
         return "mxfp4" if matrix.kind == "experts" and matrix.inputs > 1 else typed("bf16", matrix)
 
     _, path = model(tmp_path, "gpt_oss", types=types)
-    found = read_model_file(path)
-    assert found.mixed == ()
-    assert found.precision is not None
-    assert found.precision.experts == Product("mxfp4", "bfloat16")
+    file = read_model_file(path)
+    assert file.mixed == ()
+    assert file.precision is not None
+    assert file.precision.experts == Product("mxfp4", "bfloat16")
 
 
 def test_another_format_may_be_asked_for(tmp_path: Path) -> None:
@@ -88,10 +94,10 @@ def test_another_format_may_be_asked_for(tmp_path: Path) -> None:
     assert file.precision is None
     assert file.unsaid == "float16"
     assert file.around == uniform("float16")
-    (why,) = file.mixed
-    assert why.reason.endswith("no forward here has: q8_0 (86% of all)")
-    asked = Override(dtype="bfloat16").apply(uniform("float16"))
-    assert weights_bytes(file, asked) == 2 * parameters(file)
+    (mixture,) = file.mixed
+    assert mixture.reason.endswith("no forward here has: q8_0 (86% of all)")
+    precision = Override(dtype="bfloat16").apply(uniform("float16"))
+    assert weights_bytes(file, precision) == 2 * parameters(file)
 
 
 def test_what_corrects_scores_of_a_router_is_no_weight(tmp_path: Path) -> None:
@@ -104,17 +110,17 @@ def test_what_corrects_scores_of_a_router_is_no_weight(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "said"),
+    ("heads", "message"),
     [([0, 0, 2, 0, 0, 4], "does not give one number"), ([0, 0, 2], "has 3 entries for 6 layers"),
      ([0] * 6, "head_count_kv 0 is no whole number from 1")],
 )  # fmt: skip
 def test_layers_that_attend_have_one_number_of_heads(
-    tmp_path: Path, heads: list[int], said: str
+    tmp_path: Path, heads: list[int], message: str
 ) -> None:
     """A layer of LFM2 without any has a convolution; others that differ are not read."""
     changes = {"lfm2.attention.head_count_kv": array("int32", heads)}
     _, path = model(tmp_path, "lfm2", said=changes)
-    assert any(said in each for each in refused(path))
+    assert any(message in reason for reason in reported_reasons(path))
 
 
 def typed(type_: str, matrix: Matrix) -> str:
@@ -122,13 +128,13 @@ def typed(type_: str, matrix: Matrix) -> str:
     return "f32" if matrix.inputs == 1 or matrix.kind == "router" else type_
 
 
-def refused(path: Path) -> list[str]:
+def reported_reasons(path: Path) -> list[str]:
     """Return every reason why a file is refused."""
-    return [str(each) for each in read_model_file(path).refusals]
+    return [str(refusal) for refusal in read_model_file(path).refusals]
 
 
-FOUR = ", ".join(f"blk.5.{each}.weight" for each in ("attn_norm", "ffn_norm", "attn_q", "attn_k"))
-WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
+FOUR = ", ".join(f"blk.5.{name}.weight" for name in ("attn_norm", "ffn_norm", "attn_q", "attn_k"))
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "width": (
         {"said": {"llama.embedding_length": scalar("uint32", 128),
                   "llama.attention.key_length": scalar("uint32", 8)}},
@@ -186,13 +192,13 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", CONTRADICTIONS)
 def test_contradictions_are_refused_together(tmp_path: Path, case: str) -> None:
     """What metadata and tensors say otherwise is refused, with every reason and its place."""
-    changes, reasons = WRONG[case]
+    changes, reasons = CONTRADICTIONS[case]
     _, path = model(tmp_path, "llama", **changes)
-    found = refused(path)
-    assert [each for each in reasons if each not in found] == []
+    reported = reported_reasons(path)
+    assert [reason for reason in reasons if reason not in reported] == []
     with pytest.raises(ConfigError, match=r"small\.gguf"):
         check_gguf(path)
 
@@ -202,30 +208,30 @@ def test_contradictions_are_refused_together(tmp_path: Path, case: str) -> None:
 def test_flipped_bytes_are_read_or_refused(tmp_path: Path, kind: str) -> None:
     """Whatever bytes of a header change, a model comes out or one ConfigError, soon."""
     _, path = model(tmp_path, kind)
-    whole = path.read_bytes()
+    original = path.read_bytes()
     header, random = read_header(path).data_offset, Random(25)  # noqa: S311 (no secret)
-    read = refused = 0
+    read_count = refused_count = 0
     for _ in range(150):
-        raw = bytearray(whole)
+        raw = bytearray(original)
         for _ in range(random.choice((1, 1, 3))):
             raw[random.randrange(24, header)] = random.choice((0, 1, 8, 255, random.randrange(256)))
         path.write_bytes(raw)
         start = time.process_time()
         try:
             file = read_model_file(path)
-            read, refused = read + 1, refused + bool(file.refusals)
+            read_count, refused_count = read_count + 1, refused_count + bool(file.refusals)
         except ConfigError:
-            refused += 1
+            refused_count += 1
         assert time.process_time() - start < 2
-    assert read
-    assert refused
+    assert read_count
+    assert refused_count
 
 
 def test_an_empty_model_is_refused(tmp_path: Path) -> None:
     """A file with hardly anything in it is refused without a traceback."""
     path = tmp_path / "tiny.gguf"
     path.write_bytes(TINY)
-    assert refused(path)
+    assert reported_reasons(path)
 
 
 def test_numbers_by_layer_may_be_alike(tmp_path: Path) -> None:
@@ -290,7 +296,9 @@ def test_names_are_those_of_the_package(tmp_path: Path, kind: str) -> None:
 
     config, _ = model(tmp_path, kind)
     number = next(
-        each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == ARCHITECTURES[kind]
+        architecture
+        for architecture, name in gguf.MODEL_ARCH_NAMES.items()
+        if name == ARCHITECTURES[kind]
     )
     table = gguf.get_tensor_name_map(number, 6)
     for matrix in stored(config).weights:
@@ -299,9 +307,11 @@ def test_names_are_those_of_the_package(tmp_path: Path, kind: str) -> None:
             continue  # one weight of the checkpoint, two or three tensors of the file
         layers = matrix.layers or (None,)
         for layer in layers:
-            (ours,) = tensor_names(kind, matrix.name, layer)
+            (gguf_name,) = tensor_names(kind, matrix.name, layer)
             name = matrix.name if layer is None else matrix.name.replace("*", str(layer), 1)
-            plain = name.removesuffix(".bias").replace(".experts.*.", ".experts.")
-            ending = ours.rpartition(".")[2]
-            theirs = table.get_name(plain) or table.get_name(plain.removeprefix("model."))
-            assert theirs == ours.removesuffix(f".{ending}"), name
+            checkpoint_name = name.removesuffix(".bias").replace(".experts.*.", ".experts.")
+            suffix = gguf_name.rpartition(".")[2]
+            expected = table.get_name(checkpoint_name) or table.get_name(
+                checkpoint_name.removeprefix("model.")
+            )
+            assert expected == gguf_name.removesuffix(f".{suffix}"), name

@@ -32,7 +32,7 @@ from nearfree.derive.memory import needs
 from nearfree.errors import EvidenceError, RefusedError
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from decoders.files import change, of, parameters, read, refusal, write
+from decoders.files import change, modules_by_role, parameters, read, refusal, write
 
 KINDS = ("lfm2", "lfm2_moe")
 CONVOLVED, ATTENDING = (0, 1, 3, 4), (2, 5)
@@ -101,7 +101,9 @@ def test_contradictions_are_refused_with_every_reason(
     error = refusal(lambda: read_decoder(path))
     assert isinstance(error, RefusedError)
     for reason in reasons:
-        assert sum(reason in f"{each.key} {each.reason}" for each in error.refusals) == 1, error
+        assert (
+            sum(reason in f"{refusal_.key} {refusal_.reason}" for refusal_ in error.refusals) == 1
+        ), error
 
 
 def weights(use: ModuleUse) -> int:
@@ -124,22 +126,22 @@ def test_products_are_those_of_the_class(tmp_path: Path, kind: str, bias: bool) 
     path = write(tmp_path, document, "config.json")
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
-    theirs = sum(
-        prod(each.shape)
-        for name, each in model.named_parameters()
-        if each.ndim > 1 and not name.endswith("conv.conv.weight")
+    expected = sum(
+        prod(parameter.shape)
+        for name, parameter in model.named_parameters()
+        if parameter.ndim > 1 and not name.endswith("conv.conv.weight")
     )
     decoder = read_decoder(path)
-    assert sum(map(weights, of(decoder).values())) == theirs
-    assert parameters(stored(path)) == sum(each.numel() for each in model.parameters())
-    kept = [(each.layers, each.state_elements) for each in stored(path).cache]
-    assert kept == [(4, 2 * 64), (2, 0)]
+    assert sum(map(weights, modules_by_role(decoder).values())) == expected
+    assert parameters(stored(path)) == sum(parameter.numel() for parameter in model.parameters())
+    cache = [(entry.layers, entry.state_elements) for entry in stored(path).cache]
+    assert cache == [(4, 2 * 64), (2, 0)]
 
 
 def test_a_convolution_stands_between_two_products(tmp_path: Path) -> None:
     """The first makes two gates and a row; no further format is said of what is kept."""
     for kind in KINDS:
-        uses = of(read(tmp_path, kind))
+        uses = modules_by_role(read(tmp_path, kind))
         assert {role: uses[role].count for role in (DELTA_IN, CONVOLUTION, DELTA_OUT, QKV)} == (
             {DELTA_IN: 4, CONVOLUTION: 4, DELTA_OUT: 4, QKV: 2}
         )
@@ -156,50 +158,55 @@ def test_ranks_part_channels_and_sum_behind_each_layer(tmp_path: Path) -> None:
     decoder = read(tmp_path, "lfm2_moe")
     part = shard(decoder, Parallel(tp=2)).decoder
     assert part.attention[0] == ShortConv(layers=CONVOLVED, channels=32, conv=3)
-    uses = of(decoder, parallel=Parallel(tp=2))
+    uses = modules_by_role(decoder, parallel=Parallel(tp=2))
     assert (uses[DELTA_IN].setting.d_ff, uses[DELTA_OUT].setting.d_model) == (96, 32)
-    said = [each.reason for each in refusals(decoder, Parallel(tp=3), VLLM, {})]
-    assert "3 does not divide 64 channels of a short convolution" in said
+    reasons_of_refusals = [
+        refusal_.reason for refusal_ in refusals(decoder, Parallel(tp=3), VLLM, {})
+    ]
+    assert "3 does not divide 64 channels of a short convolution" in reasons_of_refusals
     scaled = refusals(decoder, Parallel(tp=2), VLLM, {"state": (64, 1)})
-    assert [each.reason for each in scaled] == [
+    assert [refusal_.reason for refusal_ in scaled] == [
         "2 does not divide 64, the channels of a short convolution, in groups of 64 with one scale"
     ]
     engine = BackendRelease("vllm", "0.33.0")
-    found = {
+    counts = {
         use.role: use.count for use in collectives(decoder, Parallel(tp=2), batch=1, engine=engine)
     }
-    assert [found[role] for role in (ATTENTION_SUM, FFN_SUM, MOE_SUM)] == [6, 2, 4]
+    assert [counts[role] for role in (ATTENTION_SUM, FFN_SUM, MOE_SUM)] == [6, 2, 4]
 
 
 def test_rows_are_kept_in_the_element_type_by_all_engines(tmp_path: Path) -> None:
     """No engine keeps a wider state; a rank has its channels of each row."""
-    kept = needs(read_model_file(write(tmp_path, change("lfm2"))), uniform("bfloat16"))
-    assert kept is not None
+    memory_needs = needs(read_model_file(write(tmp_path, change("lfm2"))), uniform("bfloat16"))
+    assert memory_needs is not None
     for engine in (VLLM, SGLANG):
-        assert [kept.state_bytes(engine, tp) for tp in (1, 2)] == [4 * 2 * 64 * 2, 4 * 2 * 32 * 2]
+        assert [memory_needs.state_bytes(engine, tp) for tp in (1, 2)] == [
+            4 * 2 * 64 * 2,
+            4 * 2 * 32 * 2,
+        ]
 
 
 def test_products_are_known_by_name(tmp_path: Path) -> None:
     """Lists of what is not quantised name them; the convolution's weights say no format."""
-    at = "model.layers.*"
-    assert [state_role(f"{at}.conv.{name}") for name in ("in_proj", "out_proj", "conv")] == (
+    layer = "model.layers.*"
+    assert [state_role(f"{layer}.conv.{name}") for name in ("in_proj", "out_proj", "conv")] == (
         [DELTA_IN, DELTA_OUT, None]
     )
-    assert role_of(f"{at}.self_attn.out_proj", latent=False) == OUTPUT
+    assert role_of(f"{layer}.self_attn.out_proj", latent=False) == OUTPUT
     section = {"quant_method": "fp8", "weight_block_size": None, "activation_scheme": "dynamic",
                "modules_to_not_convert": ["model.layers.0.conv.in_proj", "lm_head"]}  # fmt: skip
     path = write(tmp_path, change("lfm2", quantization_config=section), "config.json")
     file = read_model_file(path)
     assert file.decoder is not None
-    uses = of(file.decoder, precision=file.precision)
-    told = {
+    uses = modules_by_role(file.decoder, precision=file.precision)
+    formats = {
         role: (use.count, use.setting.weights or use.setting.dtype)
         for role, use in uses.items()
         if base_of(role) in (DELTA_IN, DELTA_OUT, OUTPUT)
     }
-    aside = f"{DELTA_IN}, weights in bfloat16, 1 of 6 layers"
-    assert told == {
-        DELTA_IN: (3, "float8"), aside: (1, "bfloat16"), DELTA_OUT: (4, "float8"),
+    plain_role = f"{DELTA_IN}, weights in bfloat16, 1 of 6 layers"
+    assert formats == {
+        DELTA_IN: (3, "float8"), plain_role: (1, "bfloat16"), DELTA_OUT: (4, "float8"),
         OUTPUT: (2, "float8"),
     }  # fmt: skip
 
@@ -215,6 +222,6 @@ def test_a_convolution_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None
 
 def test_lfm2_vl_has_the_text_of_lfm2(tmp_path: Path) -> None:
     """The text of a model that sees images is read as the model without them."""
-    whole = {"model_type": "lfm2_vl", "dtype": "bfloat16", "text_config": change("lfm2")}
-    found = read_decoder(write(tmp_path, whole))
-    assert found.attention == read(tmp_path, "lfm2").attention
+    document = {"model_type": "lfm2_vl", "dtype": "bfloat16", "text_config": change("lfm2")}
+    decoder = read_decoder(write(tmp_path, document))
+    assert decoder.attention == read(tmp_path, "lfm2").attention

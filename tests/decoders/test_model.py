@@ -17,14 +17,14 @@ MODELS = {kind: small(kind) for kind in KINDS}
 by_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def asked(known: Model, **changes: Any) -> Setting:
+def make_setting(source: Model, **changes: Any) -> Setting:
     """Return a setting of a model."""
     fields: dict[str, Any] = {
         "module": "model",
         "backend": "torch_sdpa",
         "dtype": "float32",
         "model": "small",
-        "model_digest": known.digest,
+        "model_digest": source.digest,
     }
     return Setting(**(fields | changes))
 
@@ -39,11 +39,11 @@ def test_the_order_of_keys_does_not_matter(kind: str, order: Any) -> None:
 
 @by_kind
 @pytest.mark.parametrize(
-    "other", [{"transformers_version": "5.0"}, {"use_cache": False}, {"note": "any text"}]
+    "extra", [{"transformers_version": "5.0"}, {"use_cache": False}, {"note": "any text"}]
 )
-def test_a_key_that_no_forward_reads_does_not_matter(kind: str, other: dict[str, Any]) -> None:
+def test_a_key_that_no_forward_reads_does_not_matter(kind: str, extra: dict[str, Any]) -> None:
     """What a file says besides changes no digest, so no take is repeated for it."""
-    assert as_model(config(kind) | other).digest == MODELS[kind].digest
+    assert as_model(config(kind) | extra).digest == MODELS[kind].digest
 
 
 @pytest.mark.parametrize(
@@ -82,27 +82,27 @@ def test_what_a_forward_depends_on_is_in_the_digest(kind: str, change: dict[str,
 def test_plain_survives_json(kind: str) -> None:
     """What a plan carries is data of JSON, and reads back as the same model."""
     model = MODELS[kind]
-    again = json.loads(json.dumps(model.plain))
-    assert again == model.plain
-    assert msgspec.convert(again, Model) == model
-    assert msgspec.convert(again, Model).digest == model.digest
+    decoded = json.loads(json.dumps(model.plain))
+    assert decoded == model.plain
+    assert msgspec.convert(decoded, Model) == model
+    assert msgspec.convert(decoded, Model).digest == model.digest
 
 
 @by_kind
 def test_a_setting_finds_its_model(kind: str) -> None:
     """The model of a setting is the one in the plan, with its own k where the setting has none."""
     model = MODELS[kind]
-    assert model_of(asked(model), {"other": {}, "small": model.plain}) == model
+    assert model_of(make_setting(model), {"other": {}, "small": model.plain}) == model
 
 
 def test_a_settings_k_is_in_its_model() -> None:
     """A setting's k takes the place of the file's; nothing else of the model changes."""
     model = MODELS[MOE]
-    found = model_of(asked(model, top_k=7), {"small": model.plain})
-    assert found == model.with_top_k(7)
-    assert found.decoder.experts is not None
-    assert found.decoder.experts.top_k == 7
-    assert found.with_top_k(4) == model
+    with_k = model_of(make_setting(model, top_k=7), {"small": model.plain})
+    assert with_k == model.with_top_k(7)
+    assert with_k.decoder.experts is not None
+    assert with_k.decoder.experts.top_k == 7
+    assert with_k.with_top_k(4) == model
 
 
 @pytest.mark.parametrize(
@@ -112,22 +112,22 @@ def test_a_settings_k_is_in_its_model() -> None:
 )
 def test_a_missing_model_is_refused(models: dict[str, Any]) -> None:
     """A plan without a setting's model, or with what is none, is refused by the model's name."""
-    with pytest.raises(ConfigError, match="does not hold the model small") as caught:
-        model_of(asked(MODELS[DENSE]), models)
-    assert "nearfree plan" in caught.value.remedy
+    with pytest.raises(ConfigError, match="does not hold the model small") as error:
+        model_of(make_setting(MODELS[DENSE]), models)
+    assert "nearfree plan" in error.value.remedy
 
 
 def test_a_setting_without_a_model_is_refused() -> None:
     """A setting that names no model finds none."""
     with pytest.raises(ConfigError, match="does not hold the model None"):
-        model_of(asked(MODELS[DENSE], model=None), {"small": MODELS[DENSE].plain})
+        model_of(make_setting(MODELS[DENSE], model=None), {"small": MODELS[DENSE].plain})
 
 
 def test_another_model_of_the_name_is_refused() -> None:
     """What was asked of one model is never run on another one of its name."""
-    other = small(num_hidden_layers=4)
+    other_model = small(num_hidden_layers=4)
     with pytest.raises(ConfigError, match="model small is not that of its setting"):
-        model_of(asked(MODELS[DENSE]), {"small": other.plain})
+        model_of(make_setting(MODELS[DENSE]), {"small": other_model.plain})
 
 
 def test_k_needs_experts() -> None:
@@ -135,9 +135,9 @@ def test_k_needs_experts() -> None:
     assert MODELS[DENSE].with_top_k(None) is MODELS[DENSE]
     with pytest.raises(ConfigError, match="small has no experts, of which a token could take 2"):
         MODELS[DENSE].with_top_k(2)
-    with pytest.raises(ConfigError, match="top_k 17 is larger than the 16 experts") as caught:
+    with pytest.raises(ConfigError, match="top_k 17 is larger than the 16 experts") as error:
         MODELS[MOE].with_top_k(17)
-    assert caught.value.remedy == "Choose 16 at most"
+    assert error.value.remedy == "Choose 16 at most"
 
 
 @pytest.mark.parametrize(("kind", "choice"), [(DENSE, 0), (MOE, 16), (LING, 8)])

@@ -52,9 +52,9 @@ def test_quantised_weights_are_not_plain(tmp_path: Path) -> None:
     assert file.precision.ffn == file.precision.attention
     assert file.precision.ffn == Product("float8_block", "float8_block")
     assert file.precision.lm_head == Product("bfloat16", "bfloat16")
-    plain = {each.kind: each.size_bytes / each.elements for each in file.weights}
-    assert plain["embedding"] == plain["lm_head"] == 2
-    assert plain["ffn"] == ELEMENT_BYTES["float8_block"]
+    bytes_by_kind = {weight.kind: weight.size_bytes / weight.elements for weight in file.weights}
+    assert bytes_by_kind["embedding"] == bytes_by_kind["lm_head"] == 2
+    assert bytes_by_kind["ffn"] == ELEMENT_BYTES["float8_block"]
     assert weights_bytes(file) < 2 * parameters(file)
 
 
@@ -103,10 +103,10 @@ def test_contradicting_files_are_refused_with_every_reason(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["nanbeige", "lama"])
-def test_a_model_type_that_is_not_read_is_told_once(tmp_path: Path, kind: str) -> None:
+def test_an_unsupported_model_type_is_one_reason(tmp_path: Path, kind: str) -> None:
     """Neither its forward nor what it stores is known, and one reason says so."""
     file = read_model_file(write(tmp_path, change("llama", model_type=kind)))
-    assert [each.key for each in file.refusals] == ["model_type"]
+    assert [refusal_.key for refusal_ in file.refusals] == ["model_type"]
     assert file.weights == ()
 
 
@@ -119,16 +119,20 @@ def test_what_is_stored_is_known_of_a_refused_forward(tmp_path: Path) -> None:
     assert file.precision.named_formats(file.main)["weights"] == "float8_block"
 
 
-def test_layers_left_out_are_said(tmp_path: Path) -> None:
+def test_layers_left_out_are_reported(tmp_path: Path) -> None:
     """A kind that one layer has plain is in two formats: it is said, bytes are right."""
     left_out = FP8 | {"modules_to_not_convert": ["model.layers.0.mlp.down_proj"]}
-    whole = read_model_file(write(tmp_path, change("llama", quantization_config=FP8)))
-    some = read_model_file(write(tmp_path, change("llama", quantization_config=left_out)))
-    (refusal,) = some.mixed
+    all_quantised = read_model_file(write(tmp_path, change("llama", quantization_config=FP8)))
+    partly_quantised = read_model_file(
+        write(tmp_path, change("llama", quantization_config=left_out))
+    )
+    (refusal,) = partly_quantised.mixed
     assert "ffn in several formats" in refusal.reason
-    assert some.precision == whole.precision
-    more = 64 * 96 * (2 - ELEMENT_BYTES["float8_block"])
-    assert weights_bytes(some) - weights_bytes(whole) == pytest.approx(more)
+    assert partly_quantised.precision == all_quantised.precision
+    extra_bytes = 64 * 96 * (2 - ELEMENT_BYTES["float8_block"])
+    assert weights_bytes(partly_quantised) - weights_bytes(all_quantised) == pytest.approx(
+        extra_bytes
+    )
 
 
 def test_products_of_attention_have_formats_of_their_own(tmp_path: Path) -> None:
@@ -163,19 +167,22 @@ def test_layers_of_a_product_may_have_formats_of_their_own(tmp_path: Path) -> No
     file = read_model_file(write(tmp_path, change("llama", quantization_config=left_out)))
     assert (file.mixed, file.refusals) == ((), ())
     assert file.precision is not None
-    plain, quantised = ("bfloat16", "bfloat16"), ("float8_block", "float8_block")
-    assert file.precision.apart == ((QKV, plain, (1, 4)),)
+    plain_formats, quantised = ("bfloat16", "bfloat16"), ("float8_block", "float8_block")
+    assert file.precision.apart == ((QKV, plain_formats, (1, 4)),)
     assert file.precision.formats_of("attention", QKV) == quantised
-    assert [(own.formats_of("attention", QKV), layers) for own, layers in
+    assert [(of_layers.formats_of("attention", QKV), layers) for of_layers, layers in
             file.precision.split_by_format(QKV, tuple(range(6)))] == [
-        (quantised, (0, 2, 3, 5)), (plain, (1, 4)),
+        (quantised, (0, 2, 3, 5)), (plain_formats, (1, 4)),
     ]  # fmt: skip
-    asked = Override(weights="float8", activations="float8").apply(file.precision)
-    assert {own.formats_of("attention", QKV) for own, _ in asked.split_by_format(QKV, (0, 1))} == {
-        ("float8", "float8")
-    }
-    some = FP8 | {"modules_to_not_convert": ["model.layers.1.self_attn.q_proj"]}
-    (refusal,) = read_model_file(write(tmp_path, change("llama", quantization_config=some))).mixed
+    overridden = Override(weights="float8", activations="float8").apply(file.precision)
+    assert {
+        of_layers.formats_of("attention", QKV)
+        for of_layers, _ in overridden.split_by_format(QKV, (0, 1))
+    } == {("float8", "float8")}
+    section = FP8 | {"modules_to_not_convert": ["model.layers.1.self_attn.q_proj"]}
+    (refusal,) = read_model_file(
+        write(tmp_path, change("llama", quantization_config=section))
+    ).mixed
     assert f"stores {QKV} in several formats" in refusal.reason
 
 
@@ -194,16 +201,16 @@ def test_a_layer_of_entries_has_one_format(tmp_path: Path) -> None:
 
     Its cache is FP8 where no file says another.
     """
-    wide = {"quantization_config": FP8, "expert_dtype": "fp4", "moe_intermediate_size": 64}
-    shape = change("deepseek_v4", **wide)
+    options = {"quantization_config": FP8, "expert_dtype": "fp4", "moe_intermediate_size": 64}
+    shape = change("deepseek_v4", **options)
     file = read_model_file(write(tmp_path, shape))
     assert file.mixed == file.refusals == ()
     assert file.precision is not None
     assert file.precision.formats_of("attention", LAYER) == ("float8_block", "float8_block")
     assert (file.precision.experts.weights, file.precision.kv) == ("mxfp4", "float8")
-    plain = FP8 | {"modules_to_not_convert": ["wo_b"]}
-    other = read_model_file(write(tmp_path, shape | {"quantization_config": plain}))
-    (refusal,) = other.mixed
+    section = FP8 | {"modules_to_not_convert": ["wo_b"]}
+    file_ = read_model_file(write(tmp_path, shape | {"quantization_config": section}))
+    (refusal,) = file_.mixed
     assert f"stores {LAYER} in several formats" in refusal.reason
 
 
@@ -212,13 +219,17 @@ def test_other_weights_have_other_bytes(weights: Any) -> None:
     """Asked for in another format, a model takes that format's bytes where engines quantise."""
     file = read_model_file(Path(__file__).parents[2] / "config" / "models" / "qwen3_8b.json")
     assert file.precision is not None
-    asked = Override(weights=weights).apply(file.precision)
-    found = sum(
-        each.elements
-        * (ELEMENT_BYTES[getattr(asked, each.kind).weights] if hasattr(asked, each.kind) else 2)
-        for each in file.weights
+    precision = Override(weights=weights).apply(file.precision)
+    expected = sum(
+        weight.elements
+        * (
+            ELEMENT_BYTES[getattr(precision, weight.kind).weights]
+            if hasattr(precision, weight.kind)
+            else 2
+        )
+        for weight in file.weights
     )
-    assert weights_bytes(file, asked) == pytest.approx(found)
+    assert weights_bytes(file, precision) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("model_type", ["falcon_h1", "kimi_linear", "nemotron_h", "qwen3_next"])
@@ -229,16 +240,20 @@ def test_products_about_a_state_take_the_format_of_attention(
     path = write(tmp_path, change(model_type))
     file = read_model_file(path)
     assert file.precision is not None
-    asked = Override(weights="float8").apply(file.precision)
-    found = {
-        kind: sum(each.size_bytes for each in file.stored(asked) if each.kind == kind)
+    precision = Override(weights="float8").apply(file.precision)
+    bytes_by_kind = {
+        kind: sum(weight.size_bytes for weight in file.stored(precision) if weight.kind == kind)
         for kind in ("attention", "state")
     }
-    every = [each for each in stored(path).weights if each.kind in found]
-    products = [each for each in every if each.kind == "attention" or state_role(each.name)]
-    assert any(each.kind == "state" for each in products)
-    quantised, both = (sum(each.elements for each in some) for some in (products, every))
-    assert found == {"attention": quantised, "state": 2 * (both - quantised)}
+    all_weights = [weight for weight in stored(path).weights if weight.kind in bytes_by_kind]
+    products = [
+        weight for weight in all_weights if weight.kind == "attention" or state_role(weight.name)
+    ]
+    assert any(weight.kind == "state" for weight in products)
+    quantised, total = (
+        sum(weight.elements for weight in group) for group in (products, all_weights)
+    )
+    assert bytes_by_kind == {"attention": quantised, "state": 2 * (total - quantised)}
 
 
 def test_a_model_without_experts_may_say_so(tmp_path: Path) -> None:
@@ -253,7 +268,7 @@ def test_a_model_without_experts_may_say_so(tmp_path: Path) -> None:
 def test_what_memory_alone_asks_for_is_refused_as_all_else(tmp_path: Path) -> None:
     """A key that no forward of the model needs is a reason, too, and no memory is said."""
     file = read_model_file(write(tmp_path, change("llama", num_experts_per_tok="two")))
-    assert [each.key for each in file.refusals] == ["num_experts_per_tok"]
+    assert [refusal_.key for refusal_ in file.refusals] == ["num_experts_per_tok"]
     assert file.decoder is not None
     assert (file.weights, file.cache) == ((), ())
 
@@ -282,15 +297,15 @@ def test_any_value_is_read_or_refused(tmp_path: Path, kind: str, data: st.DataOb
 def test_a_file_beside_that_is_none_is_refused(tmp_path: Path, kind: str) -> None:
     """What is called hf_quant_config.json and cannot be read is a reason, not the lack of one."""
     path = write(tmp_path, SMALL["llama"], "config.json")
-    beside = tmp_path / "hf_quant_config.json"
+    companion = tmp_path / "hf_quant_config.json"
     if kind == "link":
-        beside.symlink_to(tmp_path / "gone.json")
+        companion.symlink_to(tmp_path / "gone.json")
     elif kind == "folder":
-        beside.mkdir()
+        companion.mkdir()
     elif kind == "fifo":
-        os.mkfifo(beside)
+        os.mkfifo(companion)
     else:
-        beside.write_bytes(b"\xff\xfe\x00")
+        companion.write_bytes(b"\xff\xfe\x00")
     file = read_model_file(path)
-    assert [(each.file, each.key) for each in file.refusals] == [(str(beside), "")]
+    assert [(refusal_.file, refusal_.key) for refusal_ in file.refusals] == [(str(companion), "")]
     assert not file.weights

@@ -23,21 +23,21 @@ from decoders.files import CONFIG, SMALL, write
 
 DENSE = read_decoder(CONFIG / "models" / "qwen3_8b.json")
 MOE = read_decoder(CONFIG / "models" / "ling_2_0_mini.json")
-ASKED: dict[str, Any] = {
+DEPLOYMENT: dict[str, Any] = {
     "batch": 4,
     "context": 1024,
     "attention": BackendRelease("flash_attn", "2.8.3"),
     "moe": BackendRelease("vllm", "0.20.2"),
     "routing": "balanced",
 }
-BESIDE: dict[str, Any] = {"dtype": "bfloat16", "batch": 4}
+COMMON: dict[str, Any] = {"dtype": "bfloat16", "batch": 4}
 
 
-def of(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:
+def modules_by_role(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:
     """Return the modules of a forward by their role."""
-    found = modules(decoder, **(ASKED | changes))
-    uses = {use.role: use for use in found}
-    assert len(uses) == len(found)
+    module_uses = modules(decoder, **(DEPLOYMENT | changes))
+    uses = {use.role: use for use in module_uses}
+    assert len(uses) == len(module_uses)
     return uses
 
 
@@ -67,54 +67,60 @@ def test_modules_hold_the_published_number_of_weights(name: str, billions: float
     """The modules' weights, with the embedding, are those that the model's authors count."""
     decoder = read_decoder(CONFIG / "models" / f"{name}.json")
     embedding = decoder.vocabulary * decoder.d_model
-    total = embedding + sum(use.count * weights(use.setting) for use in modules(decoder, **ASKED))
+    total = embedding + sum(
+        use.count * weights(use.setting) for use in modules(decoder, **DEPLOYMENT)
+    )
     assert total / 1e9 == pytest.approx(billions, rel=0.01)
 
 
 def test_the_modules_of_a_dense_model() -> None:
     """A dense model runs four modules a layer and the LM head, and asks for no experts' backend."""
-    uses = of(DENSE, moe=None, routing=None)
+    uses = modules_by_role(DENSE, moe=None, routing=None)
     assert {role: use.count for role, use in uses.items()} == {
         "qkv projection": 36, "attention": 36, "output projection": 36, "Dense FFN": 36,
         "LM head": 1,
     }  # fmt: skip
     assert [role for role, use in uses.items() if use.main] == ["attention", "Dense FFN"]
-    gemm = {**BESIDE, "module": "gemm", "backend": "torch"}
+    gemm = {**COMMON, "module": "gemm", "backend": "torch"}
     assert uses["qkv projection"].setting == Setting(d_model=4096, d_ff=6144, **gemm)
     assert uses["output projection"].setting == Setting(d_model=4096, d_ff=4096, **gemm)
     assert uses["LM head"].setting == Setting(d_model=4096, d_ff=151936, **gemm)
     assert uses["Dense FFN"].setting == Setting(
-        module="dense_ffn", backend="torch", d_model=4096, d_ff=12288, gated=True, **BESIDE
+        module="dense_ffn", backend="torch", d_model=4096, d_ff=12288, gated=True, **COMMON
     )
     assert uses["attention"].setting == Setting(
         module="attention", backend="flash_attn", context=1024, heads=32, kv_heads=8,
-        head_dim=128, api="kvcache", page_size=256, **BESIDE,
+        head_dim=128, api="kvcache", page_size=256, **COMMON,
     )  # fmt: skip
 
 
 def test_the_modules_of_an_moe_model() -> None:
     """An MoE model runs router, experts and shared experts in all layers but its dense ones."""
-    uses = of(MOE)
+    uses = modules_by_role(MOE)
     assert {role: use.count for role, use in uses.items()} == {
         "qkv projection": 20, "attention": 20, "output projection": 20, "Dense FFN": 1,
         "router": 19, "MoE FFN": 19, "shared experts": 19, "LM head": 1,
     }  # fmt: skip
     assert [role for role, use in uses.items() if use.main] == ["attention", "MoE FFN"]
     assert uses["router"].setting == Setting(
-        module="gemm", backend="torch", d_model=2048, d_ff=256, **BESIDE
+        module="gemm", backend="torch", d_model=2048, d_ff=256, **COMMON
     )
     assert uses["MoE FFN"].setting == Setting(
         module="moe_ffn", backend="vllm", d_model=2048, d_ff=512, experts=256, top_k=8,
-        routing="balanced", **BESIDE,
+        routing="balanced", **COMMON,
     )  # fmt: skip
     assert uses["shared experts"].setting == Setting(
-        module="dense_ffn", backend="torch", d_model=2048, d_ff=512, gated=True, **BESIDE
+        module="dense_ffn", backend="torch", d_model=2048, d_ff=512, gated=True, **COMMON
     )
 
 
 def test_each_module_has_its_backends_release() -> None:
     """Attention and experts carry the release that was given; the rest has none."""
-    versions = {role: use.backend_version for role, use in of(MOE).items() if use.backend_version}
+    versions = {
+        role: use.backend_version
+        for role, use in modules_by_role(MOE).items()
+        if use.backend_version
+    }
     assert versions == {"attention": "2.8.3", "MoE FFN": "0.20.2"}
 
 
@@ -124,28 +130,28 @@ def test_each_module_has_its_backends_release() -> None:
 )
 def test_flash_attention_is_called_with_its_cache(name: str, api: str | None) -> None:
     """Backends of FlashAttention have several calls, of which decoding makes one."""
-    assert of(DENSE, attention=BackendRelease(name))["attention"].setting.api == api
+    assert modules_by_role(DENSE, attention=BackendRelease(name))["attention"].setting.api == api
 
 
 def test_a_window_shortens_the_context() -> None:
     """Attention reads no more positions than the window has, and all of a shorter context."""
     decoder = replace(DENSE, window=512)
-    assert of(decoder)["attention"].setting.context == 512
-    assert of(decoder, context=100)["attention"].setting.context == 100
+    assert modules_by_role(decoder)["attention"].setting.context == 512
+    assert modules_by_role(decoder, context=100)["attention"].setting.context == 100
 
 
 def test_an_asked_dtype_wins() -> None:
     """All modules have the dtype that is asked for, else the model's own."""
-    assert {use.setting.dtype for use in of(MOE, precision=uniform("float16")).values()} == {
-        "float16"
-    }
+    assert {
+        use.setting.dtype for use in modules_by_role(MOE, precision=uniform("float16")).values()
+    } == {"float16"}
 
 
-@pytest.mark.parametrize(("missing", "said"), [("moe", "--moe"), ("routing", "routing")])
-def test_experts_need_a_backend_and_a_routing(missing: str, said: str) -> None:
+@pytest.mark.parametrize(("missing", "message"), [("moe", "--moe"), ("routing", "routing")])
+def test_experts_need_a_backend_and_a_routing(missing: str, message: str) -> None:
     """A model with experts is refused without what runs them, and where tokens go."""
-    with pytest.raises(ConfigError, match=said):
-        of(MOE, **{missing: None})
+    with pytest.raises(ConfigError, match=message):
+        modules_by_role(MOE, **{missing: None})
 
 
 @given(
@@ -162,7 +168,7 @@ def test_every_layer_has_one_ffn(
     layers four attend and five have an FFN, of two widths.
     """
     decoder = read_decoder(write(tmp_path_factory.getbasetemp(), SMALL[kind]))
-    uses = of(decoder, batch=batch, context=context)
+    uses = modules_by_role(decoder, batch=batch, context=context)
     ffns = [use.count for role, use in uses.items() if base_of(role) in ("Dense FFN", "MoE FFN")]
     calls = {
         role: use.count
@@ -170,17 +176,17 @@ def test_every_layer_has_one_ffn(
         if base_of(role) in {*CALLS} - {INDEXER, SELECTION}
     }
     layers = decoder.layers
-    apart = {
+    exceptions = {
         "nemotron_h": (3, 3), "nemotron-nas": (5, 4), "falcon_h1": (layers, 2 * layers),
         **dict.fromkeys(
             ("granitemoehybrid", "granitemoe_swa", "granitemoeshared"), (2 * layers, layers)
         ),
     }  # fmt: skip
-    runs = apart.get(kind, (layers, layers))
+    runs = exceptions.get(kind, (layers, layers))
     assert (sum(ffns), sum(calls.values())) == runs
     assert {use.setting.batch for use in uses.values()} == {batch}
-    attend = [role for role in calls if role not in STATE_CALLS]  # of which the laws speak
-    assert sum(use.main for use in uses.values()) == len(attend) + (
+    attention_calls = [role for role in calls if role not in STATE_CALLS]  # of which the laws speak
+    assert sum(use.main for use in uses.values()) == len(attention_calls) + (
         2 if kind == "nemotron-nas" else 1
     )
 
@@ -191,14 +197,14 @@ def test_models_load_nothing_but_msgspec() -> None:
         "import sys, nearfree.decoders.modules, nearfree.decoders.config_file\n"
         "print(*{name.split('.')[0] for name in sys.modules})"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {ROOT!r})\n{program}"],
         capture_output=True,
         text=True,
         check=True,
     )
-    loaded = set(done.stdout.split()) - set(sys.stdlib_module_names) - {"nearfree", "__main__"}
-    assert {name for name in loaded if not name.startswith("_")} <= {
+    imported = set(process.stdout.split()) - set(sys.stdlib_module_names) - {"nearfree", "__main__"}
+    assert {name for name in imported if not name.startswith("_")} <= {
         *("msgspec", "typing_extensions"),  # which msgspec loads where it is there
     }
 

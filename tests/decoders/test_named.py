@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from nearfree.decoders.config_file import decoder_names, find_file, read_decoder
 from nearfree.errors import ConfigError
 
-from decoders.files import CONFIG, EVERY, SMALL, refusal, write
+from decoders.files import ALL_MODELS, CONFIG, SMALL, refusal, write
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("spelling", "name"),
     [
-        *((given, "qwen3_8b") for given in ("Qwen3-8B", "qwen3_8b", "QWEN3.8b")),
+        *((spelling, "qwen3_8b") for spelling in ("Qwen3-8B", "qwen3_8b", "QWEN3.8b")),
         ("WeDLM-8B", "wedlm_8b"),
         ("Ling-2.0-mini", "ling_2_0_mini"),
         ("LLaDA-2.1-mini", "llada_2_1_mini"),
@@ -22,14 +22,14 @@ from decoders.files import CONFIG, EVERY, SMALL, refusal, write
         ("Llama-3.1-8B", "llama_3_1_8b"),
     ],
 )
-def test_a_name_is_found_however_it_is_written(given: str, name: str) -> None:
+def test_a_name_is_found_however_it_is_written(spelling: str, name: str) -> None:
     """Case does not matter, and `-` and `.` are `_`, so that papers' and model cards' names are."""
-    assert read_decoder(find_file(CONFIG, given)).name == name
+    assert read_decoder(find_file(CONFIG, spelling)).name == name
 
 
 def test_all_shipped_names_are_listed() -> None:
     """Every file under config/models has a name by which it is found."""
-    assert decoder_names(CONFIG) == [path.stem for path in EVERY]
+    assert decoder_names(CONFIG) == [path.stem for path in ALL_MODELS]
 
 
 def test_a_path_is_read(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_path_is_read(tmp_path: Path) -> None:
     assert read_decoder(file) == read_decoder(folder)
 
 
-def test_the_nearest_names_are_told() -> None:
+def test_the_nearest_names_are_suggested() -> None:
     """An unknown name, also one with its owner, says which known ones are like it."""
     for name in ("Qwen3-8", "Qwen/Qwen3-8B"):
         with pytest.raises(ConfigError) as error:
@@ -73,7 +73,7 @@ def test_a_name_does_not_leave_the_folder(tmp_path: Path) -> None:
 @pytest.mark.slow
 @given(st.text(max_size=300))
 @settings(max_examples=100, deadline=None)
-def test_any_text_is_found_or_refused(given: str) -> None:
+def test_any_text_is_found_or_refused(spelling: str) -> None:
     """No text raises anything but a ConfigError."""
-    error = refusal(lambda: read_decoder(find_file(CONFIG, given)))
+    error = refusal(lambda: read_decoder(find_file(CONFIG, spelling)))
     assert error is None or error.remedy

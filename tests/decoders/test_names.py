@@ -23,7 +23,7 @@ def names(*entries: str, reading: Reading = "path") -> Names:
 
 
 @pytest.mark.parametrize(
-    ("entry", "covered", "left"),
+    ("entry", "covered", "uncovered"),
     [
         (Q, Q, "model.layers.11.self_attn.q_proj"),
         ("self_attn", Q, GATE),
@@ -41,11 +41,13 @@ def names(*entries: str, reading: Reading = "path") -> Names:
         ("model.layers.1.self_attn.qkv_proj", Q, "model.layers.1.self_attn.o_proj"),
     ],
 )
-def test_an_entry_covers_a_name_its_module_or_its_end(entry: str, covered: str, left: str) -> None:
+def test_an_entry_covers_a_name_its_module_or_its_end(
+    entry: str, covered: str, uncovered: str
+) -> None:
     """An entry stands for whole parts of names, whatever way of writing it has."""
-    found = names(entry)
-    assert found.covers(covered)
-    assert not found.covers(left)
+    listed_names = names(entry)
+    assert listed_names.covers(covered)
+    assert not listed_names.covers(uncovered)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +62,9 @@ def test_an_entry_covers_a_name_its_module_or_its_end(entry: str, covered: str, 
 )
 def test_what_engines_read_differently_is_in_doubt(reading: Reading, entry: str, name: str) -> None:
     """An entry that some engines find within a name, and others do not, is told."""
-    found = names(entry, reading=reading)
-    assert not found.covers(name)
-    assert found.doubt(name) == entry
+    listed_names = names(entry, reading=reading)
+    assert not listed_names.covers(name)
+    assert listed_names.doubt(name) == entry
     assert names("lm_head", reading=reading).doubt(name) is None
 
 
@@ -71,13 +73,13 @@ def test_what_engines_read_differently_is_in_doubt(reading: Reading, entry: str,
 )
 def test_expressions_outside_the_language_are_refused(entry: str) -> None:
     """An expression that is not known, a class of modules or nothing is refused with its text."""
-    with pytest.raises(RefusedError, match="are not understood") as refused:
+    with pytest.raises(RefusedError, match="are not understood") as error:
         names(entry)
-    assert entry in str(refused.value)
+    assert entry in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "entries", [[f"*.{each}.*" for each in range(200)], [f"re:({'a|' * 600}b)$"]]
+    "entries", [[f"*.{number}.*" for number in range(200)], [f"re:({'a|' * 600}b)$"]]
 )
 def test_patterns_of_many_pieces_are_refused(entries: list[str]) -> None:
     """Work on patterns is bounded."""
@@ -89,12 +91,12 @@ LETTERS = st.text("ab.1", min_size=1, max_size=8)
 PIECES = st.lists(st.sampled_from(["a", "b", "ab", r"\.", ".*", ".+", ".", r"\d+", "(a|ab)", "1"]))
 
 
-@given(pieces=PIECES, name=LETTERS, ends=st.booleans())
+@given(pieces=PIECES, name=LETTERS, at_end=st.booleans())
 def test_an_expression_matches_what_python_matches(
-    pieces: list[str], name: str, *, ends: bool
+    pieces: list[str], name: str, *, at_end: bool
 ) -> None:
     """Within the small language, a pattern covers what its regular expression matches."""
-    pattern = "".join(pieces) + "$" * ends
+    pattern = "".join(pieces) + "$" * at_end
     if not pieces:
         return
     expected = re.match(pattern.replace("$", r"\Z"), name) is not None
@@ -121,11 +123,13 @@ def test_numbers_that_are_not_told_apart_are_treated_alike(
     entries: list[str], reading: Reading
 ) -> None:
     """Where a list says that it does not tell a module's parts apart, each number is one case."""
-    found = names(*entries, reading=reading)
+    listed_names = names(*entries, reading=reading)
     for stem in ("model.layers", "model.layers.0.experts", "model.layers.3.experts"):
-        if not found.tell_apart(stem):
+        if not listed_names.tell_apart(stem):
             cases = [f"{stem}.{number}.up" for number in range(25)]
-            assert len({(found.covers(case), found.doubt(case)) for case in cases}) == 1
+            assert (
+                len({(listed_names.covers(case), listed_names.doubt(case)) for case in cases}) == 1
+            )
 
 
 def test_a_pattern_with_many_stars_is_quick() -> None:
@@ -138,12 +142,15 @@ def test_a_pattern_with_many_stars_is_quick() -> None:
 @pytest.mark.parametrize("reading", READINGS[one_in(3, "names")])
 def test_a_long_list_is_looked_up_by_the_parts_of_a_name(reading: Reading) -> None:
     """100,000 names, or 100,000 beginnings of names, answer 300 questions in ten seconds."""
-    many = [f"model.layers.{at % 80}.x{at}.y" for at in range(100_000)]
-    for listed in (names(*many, reading=reading), names(*(f"{x}*" for x in many), reading=reading)):
-        began = time.process_time()
-        for at in range(300):
-            name = f"model.layers.{at}.self_attn.q_proj"
-            assert not listed.covers(name)
-            assert listed.doubt(name) is None
-            assert listed.tell_apart("model.layers")
-        assert time.process_time() - began < 10
+    entries = [f"model.layers.{index % 80}.x{index}.y" for index in range(100_000)]
+    for listed_names in (
+        names(*entries, reading=reading),
+        names(*(f"{x}*" for x in entries), reading=reading),
+    ):
+        start = time.process_time()
+        for number in range(300):
+            name = f"model.layers.{number}.self_attn.q_proj"
+            assert not listed_names.covers(name)
+            assert listed_names.doubt(name) is None
+            assert listed_names.tell_apart("model.layers")
+        assert time.process_time() - start < 10

@@ -52,9 +52,9 @@ def test_degrees_that_fill_nodes_are_counted_by_their_ranks(
     strides = (tp * pp, tp) if engine is VLLM else (tp, tp * dp)
     groups = {group * strides[0] // NODE for group in range(dp)}
     hops = [stage * strides[1] // NODE for stage in range(pp)]
-    crossings = sum(here != there for here, there in pairwise(hops))
-    found = nodes_of(Parallel(tp=tp, dp=dp, pp=pp), engine, NODE)
-    assert found[:2] == (len(groups), crossings)
+    crossings = sum(hop != next_hop for hop, next_hop in pairwise(hops))
+    nodes = nodes_of(Parallel(tp=tp, dp=dp, pp=pp), engine, NODE)
+    assert nodes[:2] == (len(groups), crossings)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_the_last_node_has_what_the_others_leave(
     degrees: dict[str, int], of_vllm: int, of_sglang: int | None
 ) -> None:
     """Of the ranks of a stage it has fewest, which all others wait for; on one node none has."""
-    found = [nodes_of(Parallel(**degrees), engine, NODE).fewest for engine in (VLLM, SGLANG)]
-    assert found == [of_vllm, of_sglang]
+    fewest = [nodes_of(Parallel(**degrees), engine, NODE).fewest for engine in (VLLM, SGLANG)]
+    assert fewest == [of_vllm, of_sglang]
 
 
 @given(
@@ -83,8 +83,10 @@ def test_the_last_node_has_what_the_others_leave(
     pp=st.integers(1, 9),
     engine=st.sampled_from((VLLM, SGLANG)),
 )
-def test_what_fits_on_a_node_lies_on_one(tp: int, dp: int, pp: int, engine: Engine) -> None:
+def test_a_deployment_that_fits_on_a_node_is_on_one(
+    tp: int, dp: int, pp: int, engine: Engine
+) -> None:
     """No rank leaves a node that has as many GPUs as there are ranks, or more."""
     parallel = Parallel(tp=tp, dp=dp, pp=pp)
-    for more in (0, 1, 7):
-        assert nodes_of(parallel, engine, parallel.gpus + more) == ON_ONE
+    for spare in (0, 1, 7):
+        assert nodes_of(parallel, engine, parallel.gpus + spare) == ON_ONE

@@ -42,15 +42,19 @@ def test_positions_are_those_that_an_engine_allows(
     assert allowed(**values) == positions
 
 
-odd = st.recursive(
+values_of_any_type = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),
     max_leaves=4,
 )
 
 
-@given(odd, odd, st.dictionaries(st.sampled_from(sorted(YARN)), odd))
+@given(
+    values_of_any_type,
+    values_of_any_type,
+    st.dictionaries(st.sampled_from(sorted(YARN)), values_of_any_type),
+)
 def test_what_is_no_size_counts_as_not_there(most: Any, kind: Any, scaling: Any) -> None:
     """No value of these keys ends a reading: it says a number above zero, or nothing."""
-    found = allowed(max_position_embeddings=most, model_type=kind, rope_scaling=scaling)
-    assert found is None or found > 0
+    positions = allowed(max_position_embeddings=most, model_type=kind, rope_scaling=scaling)
+    assert positions is None or positions > 0

@@ -35,10 +35,10 @@ MXFP4 = {"quant_method": "mxfp4", LIST: ["model.layers.*.self_attn", "lm_head"]}
 NORM, EMBEDDING = "model.layers.0.input_layernorm", "model.embed_tokens"
 
 
-def read(folder: Path, section: dict[str, Any] | None, **others: Any) -> StoredPrecision:
+def read(folder: Path, section: dict[str, Any] | None, **options: Any) -> StoredPrecision:
     """Return the precision of a Llama with a quantisation."""
     extra = {} if section is None else {"quantization_config": section}
-    return read_precision(write(folder, {**LLAMA, **extra, **others}, "config.json"))
+    return read_precision(write(folder, {**LLAMA, **extra, **options}, "config.json"))
 
 
 def weights(precision: StoredPrecision, *names: str) -> list[str]:
@@ -155,8 +155,8 @@ def test_layers_that_differ_are_counted_and_refused_as_one(tmp_path: Path) -> No
     """A layer that is left out is counted apart, and the scheme of all layers is refused."""
     section = {**BLOCK, LIST: ["model.layers.0.mlp.down_proj", "model.layers.3.mlp"]}
     precision, name = read(tmp_path, section), "model.layers.*.mlp.down_proj"
-    found = {scheme.weights: count for scheme, count in precision.each(name, range(10)).items()}
-    assert found == {"float8_block": 8, "bfloat16": 2}
+    counts = {scheme.weights: count for scheme, count in precision.each(name, range(10)).items()}
+    assert counts == {"float8_block": 8, "bfloat16": 2}
     with pytest.raises(RefusedError, match="2 are bfloat16, 8 are float8_block"):
         precision.of(name, range(10))
     assert precision.of(name, range(4, 10)).weights == "float8_block"
@@ -175,24 +175,24 @@ def test_counts_are_those_of_each_matrix(
     """Matrices of numbered layers and experts are counted as if each were asked for."""
     precision = read(tmp_path_factory.mktemp("model"), {**FP8, LIST: ignored})
     layers, experts = range(12), range(5)
-    alone = [
+    schemes = [
         precision.of(f"model.layers.{layer}.mlp.experts.{expert}.up")
         for layer in layers
         for expert in experts
     ]
-    expected = {scheme: alone.count(scheme) for scheme in alone}
+    expected = {scheme: schemes.count(scheme) for scheme in schemes}
     assert precision.each("model.layers.*.mlp.experts.*.up", layers, experts) == expected
 
 
 def test_work_on_names_is_bounded(tmp_path: Path) -> None:
     """Ten million layers are counted where a list treats them alike, and refused where not."""
-    many = range(10**7)
-    assert read(tmp_path, BLOCK).each("model.layers.*.up", many)[
+    layers = range(10**7)
+    assert read(tmp_path, BLOCK).each("model.layers.*.up", layers)[
         read(tmp_path, BLOCK).of(UP)
-    ] == len(many)
+    ] == len(layers)
     precision = read(tmp_path, {**BLOCK, LIST: ["model.layers.5.up"]})
     with pytest.raises(RefusedError, match="too many"):
-        precision.each("model.layers.*.up", many)
+        precision.each("model.layers.*.up", layers)
 
 
 def test_groups_divide_the_inputs(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_a_section_is_found_at_each_level(tmp_path: Path, level: str, key: str) 
 
 def test_modelopts_own_file_is_read_beside(tmp_path: Path) -> None:
     """A config.json without a word on it is quantised as hf_quant_config.json says."""
-    said = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
-    write(tmp_path, {"quantization": said}, "hf_quant_config.json")
+    modelopt = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    write(tmp_path, {"quantization": modelopt}, "hf_quant_config.json")
     precision = read(tmp_path, None)
     assert weights(precision, Q, "lm_head") == ["nvfp4", "bfloat16"]
     assert precision.kv == "float8"
@@ -235,8 +235,8 @@ def test_files_that_differ_are_refused(
     tmp_path: Path, section: dict[str, Any], differs: str
 ) -> None:
     """Two sections that say different things are refused with what differs."""
-    said = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
-    write(tmp_path, {"quantization": said}, "hf_quant_config.json")
+    modelopt = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    write(tmp_path, {"quantization": modelopt}, "hf_quant_config.json")
     with pytest.raises(RefusedError, match=differs):
         read(tmp_path, section)
 
@@ -257,8 +257,8 @@ def test_a_quantisation_in_a_file_that_is_not_read_is_refused(tmp_path: Path, na
 
 def test_files_that_differ_on_products_store_the_same(tmp_path: Path) -> None:
     """Where the cache or the activations differ the weights are known, and the cache the wider."""
-    said = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
-    write(tmp_path, {"quantization": said}, "hf_quant_config.json")
+    modelopt = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    write(tmp_path, {"quantization": modelopt}, "hf_quant_config.json")
     section = {**MODELOPT, "quant_algo": "W4A16_NVFP4", "ignore": ["lm_head"]}
     precision = read(tmp_path, section)
     assert weights(precision, Q) == ["nvfp4"]
@@ -280,10 +280,15 @@ def test_deepseek_v4_stores_its_experts_apart(tmp_path: Path) -> None:
 
     Compressors, the router and what mixes streams are plain.
     """
-    plain = ["layers.1.attn.compressor.wkv", "layers.1.ffn.gate", "layers.1.hc_ffn_fn", "head"]
+    plain_names = [
+        "layers.1.attn.compressor.wkv",
+        "layers.1.ffn.gate",
+        "layers.1.hc_ffn_fn",
+        "head",
+    ]
     fp4 = read(tmp_path, BLOCK, **V4)
     assert weights(fp4, W1, WQ_B) == ["mxfp4", "float8_block"]
-    assert weights(fp4, *plain) == ["bfloat16"] * 4
+    assert weights(fp4, *plain_names) == ["bfloat16"] * 4
     fp8 = read(tmp_path, BLOCK, **{**V4, "expert_dtype": "fp8"})
     assert weights(fp8, W1, WQ_B) == ["float8_block"] * 2
     for expert_dtype, reason in ((None, "engines default to fp4"), ("fp6", "is none of fp4, fp8")):
@@ -294,10 +299,14 @@ def test_deepseek_v4_stores_its_experts_apart(tmp_path: Path) -> None:
 def test_nvfp4_experts_of_an_fp8_checkpoint(tmp_path: Path) -> None:
     """ModelOpt's file beside speaks of the experts alone, and all else is still FP8."""
     layers = {"layers.1.ffn.experts": {"quant_algo": "NVFP4", "group_size": 16}}
-    said = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    quantisation = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
     left_out = ["*.attn.*", "head"]
-    section = {**BLOCK, "moe_quant_algo": "NVFP4", **said, "ignore": left_out}
-    write(tmp_path, {"quantization": {**said, "exclude_modules": left_out}}, "hf_quant_config.json")
+    section = {**BLOCK, "moe_quant_algo": "NVFP4", **quantisation, "ignore": left_out}
+    write(
+        tmp_path,
+        {"quantization": {**quantisation, "exclude_modules": left_out}},
+        "hf_quant_config.json",
+    )
     precision = read(tmp_path, section, **V4)
     assert weights(precision, W1, WQ_B) == ["nvfp4", "float8_block"]
     assert not precision.refusals
@@ -308,7 +317,7 @@ def test_nvfp4_experts_of_an_fp8_checkpoint(tmp_path: Path) -> None:
         read(tmp_path, section, **V4)
 
 
-def test_experts_of_bitsandbytes_are_not_guessed(tmp_path: Path) -> None:
+def test_the_format_of_bitsandbytes_experts_is_refused(tmp_path: Path) -> None:
     """Some releases leave experts as they are: what they are stored in is refused."""
     precision = read(tmp_path, {**BNB, "load_in_4bit": True})
     assert weights(precision, Q, "lm_head") == ["int4", "bfloat16"]
@@ -317,12 +326,12 @@ def test_experts_of_bitsandbytes_are_not_guessed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "others", [{"quantization": {"bits": 4}}, {"expert_dtype": "fp4"}, {"text_config": 3}]
+    "options", [{"quantization": {"bits": 4}}, {"expert_dtype": "fp4"}, {"text_config": 3}]
 )
-def test_other_words_on_a_quantisation_are_refused(tmp_path: Path, others: dict[str, Any]) -> None:
+def test_other_keys_of_a_quantisation_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     """A key that says that weights are stored otherwise is never passed over."""
-    with pytest.raises(RefusedError, match=next(iter(others))):
-        read(tmp_path, None, **others)
+    with pytest.raises(RefusedError, match=next(iter(options))):
+        read(tmp_path, None, **options)
 
 
 @pytest.mark.parametrize("dtype", PLAIN)
@@ -340,9 +349,9 @@ def test_a_missing_dtype_is_taken_from_the_method_alone(tmp_path: Path) -> None:
     """What fp8 and mxfp4 leave out is bfloat16; nothing else is taken for it by silence."""
     for section in (BLOCK, MXFP4):
         assert read(tmp_path, section, torch_dtype=None).plain == "bfloat16"
-    for other in (None, AWQ, MODELOPT):
+    for without_dtype in (None, AWQ, MODELOPT):
         with pytest.raises(RefusedError, match="dtype or torch_dtype is missing"):
-            read(tmp_path, other, torch_dtype=None)
+            read(tmp_path, without_dtype, torch_dtype=None)
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float8_e4m3fn", "int4", 3])
@@ -383,5 +392,5 @@ def test_any_value_is_read_or_refused(
         precision = read(folder, {**section, key: value})
     except ConfigError:
         return
-    said = precision.quantised
-    assert said.others or said.named or said.routed
+    quantised = precision.quantised
+    assert quantised.others or quantised.named or quantised.routed

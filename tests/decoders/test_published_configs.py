@@ -21,8 +21,12 @@ from decoders.files import parameters, weights_bytes, write
 
 pytestmark = pytest.mark.slow
 FOLDER = r"aiconfigurator_core/model_configs/"
-WANTED = FOLDER + r".*(?<!hf_quant)_config\.json"
-SAME = {"kimi_k2": "deepseek_v3", "deepseek_ref": "deepseek_v4", "minimax_m3": "minimax_m3_vl"}
+CONFIG_FILES = FOLDER + r".*(?<!hf_quant)_config\.json"
+TYPE_IN_TRANSFORMERS = {
+    "kimi_k2": "deepseek_v3",
+    "deepseek_ref": "deepseek_v4",
+    "minimax_m3": "minimax_m3_vl",
+}
 """Names that transformers has under others."""
 NOT_TEXT = re.compile(r"visi|visual|multi_modal|mm_projector")
 K3 = 2_779_484_393_568
@@ -31,35 +35,37 @@ counted here from the shapes that vllm 0.33.0 loads, 2.8 trillion."""
 NO_CLASS = {"mimo": 7_622_619_136, "nemotron-nas": 49_867_145_216, "kimi_k3": K3}
 """Published counts; MiMo's 7.83 billion have a layer of 0.21 billion that predicts further."""
 NO_MEMORY: dict[str, str] = {}
-"""Files without a memory, and why."""
+"""Files without a memory, and the reason."""
 
 
-def theirs(document: dict[str, Any]) -> int:
+def class_parameters(document: dict[str, Any]) -> int:
     """Return the parameters of the text part of transformers' model on the meta device."""
     kind = document.pop("model_type")
     text = document.get("text_config", document)
-    for each in (document, text):
+    for part in (document, text):
         for key in ("quantization_config", "auto_map"):
-            each.pop(key, None)
-    if text.get("model_type") in SAME:
-        text["model_type"] = SAME[text["model_type"]]
+            part.pop(key, None)
+    if text.get("model_type") in TYPE_IN_TRANSFORMERS:
+        text["model_type"] = TYPE_IN_TRANSFORMERS[text["model_type"]]
     if kind in COMPOSITES and text is document:
         document = {"text_config": text}
-    config = CONFIG_MAPPING[SAME.get(kind, kind)].from_dict(document)
+    config = CONFIG_MAPPING[TYPE_IN_TRANSFORMERS.get(kind, kind)].from_dict(document)
     with torch.device("meta"):
         causal = type(config) in AutoModelForCausalLM._model_mapping
         model = (AutoModelForCausalLM if causal else AutoModelForImageTextToText).from_config(
             config
         )
     each_of = model.named_parameters()
-    return sum(math.prod(each.shape) for name, each in each_of if not NOT_TEXT.search(name))
+    return sum(
+        math.prod(parameter.shape) for name, parameter in each_of if not NOT_TEXT.search(name)
+    )
 
 
 def test_every_published_config_stores_what_its_class_has(
     tmp_path: Path, source_cache: Cache
 ) -> None:
     """Each file that a commit draws has the parameters of its class, or their published count."""
-    files = fetch("aiconfigurator-core", "0.12.0", WANTED, cache=source_cache).files
+    files = fetch("aiconfigurator-core", "0.12.0", CONFIG_FILES, cache=source_cache).files
     assert len(files) == 89
     differ = {}
     for path, raw in sorted(files.items())[one_in(4, "configs")]:
@@ -67,34 +73,36 @@ def test_every_published_config_stores_what_its_class_has(
         document = json.loads(raw)
         file = write(tmp_path, document)
         kind = document["model_type"]
-        expected = NO_CLASS[kind] if kind in NO_CLASS else theirs(document)
-        found = sum(each.elements for each in stored(file).weights if each.kind != "vision")
-        if found != expected:
-            differ[name] = (found, expected)
+        expected = NO_CLASS[kind] if kind in NO_CLASS else class_parameters(document)
+        elements = sum(
+            weight.elements for weight in stored(file).weights if weight.kind != "vision"
+        )
+        if elements != expected:
+            differ[name] = (elements, expected)
     assert not differ
 
 
 def test_every_published_config_has_a_memory(tmp_path: Path, source_cache: Cache) -> None:
     """Each file says what its weights take, and what is quantised is not read as plain."""
     files = fetch("aiconfigurator-core", "0.12.0", FOLDER + r".*\.json", cache=source_cache).files
-    configs = [path for path in files if re.fullmatch(WANTED, path)]
+    configs = [path for path in files if re.fullmatch(CONFIG_FILES, path)]
     assert len(configs) == 89
-    without, as_plain = {}, []
+    refused, as_plain = {}, []
     for path in configs:
         start = path.removesuffix("config.json")
         folder = tmp_path / Path(start).name
         folder.mkdir()
         (folder / "config.json").write_bytes(files[path])
-        beside = files.get(f"{start}hf_quant_config.json")
-        if beside:
-            (folder / "hf_quant_config.json").write_bytes(beside)
+        companion = files.get(f"{start}hf_quant_config.json")
+        if companion:
+            (folder / "hf_quant_config.json").write_bytes(companion)
         model = read_model_file(folder)
         name = folder.name.removesuffix("_")
         if not (model.weights and model.cache and model.precision):
-            without[name] = "; ".join(map(str, model.refusals))
-        elif (beside or b"quantization_config" in files[path]) and _all_plain(model):
+            refused[name] = "; ".join(map(str, model.refusals))
+        elif (companion or b"quantization_config" in files[path]) and _all_plain(model):
             as_plain.append(name)
-    assert without == NO_MEMORY
+    assert refused == NO_MEMORY
     assert not as_plain
 
 

@@ -84,16 +84,16 @@ def test_each_method_says_its_scheme(
     section: dict[str, Any], weights: str, enters: str, bits: float
 ) -> None:
     """A weight takes its bits and its part of scales and zero points; plain numbers may enter."""
-    said = read(section)
-    scheme = said.others or said.routed
+    quantised = read(section)
+    scheme = quantised.others or quantised.routed
     assert scheme is not None
-    assert not said.refusals
+    assert not quantised.refusals
     assert (scheme.weights, scheme.activations) == (weights, enters)
     assert scheme.bits == pytest.approx(bits)
 
 
 @pytest.mark.parametrize(
-    ("scheme", "held"),
+    ("scheme", "cache_format"),
     [
         ({"type": "float", "num_bits": 8}, "float8"),
         ({"type": "int", "num_bits": 8}, "int8"),
@@ -104,18 +104,18 @@ def test_each_method_says_its_scheme(
         ("none", None),
     ],
 )
-def test_a_cache_s_scheme_is_a_name_or_numbers(scheme: Any, held: str | None) -> None:
+def test_a_cache_s_scheme_is_a_name_or_numbers(scheme: Any, cache_format: str | None) -> None:
     """It is what the cache holds, whatever the weights are in; what caches do not hold is named."""
-    assert read({**compressed(group(CHANNEL, TOKEN)), "kv_cache_scheme": scheme}).kv == held
-    four = {"type": "int", "num_bits": 4}
+    assert read({**compressed(group(CHANNEL, TOKEN)), "kv_cache_scheme": scheme}).kv == cache_format
+    four_bits = {"type": "int", "num_bits": 4}
     with pytest.raises(RefusedError, match="no format of a cache"):
-        read({**compressed(group(CHANNEL, TOKEN)), "kv_cache_scheme": four})
+        read({**compressed(group(CHANNEL, TOKEN)), "kv_cache_scheme": four_bits})
 
 
 def test_groups_of_one_scheme_are_one() -> None:
     """Two groups that say the same of all products agree; two that differ are refused."""
-    said = read(compressed(group(CHANNEL, TOKEN), group(CHANNEL, TOKEN)))
-    assert said.others == read(compressed(group(CHANNEL, TOKEN))).others
+    quantised = read(compressed(group(CHANNEL, TOKEN), group(CHANNEL, TOKEN)))
+    assert quantised.others == read(compressed(group(CHANNEL, TOKEN))).others
     with pytest.raises(RefusedError, match="gives Linear two schemes"):
         read(compressed(group(CHANNEL, TOKEN), group(INT4)))
     with pytest.raises(RefusedError, match=r"config_groups .*has no groups"):
@@ -146,8 +146,8 @@ def test_whether_scales_of_what_enters_are_stored(
     *, section: dict[str, Any], method: str, static: bool | None
 ) -> None:
     """They are where a file says static, or does not say dynamic; weights alone have none."""
-    said = read(section)
-    assert (said.method, said.static) == (method, static)
+    quantised = read(section)
+    assert (quantised.method, quantised.static) == (method, static)
 
 
 def test_plain_numbers_enter_weight_only_products() -> None:
@@ -211,11 +211,11 @@ def test_plain_numbers_enter_weight_only_products() -> None:
         (compressed(group(INT4), sparsity_config={"a": 1}), "changes what is stored"),
     ],
 )
-def test_what_is_not_understood_is_refused(section: dict[str, Any], reason: str) -> None:
+def test_an_unknown_value_is_refused(section: dict[str, Any], reason: str) -> None:
     """A method, a value or a key that is not known is refused, and the refusal says why."""
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RefusedError) as error:
         read(section)
-    assert reason in str(refused.value)
+    assert reason in str(error.value)
 
 
 def test_mixed_algorithms_are_those_of_layers() -> None:
@@ -226,13 +226,13 @@ def test_mixed_algorithms_are_those_of_layers() -> None:
         "quantized_layers": {"a": {"quant_algo": "W4A16_NVFP4"}},
         "config_groups": {"a": group(FOUR, FOUR)},
     }
-    said = read(section)
-    assert not said.refusals
-    ((_, stored),) = said.named
+    quantised = read(section)
+    assert not quantised.refusals
+    ((_, stored),) = quantised.named
     assert (stored.weights, stored.activations) == ("nvfp4", "bfloat16")
-    other = {**section, "config_groups": {"a": group(CHANNEL, TOKEN)}}
+    two_inputs = {**section, "config_groups": {"a": group(CHANNEL, TOKEN)}}
     with pytest.raises(RefusedError, match="differs from quant_algo and quantized_layers"):
-        read(other)
+        read(two_inputs)
 
 
 @pytest.mark.parametrize(
@@ -255,10 +255,10 @@ def test_weights_are_known_whose_products_are_not(
     section: dict[str, Any], weights: str, reason: str
 ) -> None:
     """What is said of activations alone and not understood is beside what is stored."""
-    said = read(section)
-    assert said.others is not None
-    assert said.others.weights == weights
-    assert reason in " ".join(map(str, said.refusals))
+    quantised = read(section)
+    assert quantised.others is not None
+    assert quantised.others.weights == weights
+    assert reason in " ".join(map(str, quantised.refusals))
 
 
 @pytest.mark.parametrize(
@@ -271,10 +271,10 @@ def test_weights_are_known_whose_products_are_not(
 )
 def test_bitsandbytes_stores_scales_of_scales(changes: dict[str, Any], bits: float) -> None:
     """NF4 has a float32 for 64 weights, which double quantisation makes one of 8 bits."""
-    said = read({**BNB, **changes})
-    assert said.others is not None
-    assert said.others.bits == bits
-    assert said.head is False
+    quantised = read({**BNB, **changes})
+    assert quantised.others is not None
+    assert quantised.others.bits == bits
+    assert quantised.head is False
     assert read({**BNB, **changes, "llm_int8_skip_modules": ["a"]}).head is None
 
 
@@ -309,16 +309,16 @@ def test_bitsandbytes_stores_scales_of_scales(changes: dict[str, Any], bits: flo
         ),
     ],
 )
-def test_all_reasons_are_told_at_once(section: dict[str, Any], keys: set[str]) -> None:
+def test_all_reasons_are_reported_at_once(section: dict[str, Any], keys: set[str]) -> None:
     """A section with several faults is refused with each of them."""
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RefusedError) as error:
         read(section)
-    assert {each.key for each in refused.value.refusals} == keys
+    assert {refusal.key for refusal in error.value.refusals} == keys
 
 
 def test_algorithms_of_many_matrices_are_refused_once() -> None:
     """Thousands of matrices in one unknown algorithm are one reason."""
     layers = {f"layers.{number}.up": {"quant_algo": "FP6"} for number in range(5000)}
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RefusedError) as error:
         read({**MODELOPT, "quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
-    assert len(refused.value.refusals) == 1
+    assert len(error.value.refusals) == 1

@@ -9,9 +9,9 @@ from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import read_details
 
-from decoders.files import EVERY
+from decoders.files import ALL_MODELS
 
-SCALED = [path for path in EVERY if path.stem.endswith("_cpu")]
+SCALED = [path for path in ALL_MODELS if path.stem.endswith("_cpu")]
 NARROWER = (
     "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size",
     "moe_intermediate_size", "num_experts", "num_experts_per_tok", "n_routed_experts",
@@ -26,15 +26,15 @@ def original(path: Path) -> Path:
     return path.with_stem(path.stem.removesuffix("_cpu"))
 
 
-def both(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def scaled_and_original(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a scaled file and its original."""
-    small, large = (json.loads(each.read_text()) for each in (path, original(path)))
+    small, large = (json.loads(file.read_text()) for file in (path, original(path)))
     return small, large
 
 
 def factor(path: Path) -> int:
     """Return what widths are divided by."""
-    small, large = both(path)
+    small, large = scaled_and_original(path)
     return int(large["hidden_size"] // small["hidden_size"])
 
 
@@ -46,7 +46,7 @@ def attention_width(decoder: Decoder) -> int:
 def test_there_are_scaled_models_of_both_kinds() -> None:
     """Dense models and models with experts are scaled, each from a file that is there."""
     assert {read_decoder(path).experts is None for path in SCALED} == {True, False}
-    assert all(original(path) in EVERY for path in SCALED)
+    assert all(original(path) in ALL_MODELS for path in SCALED)
 
 
 @by_model
@@ -55,7 +55,7 @@ def test_all_else_is_the_original(path: Path) -> None:
 
     Weights of scaled models are not quantised.
     """
-    small, large = both(path)
+    small, large = scaled_and_original(path)
     large.pop("quantization_config", None)
     assert set(small) - {"torch_dtype"} == set(large) - {"torch_dtype"}
     changed = {key for key in small if key in large and small[key] != large[key]}
@@ -66,31 +66,38 @@ def test_all_else_is_the_original(path: Path) -> None:
 @by_model
 def test_widths_are_divided_by_one_factor(path: Path) -> None:
     """Widths, heads, experts and k are divided by one factor, so that their ratios stay."""
-    small, large = both(path)
-    given = [key for key in NARROWER if key in large]
+    small, large = scaled_and_original(path)
+    present = [key for key in NARROWER if key in large]
     assert factor(path) > 1
-    assert {key: small[key] * factor(path) for key in given} == {key: large[key] for key in given}
+    assert {key: small[key] * factor(path) for key in present} == {
+        key: large[key] for key in present
+    }
 
 
 @by_model
 def test_heads_and_groups_stay(path: Path) -> None:
     """A head is as wide as the original's, and experts are in as many groups."""
-    small, large = (read_decoder(each) for each in (path, original(path)))
+    small, large = (read_decoder(file) for file in (path, original(path)))
     assert small.head_dim == large.head_dim
-    mine, published = (read_details(each) for each in (path, original(path)))
-    assert mine.router == published.router
-    assert (mine.rope, mine.form, mine.qk_norm, mine.tied) == (
-        published.rope,
-        published.form,
-        published.qk_norm,
-        published.tied,
+    scaled_details, original_details = (read_details(file) for file in (path, original(path)))
+    assert scaled_details.router == original_details.router
+    assert (
+        scaled_details.rope,
+        scaled_details.form,
+        scaled_details.qk_norm,
+        scaled_details.tied,
+    ) == (
+        original_details.rope,
+        original_details.form,
+        original_details.qk_norm,
+        original_details.tied,
     )
 
 
 @by_model
 def test_the_first_dense_layer_stays(path: Path) -> None:
     """As many first layers as the original's are dense, all of them where it has no experts."""
-    small, large = (read_decoder(each) for each in (path, original(path)))
+    small, large = (read_decoder(file) for file in (path, original(path)))
     assert 0 < small.layers < large.layers
     if large.experts is None:
         assert small.dense_layers == small.layers
@@ -105,14 +112,17 @@ def test_the_vocabulary_is_divided_by_both(path: Path) -> None:
 
     Experts shrink by their number too, so the head's share of a model that has some grows.
     """
-    small, large = (read_decoder(each) for each in (path, original(path)))
+    small, large = (read_decoder(file) for file in (path, original(path)))
     by_both = large.vocabulary / factor(path) * small.layers / large.layers
     assert small.vocabulary == pytest.approx(by_both, rel=0.01)
-    mine, published = (each.vocabulary / attention_width(each) for each in (small, large))
-    assert mine == pytest.approx(published, rel=0.15)
+    scaled_ratio, original_ratio = (
+        decoder.vocabulary / attention_width(decoder) for decoder in (small, large)
+    )
+    assert scaled_ratio == pytest.approx(original_ratio, rel=0.15)
     if small.experts is None:
         shares = [
-            each.vocabulary / (attention_width(each) + each.layers * 3 * (each.d_ff or 0))
-            for each in (small, large)
+            decoder.vocabulary
+            / (attention_width(decoder) + decoder.layers * 3 * (decoder.d_ff or 0))
+            for decoder in (small, large)
         ]
         assert shares[0] == pytest.approx(shares[1], rel=0.15)

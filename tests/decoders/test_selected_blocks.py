@@ -30,8 +30,8 @@ def read(folder: Path, **changes: Any) -> Decoder:
 
 def section(**changes: Any) -> dict[str, Any]:
     """Return what the small file says of selected blocks, with some keys changed."""
-    found = {**change(KIND)[SECTION], **changes}
-    return {key: value for key, value in found.items() if value is not ...}
+    values = {**change(KIND)[SECTION], **changes}
+    return {key: value for key, value in values.items() if value is not ...}
 
 
 def test_layers_that_are_marked_select_blocks(tmp_path: Path) -> None:
@@ -39,14 +39,14 @@ def test_layers_that_are_marked_select_blocks(tmp_path: Path) -> None:
     decoder = read(tmp_path)
     assert decoder.attention == (Grouped(layers=(0,), **GROUPED), SELECTS)
     assert decoder.in_blocks
-    every = Grouped(layers=tuple(range(6)), **GROUPED)
-    off = read(tmp_path, **{SECTION: section(use_sparse_attention=False)})
-    assert off.attention == (every,)
-    assert not off.in_blocks
+    all_positions = Grouped(layers=tuple(range(6)), **GROUPED)
+    without_selection = read(tmp_path, **{SECTION: section(use_sparse_attention=False)})
+    assert without_selection.attention == (all_positions,)
+    assert not without_selection.in_blocks
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"attention_output_gate": True}, "attention_output_gate .* is not read"),
         ({SECTION: section(sparse_block_size=64)}, "sparse_block_size 64 is not 128"),
@@ -60,19 +60,19 @@ def test_layers_that_are_marked_select_blocks(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_kernel_takes_is_refused_by_name(
-    tmp_path: Path, changes: dict[str, Any], said: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     """What engines take for granted of the section is asked of a file."""
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(RefusedError, match=message):
         read(tmp_path, **changes)
 
 
 def test_all_reasons_are_given_at_once(tmp_path: Path) -> None:
     """A section with three faults is told all three."""
-    wrong = section(sparse_block_size=64, sparse_score_type="mean", sparse_topk_blocks=0)
-    with pytest.raises(RefusedError) as caught:
-        read(tmp_path, **{SECTION: wrong})
-    assert {each.key.rpartition(".")[2] for each in caught.value.refusals} >= {
+    faulty = section(sparse_block_size=64, sparse_score_type="mean", sparse_topk_blocks=0)
+    with pytest.raises(RefusedError) as error:
+        read(tmp_path, **{SECTION: faulty})
+    assert {refusal.key.rpartition(".")[2] for refusal in error.value.refusals} >= {
         "sparse_block_size", "sparse_score_type", "sparse_topk_blocks",
     }  # fmt: skip
 
@@ -80,12 +80,12 @@ def test_all_reasons_are_given_at_once(tmp_path: Path) -> None:
 def test_a_layer_is_one_module_with_all_of_its_products(tmp_path: Path) -> None:
     """Its weights are those that are stored; the engine runs it whatever runs other attention."""
     decoder = read(tmp_path)
-    held = sum(
-        each.inputs * each.outputs
-        for each in stored(write(tmp_path, change(KIND))).weights
-        if each.kind == "attention" and each.inputs > 1 and 1 in each.layers
+    stored_elements = sum(
+        weight.inputs * weight.outputs
+        for weight in stored(write(tmp_path, change(KIND))).weights
+        if weight.kind == "attention" and weight.inputs > 1 and 1 in weight.layers
     )
-    assert SELECTS.projected(64) == held
+    assert SELECTS.projected(64) == stored_elements
     uses = {
         use.role.partition(",")[0]: use
         for use in modules(
@@ -101,10 +101,10 @@ def test_a_layer_is_one_module_with_all_of_its_products(tmp_path: Path) -> None:
     assert (uses[ATTENTION].count, uses[ATTENTION].setting.backend) == (1, "flash_attn")
 
 
-def test_what_curves_are_of_is_said(tmp_path: Path) -> None:
+def test_the_basis_of_curves_has_a_caveat(tmp_path: Path) -> None:
     """An answer says that rows stand for requests, and what is taken off."""
-    (said,) = caveats(read(tmp_path))
-    assert "less the index keys" in said
+    (caveat,) = caveats(read(tmp_path))
+    assert "less the index keys" in caveat
 
 
 def test_mxfp8_is_timed_as_blocks_of_float8() -> None:

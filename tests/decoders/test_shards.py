@@ -59,12 +59,12 @@ def roles(
     decoder: Decoder, parallel: Parallel, engine: Engine, batch: int, dtype: Any
 ) -> dict[str, ModuleUse]:
     """Return the modules of a rank by their role."""
-    found = modules(
+    uses = modules(
         decoder, batch=batch, context=64, attention=BackendRelease("flash_attn", "2.8.3"),
         moe=BackendRelease(engine.name, "0"), routing="balanced", precision=uniform(dtype),
         parallel=parallel,
     )  # fmt: skip
-    return {use.role: use for use in found}
+    return {use.role: use for use in uses}
 
 
 def flop(use: ModuleUse, n: int) -> int:
@@ -78,21 +78,21 @@ def of_kind(decoder: Decoder, role: str, tp: int) -> tuple[int, int] | None:
     Heads of keys lie on several ranks where they are fewer; of delta attention the narrow rows of
     its gates lie on each.
     """
-    named = [kind for kind in decoder.attention if kind.words in role] or decoder.attention
+    kinds = [kind for kind in decoder.attention if kind.words in role] or decoder.attention
     if base_of(role) == QKV:
-        kind = next(each for each in named if isinstance(each, Grouped))
+        kind = next(kind_ for kind_ in kinds if isinstance(kind_, Grouped))
         of_keys = kind.made - kind.queries
         return kind.queries + of_keys * max(kind.kv_heads, tp) // kind.kv_heads, kind.made
-    narrow = next((each for each in named if isinstance(each, DeltaNet) and each.rank), None)
-    if base_of(role) == DELTA_IN and narrow and narrow.rank:
-        rows = narrow.mixed + narrow.heads
-        return rows + 2 * narrow.rank * tp, rows + 2 * narrow.rank
+    delta_net = next((kind_ for kind_ in kinds if isinstance(kind_, DeltaNet) and kind_.rank), None)
+    if base_of(role) == DELTA_IN and delta_net and delta_net.rank:
+        rows = delta_net.mixed + delta_net.heads
+        return rows + 2 * delta_net.rank * tp, rows + 2 * delta_net.rank
     return None
 
 
 def without_heads(decoder: Decoder, use: ModuleUse) -> ModuleUse:
     """Return what each rank makes whole of a layer of attention to entries: latents and indexer."""
-    kinds = (each for each in decoder.attention if isinstance(each, Compressed))
+    kinds = (kind_ for kind_ in decoder.attention if isinstance(kind_, Compressed))
     kind = next(each for each in kinds if each.words in use.role)
     projected = replace(kind, heads=0, groups=0).projected(decoder.d_model)
     return replace(use, setting=replace(use.setting, heads=0, projected=projected))
@@ -103,14 +103,20 @@ def of_ranks(decoder: Decoder, use: ModuleUse, tp: int) -> ModuleUse:
 
     Heads of keys and of the indexer lie on several ranks where they are fewer, its key on each.
     """
-    kind = next(each for each in decoder.attention if isinstance(each, Grouped) and each.selected)
-    every = replace(
+    kind = next(
+        kind_ for kind_ in decoder.attention if isinstance(kind_, Grouped) and kind_.selected
+    )
+    of_all_ranks = replace(
         kind, kv_heads=max(tp, kind.kv_heads), index_heads=max(tp, kind.index_heads or 0)
     )
-    projected = every.projected(decoder.d_model) + (tp - 1) * decoder.d_model * (
+    projected = of_all_ranks.projected(decoder.d_model) + (tp - 1) * decoder.d_model * (
         kind.index_dim or 0
     )
-    sizes = {"kv_heads": every.kv_heads, "index_heads": every.index_heads, "projected": projected}
+    sizes = {
+        "kv_heads": of_all_ranks.kv_heads,
+        "index_heads": of_all_ranks.index_heads,
+        "projected": projected,
+    }
     return replace(use, setting=replace(use.setting, **sizes))
 
 
@@ -139,40 +145,42 @@ def test_parts_of_all_ranks_are_the_whole(
     ranks do not part their group's rows before them. Rows that only fill a vocabulary up count as
     the LM head's, columns that fill the last part of an expert up as the experts'.
     """
-    decoder, of = read_decoder(write(tmp_path, SMALL[kind])), ENGINES[engine]
+    decoder, engine_ = read_decoder(write(tmp_path, SMALL[kind])), ENGINES[engine]
     if decoder.experts is None:
-        parallel, of = replace(parallel, ep=1), VLLM
-    assume(not refusals(decoder, parallel, of, {}))
+        parallel, engine_ = replace(parallel, ep=1), VLLM
+    assume(not refusals(decoder, parallel, engine_, {}))
     if kind == "mimo_v2_flash":  # both kinds have one head of keys a rank then: one product
         assume(parallel.tp < 4)
     batch = requests * parallel.ranks * (decoder.experts.experts if decoder.experts else 1)
-    whole, part = (roles(decoder, each, of, batch, dtype) for each in (ONE_GPU, parallel))
-    assert [*whole] == [*part]
+    one_gpu, one_rank = (
+        roles(decoder, degrees, engine_, batch, dtype) for degrees in (ONE_GPU, parallel)
+    )
+    assert [*one_gpu] == [*one_rank]
     ranks, tp = parallel.ranks, parallel.tp
-    alike = ranks if of.over_all else tp
+    rows_shared = ranks if engine_.over_all else tp
     wider = {
-        ROUTER: (1 if of.uses_sequence_parallel(parallel, kind) else alike, 1),
+        ROUTER: (1 if engine_.uses_sequence_parallel(parallel, kind) else rows_shared, 1),
         **dict.fromkeys((LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, MIXING), (tp, 1)),
-        HEAD: (of.padded(decoder.vocabulary, of.ranks(parallel)), decoder.vocabulary),
+        HEAD: (engine_.padded(decoder.vocabulary, engine_.ranks(parallel)), decoder.vocabulary),
     }
-    if of.ranks(parallel) == 1:
+    if engine_.ranks(parallel) == 1:
         wider.pop(HEAD)
     if decoder.experts and kind in UNEVEN_EXPERTS:
-        own = roles(decoder, parallel, of, batch, dtype)[MOE].setting
-        wider[MOE] = (parallel.moe_tp * (own.d_ff or 0), decoder.experts.d_ff)
-    for role, use in part.items():
-        more, as_much = of_kind(decoder, role, tp) or wider.get(base_of(role), (1, 1))
-        found = ranks * flop(use, n) * as_much
-        wanted = flop(whole[role], n) * more
+        rank_experts = roles(decoder, parallel, engine_, batch, dtype)[MOE].setting
+        wider[MOE] = (parallel.moe_tp * (rank_experts.d_ff or 0), decoder.experts.d_ff)
+    for role, use in one_rank.items():
+        extra, share = of_kind(decoder, role, tp) or wider.get(base_of(role), (1, 1))
+        of_ranks_flop = ranks * flop(use, n) * share
+        expected = flop(one_gpu[role], n) * extra
         if role == MOE and decoder.experts and decoder.experts.experts % parallel.ep:
-            assert found > wanted
+            assert of_ranks_flop > expected
         elif decoder.in_blocks and base_of(role) == LAYER:
-            assert found == flop(of_ranks(decoder, whole[role], tp), n), role
+            assert of_ranks_flop == flop(of_ranks(decoder, one_gpu[role], tp), n), role
         elif base_of(role) == LAYER:  # counts that are no whole numbers, as few entries are
-            wanted += (tp - 1) * flop(without_heads(decoder, whole[role]), n)
-            assert abs(found - wanted) <= ranks * whole[role].count, role
+            expected += (tp - 1) * flop(without_heads(decoder, one_gpu[role]), n)
+            assert abs(of_ranks_flop - expected) <= ranks * one_gpu[role].count, role
         else:
-            assert found == wanted, role
+            assert of_ranks_flop == expected, role
 
 
 @given(
@@ -180,13 +188,13 @@ def test_parts_of_all_ranks_are_the_whole(
 )
 def test_stages_share_all_layers(layers: int, stages: int, engine: Engine) -> None:
     """Stages have all layers between them, and none has more than one above another."""
-    found = engine.layers(layers, stages)
-    assert (len(found), sum(found)) == (stages, layers)
-    assert max(found) - min(found) <= 1
+    layers_by_stage = engine.layers(layers, stages)
+    assert (len(layers_by_stage), sum(layers_by_stage)) == (stages, layers)
+    assert max(layers_by_stage) - min(layers_by_stage) <= 1
 
 
 @pytest.mark.parametrize(
-    ("engine", "layers", "stages", "found"),
+    ("engine", "layers", "stages", "layers_by_stage"),
     [
         (VLLM, 61, 2, (31, 30)),
         (VLLM, 61, 4, (15, 15, 16, 15)),
@@ -195,36 +203,36 @@ def test_stages_share_all_layers(layers: int, stages: int, engine: Engine) -> No
     ],
 )
 def test_a_rest_of_layers_lies_where_the_engine_puts_it(
-    engine: Engine, layers: int, stages: int, found: tuple[int, ...]
+    engine: Engine, layers: int, stages: int, layers_by_stage: tuple[int, ...]
 ) -> None:
     """VLLM spares the last stage, SGLang the first ones."""
-    assert engine.layers(layers, stages) == found
+    assert engine.layers(layers, stages) == layers_by_stage
 
 
 def test_a_rank_has_a_head_at_least() -> None:
     """Four heads of keys on eight ranks lie twice each; queries are parted all the same."""
-    found = shard(LARGE, Parallel(tp=8)).decoder
+    decoder = shard(LARGE, Parallel(tp=8)).decoder
     assert (LARGE.heads, LARGE.kv_heads) == (32, 4)
-    assert (found.heads, found.kv_heads) == (4, 1)
-    assert found.experts
-    assert found.experts.d_ff == 96
+    assert (decoder.heads, decoder.kv_heads) == (4, 1)
+    assert decoder.experts
+    assert decoder.experts.d_ff == 96
 
 
 def test_groups_attend_to_their_own_requests() -> None:
     """With dp each group attends to its part of the requests, and experts see them all."""
-    found = roles(LARGE, Parallel(dp=8, ep=8), VLLM, 20, "bfloat16")
-    batches = {role: use.setting.batch for role, use in found.items()}
+    uses = roles(LARGE, Parallel(dp=8, ep=8), VLLM, 20, "bfloat16")
+    batches = {role: use.setting.batch for role, use in uses.items()}
     assert batches.pop(MOE) == 20
     assert set(batches.values()) == {3}
-    assert found[MOE].setting.ep == 8
-    assert found[ATTENTION].setting.heads == 32
+    assert uses[MOE].setting.ep == 8
+    assert uses[ATTENTION].setting.heads == 32
 
 
 def test_engines_differ_in_what_groups_share() -> None:
     """SGLang cuts the FFN and the LM head over all ranks, which then see all requests."""
     decoder = read_decoder(CONFIG / "models" / "ling_2_0_mini.json")
     spread = Parallel(tp=2, dp=4)
-    vllm, sglang = (roles(decoder, spread, each, 8, "bfloat16") for each in (VLLM, SGLANG))
+    vllm, sglang = (roles(decoder, spread, engine, 8, "bfloat16") for engine in (VLLM, SGLANG))
     for role in (DENSE, SHARED, HEAD):
         assert (vllm[role].setting.batch, sglang[role].setting.batch) == (2, 8)
     assert vllm[DENSE].setting.d_ff == 4 * (sglang[DENSE].setting.d_ff or 0)
@@ -237,38 +245,40 @@ def test_shared_experts_are_whole_where_rows_are_parted(
 ) -> None:
     """With ep a rank of vLLM's makes its part of its group's rows ready, by all of the matrices."""
     decoder = read_decoder(write(tmp_path, SMALL["deepseek_v3"]))
-    found = roles(decoder, Parallel(tp=4, dp=2, ep=ep), VLLM, 40, "bfloat16")
-    assert found[SHARED].setting.d_ff == width
-    assert {found[role].setting.batch for role in (ROUTER, SHARED)} == {batch}
-    assert (found[DENSE].setting.batch, found[MOE].setting.batch) == (20, 40)
+    uses = roles(decoder, Parallel(tp=4, dp=2, ep=ep), VLLM, 40, "bfloat16")
+    assert uses[SHARED].setting.d_ff == width
+    assert {uses[role].setting.batch for role in (ROUTER, SHARED)} == {batch}
+    assert (uses[DENSE].setting.batch, uses[MOE].setting.batch) == (20, 40)
     groups = {"shared_experts": (48, 48)}
-    said = refusals(decoder, Parallel(tp=4, dp=2, ep=ep), VLLM, groups)
-    assert ["shared experts" in each.reason for each in said] == [True] * (ep == 1)
+    reported = refusals(decoder, Parallel(tp=4, dp=2, ep=ep), VLLM, groups)
+    assert ["shared experts" in refusal.reason for refusal in reported] == [True] * (ep == 1)
 
 
-@pytest.mark.parametrize(("kind", "said"), [("mimo_v2_flash", 0), ("qwen3_moe", 1)])
-def test_blocks_of_keys_are_cut_where_an_engine_does_not_check_them(kind: str, said: int) -> None:
+@pytest.mark.parametrize(("kind", "refused"), [("mimo_v2_flash", 0), ("qwen3_moe", 1)])
+def test_blocks_of_keys_are_cut_where_an_engine_does_not_check_them(
+    kind: str, refused: int
+) -> None:
     """SGLang asks whole blocks of queries, keys and values of all models but MiMo-V2."""
     decoder = replace(LARGE, model_type=kind)
-    found = refusals(decoder, Parallel(tp=4), SGLANG, {"attention": (256, 256)})
-    assert len([each for each in found if "outputs of" in each.reason]) == said
+    reported = refusals(decoder, Parallel(tp=4), SGLANG, {"attention": (256, 256)})
+    assert len([refusal for refusal in reported if "outputs of" in refusal.reason]) == refused
 
 
 def test_a_group_of_tensorrt_llm_is_one_rank() -> None:
     """Its attention is data parallel over all ranks or none; others, and dense models, may part."""
-    both = Parallel(tp=4, dp=2, ep=8)
-    (refusal,) = refusals(LARGE, both, TRTLLM, {})
+    two_groups = Parallel(tp=4, dp=2, ep=8)
+    (refusal,) = refusals(LARGE, two_groups, TRTLLM, {})
     assert (refusal.key, "Give --tp 1 --dp 8" in refusal.remedy) == ("dp", True)
     assert not refusals(LARGE, Parallel(dp=8, ep=8), TRTLLM, {})
     assert not refusals(LARGE, Parallel(tp=4, ep=4), TRTLLM, {})
     for engine in (VLLM, SGLANG):
-        assert not refusals(LARGE, both, engine, {})
+        assert not refusals(LARGE, two_groups, engine, {})
     dense = read_decoder(CONFIG / "models" / "qwen3_8b.json")
     assert not refusals(dense, Parallel(tp=4, dp=2), TRTLLM, {})
 
 
 @pytest.mark.parametrize(
-    ("degrees", "engine", "groups", "said"),
+    ("degrees", "engine", "groups", "reasons"),
     [
         ({"tp": 3}, VLLM, {}, [("tp", "32 heads over 4"), ("tp", "151936 rows")]),
         ({"tp": 64}, VLLM, {}, [("tp", "32 heads")]),
@@ -282,12 +292,12 @@ def test_a_group_of_tensorrt_llm_is_one_rank() -> None:
     ],
 )  # fmt: skip
 def test_what_no_engine_cuts_is_refused(
-    degrees: dict[str, int], engine: Engine, groups: Any, said: list[tuple[str, str]]
+    degrees: dict[str, int], engine: Engine, groups: Any, reasons: list[tuple[str, str]]
 ) -> None:
     """Each reason is there, with the option it is about and the sizes that an engine takes."""
-    found = refusals(LARGE, Parallel(**degrees), engine, groups)
-    assert len(found) == len(said), found
-    for refusal, (key, reason) in zip(found, said, strict=True):
+    reported = refusals(LARGE, Parallel(**degrees), engine, groups)
+    assert len(reported) == len(reasons), reported
+    for refusal, (key, reason) in zip(reported, reasons, strict=True):
         assert refusal.key == key
         assert reason in refusal.reason
         assert refusal.remedy
@@ -314,9 +324,9 @@ def test_degrees_that_are_named_are_taken(
 def test_sizes_that_are_named_are_taken() -> None:
     """Each size that a refusal names has no refusal of its own."""
     (refusal,) = refusals(LARGE, Parallel(tp=8), VLLM, BLOCKS)
-    sizes, _, whole = refusal.remedy.partition("; or ")
+    sizes, _, alternative = refusal.remedy.partition("; or ")
     assert json.loads(f"[{sizes.partition(': ')[2]}]") == [1, 2, 3, 6]
-    assert whole.startswith("--ep 8,")
+    assert alternative.startswith("--ep 8,")
     for parallel in (Parallel(tp=1), Parallel(tp=2), Parallel(tp=8, ep=8)):
         assert not refusals(LARGE, parallel, VLLM, BLOCKS)
 

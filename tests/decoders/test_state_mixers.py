@@ -44,14 +44,16 @@ from nearfree.derive.memory import memory, needs
 from nearfree.errors import EvidenceError, RefusedError
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from decoders.files import change, of, parameters, read, refusal, write
+from decoders.files import change, modules_by_role, parameters, read, refusal, write
 
 ATTENDS = Grouped(heads=8, kv_heads=2, head_dim=16)
-BESIDE = Mamba2(layers=(), heads=4, groups=2, head_dim=24, state_dim=10, conv=4)
-APART = Mamba2(layers=(), heads=4, groups=2, head_dim=6, state_dim=10, conv=4, state="float32")
+PARALLEL_MIXER = Mamba2(layers=(), heads=4, groups=2, head_dim=24, state_dim=10, conv=4)
+SEPARATE_MIXER = Mamba2(
+    layers=(), heads=4, groups=2, head_dim=6, state_dim=10, conv=4, state="float32"
+)
 PATTERN, BLOCKS = "hybrid_override_pattern", "layers_block_type"
-WORDS = ["mamba", "mlp", "moe", "attention", "mamba", "moe"]
-NEW_WORDS = ["linear_attention", "mlp", "moe", "full_attention", "linear_attention", "moe"]
+LAYER_TYPES = ["mamba", "mlp", "moe", "attention", "mamba", "moe"]
+NEW_LAYER_TYPES = ["linear_attention", "mlp", "moe", "full_attention", "linear_attention", "moe"]
 
 
 def without_layers(kind: Kind) -> dict[str, Any]:
@@ -61,40 +63,40 @@ def without_layers(kind: Kind) -> dict[str, Any]:
 
 def test_layers_of_one_piece_are_told_by_letter(tmp_path: Path) -> None:
     """A mixer, attention, an FFN and experts each have the layers that the pattern says."""
-    found = read(tmp_path, "nemotron_h")
-    mixer, attends = found.attention
+    decoder = read(tmp_path, "nemotron_h")
+    mixer, attends = decoder.attention
     assert (mixer.layers, attends.layers) == ((0, 4), (3,))
-    assert without_layers(mixer) == without_layers(APART)
+    assert without_layers(mixer) == without_layers(SEPARATE_MIXER)
     assert without_layers(attends) == without_layers(ATTENDS)
-    assert (found.dense_layers, found.moe_layers, found.gated) == (1, 2, False)
-    assert found.pairs == 3.0  # a norm before each of six pieces, as three common layers have
-    assert (found.heads, found.kv_heads, found.head_dim) == (8, 2, 16)
+    assert (decoder.dense_layers, decoder.moe_layers, decoder.gated) == (1, 2, False)
+    assert decoder.pairs == 3.0  # a norm before each of six pieces, as three common layers have
+    assert (decoder.heads, decoder.kv_heads, decoder.head_dim) == (8, 2, 16)
 
 
 def test_attention_and_a_mixer_run_side_by_side(tmp_path: Path) -> None:
     """Falcon-H1 has both in every layer, and an FFN with a gate behind them."""
-    found = read(tmp_path, "falcon_h1")
-    attends, mixer = found.attention
+    decoder = read(tmp_path, "falcon_h1")
+    attends, mixer = decoder.attention
     assert attends.layers == mixer.layers == tuple(range(6))
-    assert without_layers(mixer) == without_layers(BESIDE)
+    assert without_layers(mixer) == without_layers(PARALLEL_MIXER)
     assert without_layers(attends) == without_layers(ATTENDS)
-    assert (found.dense_layers, found.pairs) == (6, 6)
-    uses = of(found)
+    assert (decoder.dense_layers, decoder.pairs) == (6, 6)
+    uses = modules_by_role(decoder)
     assert {use.count for use in uses.values() if use.role != HEAD} == {6}
     assert uses[DENSE].setting.gated
 
 
-@pytest.mark.parametrize("words", [WORDS, NEW_WORDS])
+@pytest.mark.parametrize("layer_types", [LAYER_TYPES, NEW_LAYER_TYPES])
 @pytest.mark.parametrize("key", [BLOCKS, "layer_types"])
 def test_a_list_of_words_says_what_a_pattern_says(
-    tmp_path: Path, key: str, words: list[str]
+    tmp_path: Path, key: str, layer_types: list[str]
 ) -> None:
     """Both names of the list and both sets of words are read, alone or beside the pattern."""
-    wanted = read(tmp_path, "nemotron_h")
-    assert read(tmp_path, "nemotron_h", **{PATTERN: ..., key: words}) == wanted
-    assert read(tmp_path, "nemotron_h", **{key: words}) == wanted
-    alone = {PATTERN: ..., key: words, "num_hidden_layers": ...}
-    assert read(tmp_path, "nemotron_h", **alone) == wanted
+    expected = read(tmp_path, "nemotron_h")
+    assert read(tmp_path, "nemotron_h", **{PATTERN: ..., key: layer_types}) == expected
+    assert read(tmp_path, "nemotron_h", **{key: layer_types}) == expected
+    options = {PATTERN: ..., key: layer_types, "num_hidden_layers": ...}
+    assert read(tmp_path, "nemotron_h", **options) == expected
 
 
 @pytest.mark.parametrize(
@@ -103,14 +105,18 @@ def test_a_list_of_words_says_what_a_pattern_says(
         ("nemotron_h", {PATTERN: "M-E*MX"}, ["'X' of layer 5"]),
         ("nemotron_h", {PATTERN: "M-E*M"}, [f"{PATTERN} 'M-E*M' has 5 entries for 6 layers"]),
         ("nemotron_h", {PATTERN: "M-E*MEM"}, [f"{PATTERN} 'M-E*MEM' has 7 entries for 6 layers"]),
-        ("nemotron_h", {BLOCKS: WORDS[:5]}, [f"{BLOCKS} [...] has 5 entries for 6 layers"]),
-        ("nemotron_h", {BLOCKS: [*WORDS, "moe"]}, [f"{BLOCKS} [...] has 7 entries for 6 layers"]),
+        ("nemotron_h", {BLOCKS: LAYER_TYPES[:5]}, [f"{BLOCKS} [...] has 5 entries for 6 layers"]),
         (
             "nemotron_h",
-            {BLOCKS: WORDS, "layer_types": [*WORDS[:5], "mlp"]},
+            {BLOCKS: [*LAYER_TYPES, "moe"]},
+            [f"{BLOCKS} [...] has 7 entries for 6 layers"],
+        ),
+        (
+            "nemotron_h",
+            {BLOCKS: LAYER_TYPES, "layer_types": [*LAYER_TYPES[:5], "mlp"]},
             [f"layer_types [...] differs from {BLOCKS}"],
         ),
-        ("nemotron_h", {BLOCKS: [*WORDS[:5], "mlp"]}, [f"of layer 5, and {BLOCKS} says '-'"]),
+        ("nemotron_h", {BLOCKS: [*LAYER_TYPES[:5], "mlp"]}, [f"of layer 5, and {BLOCKS} says '-'"]),
         ("nemotron_h", {PATTERN: "------"}, ["has neither attention nor a state in any layer"]),
         ("nemotron_h", {"n_groups": 3}, ["n_groups 3 does not divide mamba_num_heads 4"]),
         (
@@ -143,7 +149,9 @@ def test_contradictions_are_refused_with_every_reason(
     error = refusal(lambda: read_decoder(path))
     assert isinstance(error, RefusedError)
     for reason in reasons:
-        assert sum(reason in f"{each.key} {each.reason}" for each in error.refusals) == 1, error
+        assert (
+            sum(reason in f"{refusal_.key} {refusal_.reason}" for refusal_ in error.refusals) == 1
+        ), error
 
 
 def test_the_width_of_a_head_may_follow_from_all_heads(tmp_path: Path) -> None:
@@ -181,25 +189,28 @@ def test_products_are_those_of_the_class(
     path = write(tmp_path, document, "config.json")
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
-    theirs = sum(
-        prod(each.shape)
-        for name, each in model.named_parameters()
-        if each.ndim > 1 and "embed" not in name and "conv1d" not in name
+    expected = sum(
+        prod(parameter.shape)
+        for name, parameter in model.named_parameters()
+        if parameter.ndim > 1 and "embed" not in name and "conv1d" not in name
     )
     decoder = read_decoder(path)
-    assert sum(map(weights, of(decoder).values())) == theirs
-    assert parameters(stored(path)) == sum(each.numel() for each in model.parameters())
-    mixer = next(each for each in decoder.attention if isinstance(each, Mamba2))
-    (kept,) = (each for each in stored(path).cache if each.state_elements)
-    assert (kept.layers, kept.state_elements) == (len(mixer.layers), mixer.kept)
-    one = next(each for each in model.modules() if hasattr(each, "conv1d"))
-    window = one.conv1d.weight.shape[0] * (one.conv1d.weight.shape[-1] - 1)
-    assert mixer.kept == one.num_heads * one.head_dim * one.ssm_state_size + window
+    assert sum(map(weights, modules_by_role(decoder).values())) == expected
+    assert parameters(stored(path)) == sum(parameter.numel() for parameter in model.parameters())
+    mixer = next(kind_ for kind_ in decoder.attention if isinstance(kind_, Mamba2))
+    (entry,) = (cache_entry for cache_entry in stored(path).cache if cache_entry.state_elements)
+    assert (entry.layers, entry.state_elements) == (len(mixer.layers), mixer.kept)
+    mixer_module = next(module for module in model.modules() if hasattr(module, "conv1d"))
+    window = mixer_module.conv1d.weight.shape[0] * (mixer_module.conv1d.weight.shape[-1] - 1)
+    assert (
+        mixer.kept
+        == mixer_module.num_heads * mixer_module.head_dim * mixer_module.ssm_state_size + window
+    )
 
 
 def test_a_mixer_has_two_products_about_one_pass(tmp_path: Path) -> None:
     """The first makes gate, convolved rows and a step a head; its state is in its own format."""
-    uses = of(read(tmp_path, "nemotron_h"))
+    uses = modules_by_role(read(tmp_path, "nemotron_h"))
     assert {role: uses[role].count for role in (DELTA_IN, MAMBA, DELTA_OUT, QKV, OUTPUT)} == (
         {DELTA_IN: 2, MAMBA: 2, DELTA_OUT: 2, QKV: 1, OUTPUT: 1}
     )
@@ -222,21 +233,24 @@ def test_sglang_keeps_states_in_float32(
 ) -> None:
     """Where a file does not say in what, vLLM keeps them in the element type; memory has both."""
     path = write(tmp_path, change(kind))
-    decoder, kept = read_decoder(path), needs(read_model_file(path), None)
-    assert kept is not None
+    decoder, memory_needs = read_decoder(path), needs(read_model_file(path), None)
+    assert memory_needs is not None
     for engine, dtype in ((VLLM, vllm), (SGLANG, "float32")):
-        uses = of(decoder, moe=BackendRelease(engine.name))
+        uses = modules_by_role(decoder, moe=BackendRelease(engine.name))
         assert uses[role].setting.kv_dtype == dtype
-    matrices = sum(each.layers * (each.matrices or 0) for each in kept.cache)
-    more = kept.state_bytes(SGLANG, 1) - kept.state_bytes(VLLM, 1)
-    assert more == (0 if vllm else 2 * matrices)
-    assert memory(kept, None, engine=SGLANG).kv_bytes - memory(kept, None).kv_bytes == more
+    matrices = sum(entry.layers * (entry.matrices or 0) for entry in memory_needs.cache)
+    extra_bytes = memory_needs.state_bytes(SGLANG, 1) - memory_needs.state_bytes(VLLM, 1)
+    assert extra_bytes == (0 if vllm else 2 * matrices)
+    assert (
+        memory(memory_needs, None, engine=SGLANG).kv_bytes - memory(memory_needs, None).kv_bytes
+        == extra_bytes
+    )
 
 
 def test_a_state_keeps_its_format_beside_others(tmp_path: Path) -> None:
     """What a file says of it holds where another element type than the file's is asked for."""
-    wide = read(tmp_path, "nemotron_h", torch_dtype="float32")
-    state = of(wide, precision=uniform("bfloat16"))[MAMBA].setting
+    decoder = read(tmp_path, "nemotron_h", torch_dtype="float32")
+    state = modules_by_role(decoder, precision=uniform("bfloat16"))[MAMBA].setting
     assert (state.dtype, state.kv_dtype) == ("bfloat16", "float32")
 
 
@@ -250,15 +264,15 @@ def test_mixers_that_are_left_out_are_modules_of_their_own(tmp_path: Path) -> No
     file = read_model_file(write(tmp_path, change("nemotron_h"), "config.json"))
     assert (file.mixed, file.refusals) == ((), ())
     assert file.decoder is not None
-    uses = of(file.decoder, precision=file.precision)
-    aside = f"{DELTA_IN}, weights in bfloat16, 1 of 6 layers"
-    told = {
+    uses = modules_by_role(file.decoder, precision=file.precision)
+    plain_role = f"{DELTA_IN}, weights in bfloat16, 1 of 6 layers"
+    formats = {
         role: (use.count, use.setting.weights or use.setting.dtype)
         for role, use in uses.items()
         if base_of(role) in (DELTA_IN, DELTA_OUT, QKV, DENSE)
     }
-    assert told == {
-        DELTA_IN: (1, "float8"), aside: (1, "bfloat16"), DELTA_OUT: (2, "float8"),
+    assert formats == {
+        DELTA_IN: (1, "float8"), plain_role: (1, "bfloat16"), DELTA_OUT: (2, "float8"),
         QKV: (1, "bfloat16"), DENSE: (1, "float8"),
     }  # fmt: skip
 
@@ -267,7 +281,7 @@ def test_experts_without_a_gate_work_in_their_latent(tmp_path: Path) -> None:
     """Two matrices an expert, as wide as the latent; what leads there and back is whole."""
     decoder = read(tmp_path, "nemotron_h", moe_latent_size=32)
     for tp in (1, 2):
-        uses = of(decoder, parallel=Parallel(tp=tp))
+        uses = modules_by_role(decoder, parallel=Parallel(tp=tp))
         sizes = {role: (uses[role].setting.d_model, uses[role].setting.d_ff)
                  for role in (ROUTER, LATENT_IN, MOE, LATENT_OUT, SHARED)}  # fmt: skip
         assert sizes == {
@@ -275,7 +289,7 @@ def test_experts_without_a_gate_work_in_their_latent(tmp_path: Path) -> None:
             SHARED: (64, 40 // tp),
         }  # fmt: skip
         assert {uses[role].setting.gated for role in (MOE, SHARED, DENSE)} == {False}
-    assert of(read(tmp_path, "nemotron_h")).keys().isdisjoint({LATENT_IN, LATENT_OUT})
+    assert modules_by_role(read(tmp_path, "nemotron_h")).keys().isdisjoint({LATENT_IN, LATENT_OUT})
 
 
 def test_ranks_have_whole_heads_and_a_single_group_each(tmp_path: Path) -> None:
@@ -284,19 +298,19 @@ def test_ranks_have_whole_heads_and_a_single_group_each(tmp_path: Path) -> None:
     mixer = shard(decoder, Parallel(tp=2)).decoder.attention[0]
     assert isinstance(mixer, Mamba2)
     assert (mixer.heads, mixer.groups, mixer.inputs, mixer.mixed) == (2, 1, 12, 12 + 2 * 10)
-    alone = read(tmp_path, "nemotron_h", n_groups=1)
-    mixer = shard(alone, Parallel(tp=4)).decoder.attention[0]
+    one_group = read(tmp_path, "nemotron_h", n_groups=1)
+    mixer = shard(one_group, Parallel(tp=4)).decoder.attention[0]
     assert isinstance(mixer, Mamba2)
     assert (mixer.heads, mixer.groups) == (1, 1)
-    said = {
+    reasons_by_tp = {
         tp: [
-            each.reason
-            for each in refusals(each, Parallel(tp=tp), VLLM, {})
-            if "Mamba" in each.reason
+            refusal_.reason
+            for refusal_ in refusals(decoder_, Parallel(tp=tp), VLLM, {})
+            if "Mamba" in refusal_.reason
         ]
-        for tp, each in ((2, decoder), (4, decoder), (8, alone))
+        for tp, decoder_ in ((2, decoder), (4, decoder), (8, one_group))
     }
-    assert said == {
+    assert reasons_by_tp == {
         2: [],
         4: ["4 does not divide 4 heads of a Mamba-2 mixer in 2 groups"],
         8: ["8 does not divide 4 heads of a Mamba-2 mixer in 1 groups"],
@@ -306,29 +320,31 @@ def test_ranks_have_whole_heads_and_a_single_group_each(tmp_path: Path) -> None:
 def test_ranks_sum_behind_each_mixer(tmp_path: Path) -> None:
     """A sum over ranks ends each piece of Nemotron-H, and both of a layer of Falcon-H1."""
     engine = BackendRelease("vllm", "0.33.0")
-    found = {
+    counts_by_model = {
         kind: {use.role: use.count for use in collectives(
             read(tmp_path, kind), Parallel(tp=2), batch=1, engine=engine)}
         for kind in ("nemotron_h", "falcon_h1")
     }  # fmt: skip
     roles = (ATTENTION_SUM, FFN_SUM, MOE_SUM)
-    assert [found["nemotron_h"].get(role) for role in roles] == [3, 1, 2]
-    assert [found["falcon_h1"].get(role) for role in roles] == [12, 6, None]
+    assert [counts_by_model["nemotron_h"].get(role) for role in roles] == [3, 1, 2]
+    assert [counts_by_model["falcon_h1"].get(role) for role in roles] == [12, 6, None]
 
 
 def test_states_are_kept_in_their_format_by_their_heads(tmp_path: Path) -> None:
     """Matrices take four bytes an element where the file says so, on ranks with their heads."""
     path = write(tmp_path, change("nemotron_h"))
-    kept = needs(read_model_file(path), uniform("bfloat16"))
-    assert kept is not None
+    memory_needs = needs(read_model_file(path), uniform("bfloat16"))
+    assert memory_needs is not None
     window = (24 + 2 * 2 * 10) * 3
-    states = kept.state_bytes(VLLM, 1)
+    states = memory_needs.state_bytes(VLLM, 1)
     assert states == 2 * (4 * 24 * 10 + 2 * window)
-    cached = 16 * 2 * 2 * 16 * 2  # a page of one layer, two heads of keys and values
-    one, four = (memory(kept, None, parallel=Parallel(tp=tp), batch=3, context=1).kv_bytes
-                 for tp in (1, 4))  # fmt: skip
-    assert one == 3 * (states + cached)
-    assert four == 3 * (states + 2 * cached)  # each head of keys is on two ranks
+    page_bytes = 16 * 2 * 2 * 16 * 2  # a page of one layer, two heads of keys and values
+    one_gpu, four_gpus = (
+        memory(memory_needs, None, parallel=Parallel(tp=tp), batch=3, context=1).kv_bytes
+        for tp in (1, 4)
+    )
+    assert one_gpu == 3 * (states + page_bytes)
+    assert four_gpus == 3 * (states + 2 * page_bytes)  # each head of keys is on two ranks
 
 
 @pytest.mark.parametrize(
@@ -360,5 +376,5 @@ def test_a_mixer_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None:
 def test_what_a_model_drafts_with_itself_attends(tmp_path: Path) -> None:
     """A further layer of Nemotron-H is its attention and its experts, whatever its last is."""
     layer = mtp_layer(read(tmp_path, "nemotron_h"))
-    assert [each.words for each in layer.attention] == ["all positions"]
+    assert [kind.words for kind in layer.attention] == ["all positions"]
     assert (layer.layers, layer.moe_layers, layer.dense_layers, layer.pairs) == (1, 1, 0, 1)

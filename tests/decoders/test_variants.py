@@ -24,13 +24,13 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
     return read_decoder(write(folder, change(kind, **changes)))
 
 
-def of(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:
+def modules_by_role(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:
     """Return the modules of a forward by their role, those of several kinds by the first."""
-    found = modules(
+    uses = modules(
         decoder, batch=1, context=16, moe=BackendRelease("vllm", "0.33.0"), routing="balanced",
         attention=BackendRelease("flash_attn", "2.8.3"), **changes,
     )  # fmt: skip
-    return {use.role: use for use in reversed(found)}
+    return {use.role: use for use in reversed(uses)}
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,14 @@ def test_layers_with_a_window_are_counted_as_their_class_does(
     tmp_path: Path, kind: str, changes: dict[str, Any], full: tuple[int, ...]
 ) -> None:
     """Where a file says no kinds of layers the rule of its class holds; others have a window."""
-    found = read(tmp_path, kind, **changes)
-    seen = {each.window: each.layers for each in found.attention if isinstance(each, Grouped)}
-    assert seen[None] == full
-    assert seen[32] == tuple(layer for layer in range(found.layers) if layer not in full)
+    decoder = read(tmp_path, kind, **changes)
+    layers_by_window = {
+        kind_.window: kind_.layers for kind_ in decoder.attention if isinstance(kind_, Grouped)
+    }
+    assert layers_by_window[None] == full
+    assert layers_by_window[32] == tuple(
+        layer for layer in range(decoder.layers) if layer not in full
+    )
 
 
 def test_a_gate_is_a_product_of_its_own_or_one_with_queries(tmp_path: Path) -> None:
@@ -60,19 +64,19 @@ def test_a_gate_is_a_product_of_its_own_or_one_with_queries(tmp_path: Path) -> N
     widths = {
         kind: {
             role: use.setting.d_ff
-            for role, use in of(read(tmp_path, kind)).items()
+            for role, use in modules_by_role(read(tmp_path, kind)).items()
             if role in (QKV, HEAD_GATES, OUTPUT_GATE)
         }
         for kind in ("beam", "muse_glimmer_text", "spark2_5")
     }
-    made = (8 + 2 * 2) * 16
+    qkv_width = (8 + 2 * 2) * 16
     assert widths == {
-        "beam": {QKV: made + 8 * 16},
-        "muse_glimmer_text": {QKV: made, OUTPUT_GATE: 8 * 16},
-        "spark2_5": {QKV: made, HEAD_GATES: 8},
+        "beam": {QKV: qkv_width + 8 * 16},
+        "muse_glimmer_text": {QKV: qkv_width, OUTPUT_GATE: 8 * 16},
+        "spark2_5": {QKV: qkv_width, HEAD_GATES: 8},
     }
-    without = of(read(tmp_path, "spark2_5", headwise_attn_output_gate=False))
-    assert HEAD_GATES not in without
+    uses_without_gate = modules_by_role(read(tmp_path, "spark2_5", headwise_attn_output_gate=False))
+    assert HEAD_GATES not in uses_without_gate
 
 
 def test_beam_has_experts_behind_its_first_layers(tmp_path: Path) -> None:
@@ -189,7 +193,7 @@ def test_sizes_are_the_published_ones(
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "said"),
+    ("kind", "changes", "message"),
     [
         ("iquestcoder", {"clip_qkv": 8.0}, "clip_qkv 8.0 clips queries"),
         ("iquestcoder", {"use_sliding_window": True}, "use_sliding_window True is not"),
@@ -201,22 +205,22 @@ def test_sizes_are_the_published_ones(
     ],
 )
 def test_what_a_class_does_not_run_is_refused(
-    tmp_path: Path, kind: str, changes: dict[str, Any], said: str
+    tmp_path: Path, kind: str, changes: dict[str, Any], message: str
 ) -> None:
     """A key that its class refuses is refused by its name."""
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(RefusedError, match=message):
         read(tmp_path, kind, **changes)
 
 
 def test_a_fused_matrix_is_parted_by_heads_of_keys(tmp_path: Path) -> None:
     """A rank of four has one of the two heads of keys, as its product has."""
     decoder = read(tmp_path, "spark2_5")
-    assert of(decoder, parallel=Parallel(tp=4))[QKV].setting.d_ff == (2 + 2) * 16
+    assert modules_by_role(decoder, parallel=Parallel(tp=4))[QKV].setting.d_ff == (2 + 2) * 16
 
 
 def test_the_text_of_hunyuan_vl_calls_the_width_of_a_head_otherwise(tmp_path: Path) -> None:
     """It is that of Hunyuan's dense models, whose embedding is its LM head."""
-    told = change("hunyuan_v1_dense", model_type="hunyuan_vl_text", attention_head_dim=24)
-    path = write(tmp_path, told)
+    document = change("hunyuan_v1_dense", model_type="hunyuan_vl_text", attention_head_dim=24)
+    path = write(tmp_path, document)
     assert (read_decoder(path).model_type, read_decoder(path).head_dim) == ("hunyuan_v1_dense", 24)
-    assert not [each for each in stored(path).weights if each.kind == "lm_head"]
+    assert not [weight for weight in stored(path).weights if weight.kind == "lm_head"]

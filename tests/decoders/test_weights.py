@@ -25,7 +25,7 @@ from decoders.stored_files import NO_CLASS, STORED
 from decoders.test_config_file import VALUES
 
 
-def theirs(folder: Path, document: dict[str, Any]) -> int:
+def class_parameters(folder: Path, document: dict[str, Any]) -> int:
     """Return the parameters of transformers' model, which takes no memory."""
     write(folder, {**document, "pad_token_id": 0}, "config.json")
     config = AutoConfig.from_pretrained(folder)
@@ -34,17 +34,17 @@ def theirs(folder: Path, document: dict[str, Any]) -> int:
             model = AutoModelForCausalLM.from_config(config)
         except ValueError:  # a text part that has no class of its own with an LM head
             model = AutoModel.from_config(config)
-            return sum(each.numel() for each in model.parameters()) + (
+            return sum(parameter.numel() for parameter in model.parameters()) + (
                 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
             )
-    return sum(each.numel() for each in model.parameters())
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("name", STORED)
 def test_as_many_parameters_as_the_class_has(tmp_path: Path, name: str) -> None:
     """What is read of a file has the elements of the model that transformers makes of it."""
     document = {"model_type": name, **STORED[name]}
-    assert parameters(stored(write(tmp_path, document))) == theirs(tmp_path, document)
+    assert parameters(stored(write(tmp_path, document))) == class_parameters(tmp_path, document)
 
 
 def test_every_model_type_is_compared() -> None:
@@ -89,10 +89,10 @@ def test_as_many_parameters_as_published(
     assert parameters(stored(path)) == published
 
 
-def kept(folder: Path, name: str, **changes: Any) -> set[tuple[int, int, int | None, int]]:
+def cache_entries(folder: Path, name: str, **changes: Any) -> set[tuple[int, int, int | None, int]]:
     """Return what the layers of a small file keep."""
     cache = stored(write(folder, {"model_type": name, **STORED[name], **changes})).cache
-    return {(each.layers, each.elements, each.window, each.state_elements) for each in cache}
+    return {(entry.layers, entry.elements, entry.window, entry.state_elements) for entry in cache}
 
 
 @pytest.mark.parametrize(
@@ -132,19 +132,21 @@ def kept(folder: Path, name: str, **changes: Any) -> set[tuple[int, int, int | N
 )
 def test_what_layers_keep(tmp_path: Path, name: str, cache: set[Any]) -> None:
     """Each kind of attention keeps what its class caches of a position and of a request."""
-    assert kept(tmp_path, name) == cache
+    assert cache_entries(tmp_path, name) == cache
 
 
-@pytest.mark.parametrize("kind", [kind for kind, each in FAMILIES.items() if each.says_head_dim])
+@pytest.mark.parametrize(
+    "kind", [kind for kind, family in FAMILIES.items() if family.says_head_dim]
+)
 def test_a_head_s_width_is_not_guessed(tmp_path: Path, kind: str) -> None:
     """Where it does not follow from d_model, a file without it has no memory, as it has no T(N)."""
     path = write(tmp_path, change(kind, head_dim=...))
     if (kind, "head_dim") in DEFAULTED:
         assert stored(path).cache
         return
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RefusedError) as error:
         stored(path)
-    assert [str(each) for each in refused.value.refusals] == ["head_dim is missing"]
+    assert [str(reason) for reason in error.value.refusals] == ["head_dim is missing"]
 
 
 @pytest.mark.parametrize("kind", ["mistral", "qwen2", "glm4_moe", "gpt_oss"])
@@ -156,41 +158,50 @@ def test_heads_of_keys_are_not_guessed(tmp_path: Path, kind: str) -> None:
 
 def test_a_shared_cache_is_kept_once(tmp_path: Path) -> None:
     """Gemma 4's last layers keep nothing where they share what layers before them have cached."""
-    alone = {"attention_k_eq_v": False, "enable_moe_block": False}
-    found = kept(tmp_path, "gemma4_text", num_kv_shared_layers=2, **alone)
-    assert found == {(2, 2 * 2 * 16, 32, 0), (2, 2 * 2 * 32, None, 0)}
+    options = {"attention_k_eq_v": False, "enable_moe_block": False}
+    entries = cache_entries(tmp_path, "gemma4_text", num_kv_shared_layers=2, **options)
+    assert entries == {(2, 2 * 2 * 16, 32, 0), (2, 2 * 2 * 32, None, 0)}
 
 
 def test_layers_that_share_a_cache_may_have_ffns_twice_as_wide(tmp_path: Path) -> None:
     """Gemma 4 E2B's do, and no others: without such layers the flag changes nothing."""
-    wide = {"use_double_wide_mlp": True, "attention_k_eq_v": False, "enable_moe_block": False}
-    document = {"model_type": "gemma4_text", "dtype": "bfloat16", **STORED["gemma4_text"], **wide}
+    options = {"use_double_wide_mlp": True, "attention_k_eq_v": False, "enable_moe_block": False}
+    document = {
+        "model_type": "gemma4_text",
+        "dtype": "bfloat16",
+        **STORED["gemma4_text"],
+        **options,
+    }
     for sharing in (0, 2):
         path = write(tmp_path, {**document, "num_kv_shared_layers": sharing})
         decoder, weights = read_decoder(path), stored(path).weights
-        ups = {(each.outputs, each.layers) for each in weights if each.name.endswith(".up_proj")}
+        ups = {
+            (weight.outputs, weight.layers)
+            for weight in weights
+            if weight.name.endswith(".up_proj")
+        }
         assert decoder.dense_ffns == (((192, 2), (96, 4)) if sharing else ((96, 6),))
         shared = {(192, (4, 5)), (96, (0, 1, 2, 3))}
         assert ups == (shared if sharing else {(96, tuple(range(6)))})
     path = write(tmp_path, {**document, "num_kv_shared_layers": 2, "enable_moe_block": True})
-    for read in (read_decoder, stored):
+    for read_file in (read_decoder, stored):
         with pytest.raises(RefusedError, match="use_double_wide_mlp True is not read beside"):
-            read(path)
+            read_file(path)
 
 
 def test_weights_have_the_names_of_the_checkpoint(tmp_path: Path) -> None:
     """A layer and an expert are a star; layers of one kind alone are named by number."""
-    found = {each.name: each for each in stored(write(tmp_path, change("mixtral"))).weights}
-    experts = found["model.layers.*.block_sparse_moe.experts.*.w2"]
+    by_name = {weight.name: weight for weight in stored(write(tmp_path, change("mixtral"))).weights}
+    experts = by_name["model.layers.*.block_sparse_moe.experts.*.w2"]
     assert (experts.kind, experts.inputs, experts.outputs, experts.count) == ("experts", 96, 64, 24)
     nemotron = {"model_type": "nemotron_h", **STORED["nemotron_h"]}
-    found = {each.name: each for each in stored(write(tmp_path, nemotron)).weights}
-    assert found["backbone.layers.*.mixer.in_proj"].layers == (0, 4)
-    assert found["backbone.layers.*.mixer.q_proj"].layers == (3,)
-    assert found["lm_head"].kind == "lm_head"
+    by_name = {each.name: each for each in stored(write(tmp_path, nemotron)).weights}
+    assert by_name["backbone.layers.*.mixer.in_proj"].layers == (0, 4)
+    assert by_name["backbone.layers.*.mixer.q_proj"].layers == (3,)
+    assert by_name["lm_head"].kind == "lm_head"
 
 
-WHOLES = [
+MODELS_OF_PARTS = [
     ("qwen3_vl", "qwen3", "model.language_model", "lm_head"),
     ("mistral3", "ministral3", "language_model.model", "language_model.lm_head"),
     ("gemma3", "gemma3_text", "language_model.model", "language_model.lm_head"),
@@ -200,66 +211,69 @@ WHOLES = [
 ]
 
 
-@pytest.mark.parametrize(("whole", "part", "root", "head"), WHOLES)
+@pytest.mark.parametrize(("outer_type", "part", "root", "head"), MODELS_OF_PARTS)
 def test_the_text_of_a_model_of_several_parts(
-    tmp_path: Path, whole: str, part: str, root: str, head: str
+    tmp_path: Path, outer_type: str, part: str, root: str, head: str
 ) -> None:
     """It stores what its text alone does, under names of its own; what sees is said to be left out.
 
     Whether the LM head is the embedding is said outside of its text.
     """
     text = {"model_type": part, **STORED[part], "tie_word_embeddings": False}
-    outer = {"model_type": whole, "text_config": text, "vision_config": {"depth": 2}}
-    alone = stored(write(tmp_path, text))
-    found = stored(write(tmp_path, {**outer, "tie_word_embeddings": False}))
-    assert found.cache == alone.cache
-    assert [each.name for each in found.weights] == [
-        each.name.replace("model", root, 1).replace("lm_head", head) for each in alone.weights
+    outer = {"model_type": outer_type, "text_config": text, "vision_config": {"depth": 2}}
+    text_alone = stored(write(tmp_path, text))
+    stored_parts = stored(write(tmp_path, {**outer, "tie_word_embeddings": False}))
+    assert stored_parts.cache == text_alone.cache
+    assert [weight.name for weight in stored_parts.weights] == [
+        weight.name.replace("model", root, 1).replace("lm_head", head)
+        for weight in text_alone.weights
     ]
-    assert [note.partition(":")[0] for note in found.notes] == ["vision_config"]
+    assert [note.partition(":")[0] for note in stored_parts.notes] == ["vision_config"]
     tied = stored(write(tmp_path, {**outer, "tie_word_embeddings": True}))
-    assert parameters(found) - parameters(tied) == 500 * 64
+    assert parameters(stored_parts) - parameters(tied) == 500 * 64
 
 
-@pytest.mark.parametrize("whole", ["mistral3", "kimi_k25"])
-def test_a_head_that_classes_differ_on_is_counted(tmp_path: Path, whole: str) -> None:
+@pytest.mark.parametrize("outer_type", ["mistral3", "kimi_k25"])
+def test_a_head_that_classes_differ_on_is_counted(tmp_path: Path, outer_type: str) -> None:
     """Where nothing says that the LM head is the embedding, memory is not too small: it is said."""
-    part = {"mistral3": "ministral3", "kimi_k25": "deepseek_v3"}[whole]
+    part = {"mistral3": "ministral3", "kimi_k25": "deepseek_v3"}[outer_type]
     text = {"model_type": part, **STORED[part]}
-    found = stored(write(tmp_path, {"model_type": whole, "text_config": text}))
-    assert parameters(found) == parameters(stored(write(tmp_path, text)))
-    assert [note.partition(" ")[0] for note in found.notes] == ["tie_word_embeddings"]
+    stored_parts = stored(write(tmp_path, {"model_type": outer_type, "text_config": text}))
+    assert parameters(stored_parts) == parameters(stored(write(tmp_path, text)))
+    assert [note.partition(" ")[0] for note in stored_parts.notes] == ["tie_word_embeddings"]
     text["tie_word_embeddings"] = True
-    tied = stored(write(tmp_path, {"model_type": whole, "text_config": text}))
-    assert parameters(found) - parameters(tied) == 500 * 64
+    tied = stored(write(tmp_path, {"model_type": outer_type, "text_config": text}))
+    assert parameters(stored_parts) - parameters(tied) == 500 * 64
     assert not tied.notes
 
 
 def test_what_kimi_k3_adds(tmp_path: Path) -> None:
     """K3 has gates as wide as its heads, experts in a narrower width, and weights of residuals."""
-    small = {"model_type": "kimi_linear", **STORED["kimi_linear"]}
-    delta = {**small["linear_attn_config"], "use_full_rank_gate": True}
-    more = {
+    document = {"model_type": "kimi_linear", **STORED["kimi_linear"]}
+    delta = {**document["linear_attn_config"], "use_full_rank_gate": True}
+    changes_of_k3 = {
         "linear_attn_config": delta, "mla_use_output_gate": True, "routed_expert_hidden_size": 32,
         "latent_moe_use_norm": True, "attn_res_block_size": 2,
     }  # fmt: skip
-    plain, k3 = (stored(write(tmp_path, {**small, **changes})) for changes in ({}, more))
+    kimi_linear, k3 = (
+        stored(write(tmp_path, {**document, **changes})) for changes in ({}, changes_of_k3)
+    )
     gates = 4 * (64 * 24 - (64 * 6 + 6 * 24)) + 2 * 64 * 8 * 10
     experts = 5 * (2 * 64 * 32 + 32 - 4 * 3 * 24 * 32)
     residuals = (2 * 6 + 1) * (64 + 64)
-    assert parameters(k3) - parameters(plain) == gates + experts + residuals
+    assert parameters(k3) - parameters(kimi_linear) == gates + experts + residuals
 
 
-def test_every_missing_key_is_told(tmp_path: Path) -> None:
+def test_every_missing_key_is_reported(tmp_path: Path) -> None:
     """A file without keys of several parts of its layers is refused with each of them."""
-    gone = {"kv_lora_rank", "v_head_dim", "moe_intermediate_size", "n_routed_experts"}
-    kept = {key: value for key, value in STORED["deepseek_v3"].items() if key not in gone}
-    kept |= {"model_type": "deepseek_v3", "vocab_size": None, "tie_word_embeddings": "no"}
-    with pytest.raises(RefusedError) as refused:
-        stored(write(tmp_path, kept))
-    told = {each.key for each in refused.value.refusals}
-    assert {"kv_lora_rank", "v_head_dim", "vocab_size"} <= told
-    assert any("n_routed_experts" in key for key in told)
+    removed = {"kv_lora_rank", "v_head_dim", "moe_intermediate_size", "n_routed_experts"}
+    document = {key: value for key, value in STORED["deepseek_v3"].items() if key not in removed}
+    document |= {"model_type": "deepseek_v3", "vocab_size": None, "tie_word_embeddings": "no"}
+    with pytest.raises(RefusedError) as error:
+        stored(write(tmp_path, document))
+    missing = {reason.key for reason in error.value.refusals}
+    assert {"kv_lora_rank", "v_head_dim", "vocab_size"} <= missing
+    assert any("n_routed_experts" in key for key in missing)
 
 
 TOWER = {
@@ -270,25 +284,35 @@ TOWER = {
 
 
 @pytest.mark.parametrize(
-    ("whole", "text", "deep"), [("qwen3_vl", "qwen3", [0, 1]), ("qwen3_5", "qwen3_5_text", [])]
+    ("outer_type", "text", "deep"), [("qwen3_vl", "qwen3", [0, 1]), ("qwen3_5", "qwen3_5_text", [])]
 )
-def test_a_vision_tower_is_counted(tmp_path: Path, whole: str, text: str, deep: list[int]) -> None:
+def test_a_vision_tower_is_counted(
+    tmp_path: Path, outer_type: str, text: str, deep: list[int]
+) -> None:
     """Where a file says the size of what reads images, it is among the weights."""
     tower = {**TOWER, "deepstack_visual_indexes": deep}
-    document = {"model_type": whole, "vision_config": tower}
-    document["text_config"] = {"model_type": whole + "_text", **STORED[text], "pad_token_id": 0}
+    document = {"model_type": outer_type, "vision_config": tower}
+    document["text_config"] = {
+        "model_type": outer_type + "_text",
+        **STORED[text],
+        "pad_token_id": 0,
+    }
     write(tmp_path, document, "config.json")
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(tmp_path))
-    found = stored(tmp_path)
-    assert parameters(found) == sum(each.numel() for each in model.parameters())
-    assert not found.notes
-    seen = sum(each.elements for each in found.weights if each.kind == "vision")
-    assert seen == sum(each.numel() for each in model.model.visual.parameters())
+    stored_parts = stored(tmp_path)
+    assert parameters(stored_parts) == sum(parameter.numel() for parameter in model.parameters())
+    assert not stored_parts.notes
+    vision_elements = sum(
+        weight.elements for weight in stored_parts.weights if weight.kind == "vision"
+    )
+    assert vision_elements == sum(
+        parameter.numel() for parameter in model.model.visual.parameters()
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes", "message"),
     [
         ("llama", {"model_type": "lama"}, "model_type 'lama' is not read"),
         ("llama", {"text_config": {}}, "text_config {...} is a part of 'llama'"),
@@ -317,11 +341,11 @@ def test_a_vision_tower_is_counted(tmp_path: Path, whole: str, text: str, deep: 
     ],
 )
 def test_what_is_not_understood_is_refused(
-    tmp_path: Path, name: str, changes: dict[str, Any], said: str
+    tmp_path: Path, name: str, changes: dict[str, Any], message: str
 ) -> None:
     """Nothing is counted of a file that asks for what is not known, and the key is named."""
     path = write(tmp_path, {"model_type": name, **STORED[name], **changes})
-    with pytest.raises(RefusedError, match=re.escape(said)):
+    with pytest.raises(RefusedError, match=re.escape(message)):
         stored(path)
 
 

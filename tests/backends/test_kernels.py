@@ -10,7 +10,9 @@ from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.packages import RULES
 
-WORDS = r"(?i)marlin|triton|cutlass|WNA16Mo|int8mo|fused_experts|fp8mo|trtllm|flashinfer_mxfp4"
+KERNEL_WORDS = (
+    r"(?i)marlin|triton|cutlass|WNA16Mo|int8mo|fused_experts|fp8mo|trtllm|flashinfer_mxfp4"
+)
 """What a place that chooses a kernel speaks of."""
 
 
@@ -51,12 +53,12 @@ def test_a_release_is_not_taken_for_its_neighbour() -> None:
 
 def test_a_refusal_names_the_kernels_and_what_works() -> None:
     """Of 4-bit floats: the kernels that run, where they are chosen, and where blocks are read."""
-    with pytest.raises(EvidenceError) as refused:
+    with pytest.raises(EvidenceError) as error:
         moe_kernel("vllm", "0.33.0", "mxfp4", 90)
-    told = str(refused.value)
-    assert "triton_kernels where the model is gpt-oss; Humming where it is not" in told
-    assert "oracle/mxfp4.py:402-462" in told
-    assert "Marlin, whose blocks are, runs on 80 to 89, 120 to 129" in told
+    message = str(error.value)
+    assert "triton_kernels where the model is gpt-oss; Humming where it is not" in message
+    assert "oracle/mxfp4.py:402-462" in message
+    assert "Marlin, whose blocks are, runs on 80 to 89, 120 to 129" in message
     with pytest.raises(EvidenceError, match=r"CuteDSL or CUTLASS.*Marlin, .*runs on 80 to 99"):
         moe_kernel("vllm", "0.24.0", "nvfp4", 100)
     with pytest.raises(EvidenceError, match="runs no kernel that is read for nvfp4 on"):
@@ -65,41 +67,50 @@ def test_a_refusal_names_the_kernels_and_what_works() -> None:
         moe_kernel("sglang", "0.5.8", "nvfp4", 100)
 
 
-@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda each: f"{each.package}-{each.dtypes}")
+@pytest.mark.parametrize(
+    "selection", SELECTIONS, ids=lambda selection: f"{selection.package}-{selection.dtypes}"
+)
 def test_a_refusal_can_be_said_of_each_kernel_that_is_stated(selection: Selection) -> None:
     """Whatever format and release: it names the kernel, the place and a device or what to ask."""
-    for release, (first, last) in selection.lines.items():
+    for release, (first_line, last_line) in selection.lines.items():
         for dtype in selection.dtypes:
-            for kernel in {each.name for each in selection.kernels}:
-                told = str(unread_kernel_error(selection.package, release, dtype, 100, kernel))
-                assert f"{selection.package} {release} runs {kernel} for " in told
-                assert f"({selection.file}:{first}-{last}), whose blocks are not read; " in told
+            for kernel in {kernel_.name for kernel_ in selection.kernels}:
+                message = str(unread_kernel_error(selection.package, release, dtype, 100, kernel))
+                assert f"{selection.package} {release} runs {kernel} for " in message
+                assert (
+                    f"({selection.file}:{first_line}-{last_line}), whose blocks are not read; "
+                    in message
+                )
 
 
 def test_each_release_and_format_is_stated_once() -> None:
     """Two statements about one format of a release would hide each other."""
-    stated = [
-        (each.package, release, dtype)
-        for each in SELECTIONS
-        for release in each.lines
-        for dtype in each.dtypes
+    statements = [
+        (selection.package, release, dtype)
+        for selection in SELECTIONS
+        for release in selection.lines
+        for dtype in selection.dtypes
     ]
-    assert len(stated) == len({*stated})
-    assert {package for package, *_ in stated} <= RULES.keys()
+    assert len(statements) == len({*statements})
+    assert {package for package, *_ in statements} <= RULES.keys()
 
 
-@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda each: f"{each.package}-{each.dtypes}")
+@pytest.mark.parametrize(
+    "selection", SELECTIONS, ids=lambda selection: f"{selection.package}-{selection.dtypes}"
+)
 def test_several_kernels_on_a_device_say_what_decides(selection: Selection) -> None:
     """Where two could run each names its case: one without would be taken for the only one."""
     for sm in (80, 86, 89, 90, 100, 103, 110, 120):
-        found = [each for each in selection.kernels if each.min_sm <= sm <= each.max_sm]
-        assert len(found) < 2 or all(each.condition for each in found)
+        kernels = [kernel for kernel in selection.kernels if kernel.min_sm <= sm <= kernel.max_sm]
+        assert len(kernels) < 2 or all(kernel.condition for kernel in kernels)
 
 
-@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda each: f"{each.package}-{each.dtypes}")
+@pytest.mark.parametrize(
+    "selection", SELECTIONS, ids=lambda selection: f"{selection.package}-{selection.dtypes}"
+)
 def test_kernels_of_single_models_say_of_which(selection: Selection) -> None:
     """They come before all others, so that one without a case would hide them."""
-    assert all(each.condition not in FALLBACKS for each in selection.for_models)
+    assert all(kernel.condition not in FALLBACKS for kernel in selection.for_models)
 
 
 @pytest.mark.parametrize("version", ["0.5.14", "0.5.23"])
@@ -110,15 +121,20 @@ def test_sglang_runs_nvfp4_by_marlin_where_no_units_are(version: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda each: f"{each.package}-{each.dtypes}")
+@pytest.mark.parametrize(
+    "selection", SELECTIONS, ids=lambda selection: f"{selection.package}-{selection.dtypes}"
+)
 def test_the_places_are_those_of_the_releases(selection: Selection, source_cache: Cache) -> None:
     """At the stated lines of each release's own file a kernel is chosen."""
-    for release, (first, last) in selection.lines.items():
+    for release, (first_line, last_line) in selection.lines.items():
         source = fetch(selection.package, release, re.escape(selection.file), cache=source_cache)
         lines = source.text(selection.file).splitlines()
-        assert re.search(WORDS, "\n".join(lines[first - 1 : last])), (release, selection.file)
+        assert re.search(KERNEL_WORDS, "\n".join(lines[first_line - 1 : last_line])), (
+            release,
+            selection.file,
+        )
         assert (
-            lines[first - 1]
+            lines[first_line - 1]
             .lstrip()
             .startswith(("def ", "if ", "elif ", "return", "self.", "use_"))
         )

@@ -39,9 +39,9 @@ def test_a_word_names_a_kernel_by_format(
 @pytest.mark.parametrize("package", ["vllm", "sglang"])
 def test_a_word_that_is_none_is_refused_with_those_that_are(package: str) -> None:
     """Whatever it is: the remedy lists the engine's words."""
-    with pytest.raises(EvidenceError, match=f"'cublas' names no MoE kernel of {package}") as why:
+    with pytest.raises(EvidenceError, match=f"'cublas' names no MoE kernel of {package}") as error:
         named_kernel(package, "0.33.0", "cublas", "bf16", 90)
-    assert "Name marlin, triton, " in why.value.remedy
+    assert "Name marlin, triton, " in error.value.remedy
 
 
 def test_an_engine_without_the_option_is_asked_without_it() -> None:
@@ -51,7 +51,7 @@ def test_an_engine_without_the_option_is_asked_without_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "word", "first"),
+    ("release", "word", "first_release"),
     [
         ("vllm 0.14.0", "marlin", "0.19.0"),
         ("sglang 0.5.8", "triton", "0.5.9"),
@@ -59,17 +59,19 @@ def test_an_engine_without_the_option_is_asked_without_it() -> None:
     ],
 )
 def test_a_release_before_the_word_names_the_first_that_has_it(
-    release: str, word: str, first: str
+    release: str, word: str, first_release: str
 ) -> None:
     """An option came with a release, and a word may have come later."""
     package, version = release.split()
-    with pytest.raises(EvidenceError, match=f"{release} has no --moe-.*{word} that is read") as why:
+    with pytest.raises(
+        EvidenceError, match=f"{release} has no --moe-.*{word} that is read"
+    ) as error:
         named_kernel(package, version, word, "mxfp4", 90)
-    assert why.value.remedy.startswith(f"Name a release from {first} on")
+    assert error.value.remedy.startswith(f"Name a release from {first_release} on")
 
 
 @pytest.mark.parametrize(
-    ("word", "dtype", "sm", "others"),
+    ("word", "dtype", "sm", "remedy"),
     [
         ("flashinfer_trtllm", "bf16", 90, "Name triton or flashinfer_cutlass, or leave"),
         ("flashinfer_cutlass", "fp8_block", 100, "Name marlin or triton or flashinfer_trtllm, or"),
@@ -78,43 +80,43 @@ def test_a_release_before_the_word_names_the_first_that_has_it(
     ],
 )
 def test_a_kernel_that_does_not_run_there_names_those_that_do(
-    word: str, dtype: str, sm: int, others: str
+    word: str, dtype: str, sm: int, remedy: str
 ) -> None:
     """By format and compute capability."""
-    with pytest.raises(EvidenceError, match=f"{word} of vllm 0.33.0 is not read for") as why:
+    with pytest.raises(EvidenceError, match=f"{word} of vllm 0.33.0 is not read for") as error:
         named_kernel("vllm", "0.33.0", word, dtype, sm, checkpoint=STATIC)
-    assert why.value.remedy.startswith(others)
+    assert error.value.remedy.startswith(remedy)
 
 
 @pytest.mark.parametrize("word", ["flashinfer_trtllm", "flashinfer_cutlass"])
 @pytest.mark.parametrize("static", [True, False, None])
 def test_flashinfer_takes_float8_whose_scales_are_stored(word: str, *, static: bool | None) -> None:
     """VLLM raises where scales of activations are found as it runs; Triton and Marlin take both."""
-    of = Checkpoint(static=static)
-    for other in ("triton", "marlin"):
-        assert named_kernel("vllm", "0.33.0", other, "fp8", 100, checkpoint=of)
+    checkpoint = Checkpoint(static=static)
+    for option in ("triton", "marlin"):
+        assert named_kernel("vllm", "0.33.0", option, "fp8", 100, checkpoint=checkpoint)
     if static:
-        assert named_kernel("vllm", "0.33.0", word, "fp8", 100, checkpoint=of).startswith(
+        assert named_kernel("vllm", "0.33.0", word, "fp8", 100, checkpoint=checkpoint).startswith(
             "FlashInfer's"
         )
         return
     with pytest.raises(EvidenceError, match=f"{word} of vllm 0.33.0 takes experts in float8 whose"):
-        named_kernel("vllm", "0.33.0", word, "fp8", 100, checkpoint=of)
+        named_kernel("vllm", "0.33.0", word, "fp8", 100, checkpoint=checkpoint)
 
 
 def test_sglang_takes_float8_of_modelopt_by_cutlass() -> None:
     """Of other files its server refuses the word."""
     assert named_kernel("sglang", "0.5.23", "flashinfer_cutlass", "fp8", 90, checkpoint=STATIC)
-    for of in (STATIC._replace(compressed=True), Checkpoint()):
+    for checkpoint in (STATIC._replace(compressed=True), Checkpoint()):
         with pytest.raises(EvidenceError, match="takes experts in float8 whose file stores scales"):
-            named_kernel("sglang", "0.5.23", "flashinfer_cutlass", "fp8", 90, checkpoint=of)
+            named_kernel("sglang", "0.5.23", "flashinfer_cutlass", "fp8", 90, checkpoint=checkpoint)
 
 
 def test_int4_ran_by_flashinfer_in_all_but_one_release() -> None:
     """The class of vLLM 0.24.0 takes an activation that no such model has, and reads no option."""
     for version in ("0.22.0", "0.33.0"):
-        found = named_kernel("vllm", version, "flashinfer_trtllm", "int4", 100)
-        assert found == "FlashInfer's TRTLLM"
+        kernel = named_kernel("vllm", version, "flashinfer_trtllm", "int4", 100)
+        assert kernel == "FlashInfer's TRTLLM"
     with pytest.raises(EvidenceError, match=r"0\.24\.0 takes no experts in int4"):
         named_kernel("vllm", "0.24.0", "flashinfer_trtllm", "int4", 100)
 
@@ -133,49 +135,56 @@ def test_a_kernel_without_the_activation_is_refused(
     model_type: str, word: str, dtype: str, since: str | None
 ) -> None:
     """VLLM raises where the kernel that a word names does not take the experts."""
-    of = Checkpoint(model_type)
+    checkpoint = Checkpoint(model_type)
     for version in ("0.22.0", "0.24.0", "0.33.0"):
         if since is not None and version >= since:
-            assert named_kernel("vllm", version, word, dtype, 100, checkpoint=of).startswith(
-                "FlashInfer"
-            )
+            assert named_kernel(
+                "vllm", version, word, dtype, 100, checkpoint=checkpoint
+            ).startswith("FlashInfer")
             continue
         with pytest.raises(EvidenceError, match=f"{dtype} with the activation of {model_type}"):
-            named_kernel("vllm", version, word, dtype, 100, checkpoint=of)
+            named_kernel("vllm", version, word, dtype, 100, checkpoint=checkpoint)
     assert named_kernel("vllm", "0.22.0", word, dtype, 100, checkpoint=Checkpoint("qwen3_moe"))
 
 
 KINDS = ("qwen3_moe", "gpt_oss", "gemma4_text", "nemotron_h", "deepseek_v4")
 
 
-def answered(package: str, version: str, word: str, *of: Any) -> str:
+def named_kernel_or_reason(package: str, version: str, word: str, *conditions: Any) -> str:
     """Return the kernel that a word names for a format, device and file, or why it names none."""
-    dtype, sm, file = of
+    dtype, sm, file = conditions
     try:
         return named_kernel(package, version, word, dtype, sm, checkpoint=file)
-    except EvidenceError as why:
-        return why.what
+    except EvidenceError as error:
+        return error.what
 
 
 CASES = list(product((80, 89, 90, 100, 120), KINDS, (True, False), (True, False)))
 
 
-@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda each: f"{each.package}-{each.dtypes}")
+@pytest.mark.parametrize(
+    "selection", SELECTIONS, ids=lambda selection: f"{selection.package}-{selection.dtypes}"
+)
 def test_what_an_engine_takes_by_itself_may_be_named(selection: Selection) -> None:
     """Two statements of what a kernel takes agree: of its own choice no word is refused for that.
 
     Words of other kernels, of releases without the option and of devices that are not read are left
     out.
     """
-    package, asked = selection.package, product(selection.lines, selection.dtypes, CASES)
-    for version, dtype, (sm, kind, static, wide) in asked:
-        of = Checkpoint(kind, static=static, compressed=False, wide=wide)
-        own = kernel_for(package, version, dtype, sm, checkpoint=of)
+    package, questions = selection.package, product(selection.lines, selection.dtypes, CASES)
+    for version, dtype, (sm, kind, static, wide) in questions:
+        checkpoint = Checkpoint(kind, static=static, compressed=False, wide=wide)
+        own_kernel = kernel_for(package, version, dtype, sm, checkpoint=checkpoint)
         for word, kernels in WORDS[package].items():
-            if own is None or kernels.get(dtype) != own.name:
+            if own_kernel is None or kernels.get(dtype) != own_kernel.name:
                 continue
-            told = answered(package, version, word, dtype, sm, of)
-            assert told == own.name or " takes " not in told, (version, dtype, sm, of)
+            answer = named_kernel_or_reason(package, version, word, dtype, sm, checkpoint)
+            assert answer == own_kernel.name or " takes " not in answer, (
+                version,
+                dtype,
+                sm,
+                checkpoint,
+            )
 
 
 def test_what_a_release_lacks_is_no_way_out() -> None:
@@ -191,19 +200,19 @@ def test_what_a_release_lacks_is_no_way_out() -> None:
 @pytest.mark.parametrize("dtype", ["fp8", "fp8_block"])
 def test_float8_whose_rows_keep_16_bits_runs_marlin_alone(dtype: str) -> None:
     """All others round what enters."""
-    of = Checkpoint(wide=True)
-    assert named_kernel("vllm", "0.33.0", "marlin", dtype, 100, checkpoint=of) == "Marlin"
+    checkpoint = Checkpoint(wide=True)
+    assert named_kernel("vllm", "0.33.0", "marlin", dtype, 100, checkpoint=checkpoint) == "Marlin"
     for word in ("triton", "flashinfer_trtllm"):
-        with pytest.raises(EvidenceError, match=f"rows in {dtype} alone, and these keep") as why:
-            named_kernel("vllm", "0.33.0", word, dtype, 100, checkpoint=of)
-        assert why.value.remedy.startswith("Name marlin, or leave")
+        with pytest.raises(EvidenceError, match=f"rows in {dtype} alone, and these keep") as error:
+            named_kernel("vllm", "0.33.0", word, dtype, 100, checkpoint=checkpoint)
+        assert error.value.remedy.startswith("Name marlin, or leave")
 
 
 @pytest.mark.parametrize("package", ["vllm 0.33.0", "sglang 0.5.23"])
 def test_nvfp4_whose_rows_keep_16_bits_runs_marlin_alone(package: str) -> None:
     """Both engines refuse another word for such a file."""
     name, version = package.split()
-    of = Checkpoint(wide=True)
-    assert named_kernel(name, version, "marlin", "nvfp4", 100, checkpoint=of) == "Marlin"
+    checkpoint = Checkpoint(wide=True)
+    assert named_kernel(name, version, "marlin", "nvfp4", 100, checkpoint=checkpoint) == "Marlin"
     with pytest.raises(EvidenceError, match="rows in nvfp4 alone, and these keep 16 bits"):
-        named_kernel(name, version, "flashinfer_trtllm", "nvfp4", 100, checkpoint=of)
+        named_kernel(name, version, "flashinfer_trtllm", "nvfp4", 100, checkpoint=checkpoint)

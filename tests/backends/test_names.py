@@ -43,10 +43,10 @@ def test_a_package_is_a_backend(text: str, name: str, version: str | None) -> No
 
 def test_every_backend_that_a_user_may_name_runs_or_has_rules() -> None:
     """Every name that is given out is a backend of a study, or has rules, tiles or curves alone."""
-    known = {*Config(CONFIG).environments, *backends_of("mla"), TRTLLM.name}
-    given = {record.name for record in BY_USERS_NAME.values()}
-    assert {name for name in given - known if not ruled_release(name, "1.0")} == set()
-    assert {backend(name).name for name in BY_USERS_NAME} == given
+    expected = {*Config(CONFIG).environments, *backends_of("mla"), TRTLLM.name}
+    named = {record.name for record in BY_USERS_NAME.values()}
+    assert {name for name in named - expected if not ruled_release(name, "1.0")} == set()
+    assert {backend(name).name for name in BY_USERS_NAME} == named
 
 
 @pytest.mark.parametrize("text", ["", "vllm==", "==1", "vllm=1", "vllm==v1", "vllm==1 2", "a b"])
@@ -79,6 +79,6 @@ def test_an_unknown_backend_of_a_module_is_told_those_that_run_it(
 
 
 @given(st.text(max_size=100))
-def test_any_text_is_a_backend_or_refused(text: str) -> None:
+def test_any_text_is_a_backend_or_a_config_error(text: str) -> None:
     """No text raises anything but a ConfigError."""
     assert refusal(lambda: backend(text)) or backend(text).name in BY_NAME

@@ -33,7 +33,7 @@ def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "dtype", "named"),
+    ("model_type", "dtype", "kernel"),
     [
         ("minimax_m2", "nvfp4", "sglang_flashinfer_trtllm_moe"),
         ("minimax_m2", "fp8_block", "sglang_fused_moe_triton"),
@@ -46,21 +46,21 @@ def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
     ],
 )
 def test_what_a_release_presets_for_a_kind_of_model(
-    model_type: str, dtype: str, named: str | None
+    model_type: str, dtype: str, kernel: str | None
 ) -> None:
     """SGLang 0.5.23 says it of some, and of any in nvfp4; of other releases it is not stated."""
-    of = Checkpoint(model_type, compressed=False)
-    assert public_kernel("sglang", "0.5.23", dtype, 100, checkpoint=of) == named
+    checkpoint = Checkpoint(model_type, compressed=False)
+    assert public_kernel("sglang", "0.5.23", dtype, 100, checkpoint=checkpoint) == kernel
     if model_type != "nemotron_h":
-        assert public_kernel("sglang", "0.5.10", dtype, 100, checkpoint=of) is None
+        assert public_kernel("sglang", "0.5.10", dtype, 100, checkpoint=checkpoint) is None
 
 
 def test_nvfp4_of_compressed_tensors_runs_another_kernel() -> None:
     """SGLang 0.5.23 runs TRTLLM for ModelOpt's files of any model, CUTLASS for those."""
 
     def named(*, compressed: bool | None, version: str = "0.5.23") -> str | None:
-        of = Checkpoint("mixtral", compressed=compressed)
-        name = public_kernel("sglang", version, "nvfp4", 100, checkpoint=of)
+        checkpoint = Checkpoint("mixtral", compressed=compressed)
+        name = public_kernel("sglang", version, "nvfp4", 100, checkpoint=checkpoint)
         return BY_PUBLIC_NAME.get(name or "")
 
     assert named(compressed=False) == named(compressed=None) == "FlashInfer's TRTLLM"
@@ -71,13 +71,13 @@ def test_nvfp4_of_compressed_tensors_runs_another_kernel() -> None:
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.23"])
 def test_gpt_oss_on_hopper_runs_triton_kernels_in_sglang(version: str) -> None:
     """Its curves are vLLM's of the same package; experts that are spread whole run another."""
-    of = Checkpoint("gpt_oss")
-    name = public_kernel("sglang", version, "mxfp4", 90, checkpoint=of)
+    checkpoint = Checkpoint("gpt_oss")
+    name = public_kernel("sglang", version, "mxfp4", 90, checkpoint=checkpoint)
     backend, kernel = TWINS[name or ""]
     assert backend == "vllm"
     assert BY_PUBLIC_NAME[kernel] == BY_PUBLIC_NAME[name or ""] == "triton_kernels"
-    whole = of._replace(parallel=Parallel(dp=2, ep=2))
-    assert public_kernel("sglang", version, "mxfp4", 90, checkpoint=whole) is None
+    spread = checkpoint._replace(parallel=Parallel(dp=2, ep=2))
+    assert public_kernel("sglang", version, "mxfp4", 90, checkpoint=spread) is None
     assert public_kernel("sglang", version, "mxfp4", 90, checkpoint=Checkpoint("llama")) is None
 
 
@@ -88,14 +88,16 @@ def test_int4_of_kimi_k2_5_is_known_by_its_groups(version: str) -> None:
     In 0.5.23 others of compressed-tensors run Triton there, whose T(N) in int4 is not read.
     """
 
-    def named(release: str = version, **said: Any) -> str | None:
-        of = Checkpoint(**{"model_type": "deepseek_v3", "compressed": True, "group": 32, **said})
-        return public_kernel("sglang", release, "int4", 100, checkpoint=of)
+    def named(release: str = version, **changes: Any) -> str | None:
+        checkpoint = Checkpoint(
+            **{"model_type": "deepseek_v3", "compressed": True, "group": 32, **changes}
+        )
+        return public_kernel("sglang", release, "int4", 100, checkpoint=checkpoint)
 
     assert named() == "sglang_flashinfer_trtllm_moe"
     assert named("0.5.9") == named(compressed=False) == "sglang_marlin_moe"
-    for other in ({"group": 128}, {"compressed": None}, {"model_type": "qwen3_moe"}):
-        assert named(**other) == (None if version == "0.5.23" else "sglang_marlin_moe")
+    for changes_ in ({"group": 128}, {"compressed": None}, {"model_type": "qwen3_moe"}):
+        assert named(**changes_) == (None if version == "0.5.23" else "sglang_marlin_moe")
 
 
 def test_kimi_k3_runs_one_kernel_in_sglang() -> None:
@@ -104,8 +106,8 @@ def test_kimi_k3_runs_one_kernel_in_sglang() -> None:
     def named(
         package: str, version: str, *, compressed: bool, kind: str = KIMI_K3_TYPE
     ) -> str | None:
-        of = Checkpoint(kind, compressed=compressed)
-        return public_kernel(package, version, "mxfp4", 103, checkpoint=of)
+        checkpoint = Checkpoint(kind, compressed=compressed)
+        return public_kernel(package, version, "mxfp4", 103, checkpoint=checkpoint)
 
     assert named("sglang", "0.5.23", compressed=True) == "sglang_flashinfer_trtllm_moe"
     assert named("sglang", "0.5.23", compressed=False) is None
@@ -120,21 +122,21 @@ def test_marlin_has_a_name_in_every_format() -> None:
     assert by_int4 in MARLINS
     for dtype in ("fp8", "fp8_block", "nvfp4"):
         assert public_kernel("vllm", "0.24.0", dtype, 80) == by_int4
-    own = public_kernel("vllm", "0.24.0", "mxfp4", 80, checkpoint=Checkpoint("llama"))
-    assert own in MARLINS
-    assert own != by_int4
+    marlin_name = public_kernel("vllm", "0.24.0", "mxfp4", 80, checkpoint=Checkpoint("llama"))
+    assert marlin_name in MARLINS
+    assert marlin_name != by_int4
     assert public_kernel("vllm", "0.24.0", "nvfp4", 100) not in MARLINS
 
 
 def test_experts_in_nvfp4_run_in_cutlass_on_12_0() -> None:
     """There vLLM's own curves of FlashInfer's kernel are public."""
-    found = public_kernel("vllm", "0.33.0", "nvfp4", 120)
-    assert BY_PUBLIC_NAME[found or ""] == "FlashInfer's CUTLASS"
-    assert found not in TWINS
+    kernel = public_kernel("vllm", "0.33.0", "nvfp4", 120)
+    assert BY_PUBLIC_NAME[kernel or ""] == "FlashInfer's CUTLASS"
+    assert kernel not in TWINS
 
 
 @pytest.mark.parametrize(
-    ("release", "sm", "of", "kernel"),
+    ("release", "sm", "checkpoint", "kernel"),
     [
         ("vllm 0.33.0", 90, Checkpoint(static=True), "FlashInfer's CUTLASS"),
         ("vllm 0.33.0", 100, Checkpoint(static=True, compressed=True), "FlashInfer's TRTLLM"),
@@ -150,11 +152,11 @@ def test_experts_in_nvfp4_run_in_cutlass_on_12_0() -> None:
     ],
 )
 def test_experts_in_float8_run_by_what_their_file_says(
-    release: str, sm: int, of: Checkpoint, kernel: str | None
+    release: str, sm: int, checkpoint: Checkpoint, kernel: str | None
 ) -> None:
     """The first kernel whose condition holds runs; where one is not known before it, none is."""
-    found = public_kernel(*release.split(), "fp8", sm, checkpoint=of)
-    assert BY_PUBLIC_NAME.get(found or "") == kernel
+    public_name = public_kernel(*release.split(), "fp8", sm, checkpoint=checkpoint)
+    assert BY_PUBLIC_NAME.get(public_name or "") == kernel
 
 
 @pytest.mark.parametrize(
@@ -168,11 +170,13 @@ def test_experts_in_float8_run_by_what_their_file_says(
 )
 def test_float8_whose_rows_keep_16_bits_has_marlin_alone(release: str, dtype: str, sm: int) -> None:
     """A kernel that rounds what enters is none for experts whose rows are not rounded."""
-    of = Checkpoint("qwen3_moe", static=True)
+    checkpoint = Checkpoint("qwen3_moe", static=True)
     package, version = release.split()
-    assert kernel_for(package, version, dtype, sm, checkpoint=of) is not None
-    assert kernel_for(package, version, dtype, sm, checkpoint=of._replace(wide=True)) is None
-    marlin = kernel_for("vllm", "0.33.0", dtype, 86, checkpoint=of._replace(wide=True))
+    assert kernel_for(package, version, dtype, sm, checkpoint=checkpoint) is not None
+    assert (
+        kernel_for(package, version, dtype, sm, checkpoint=checkpoint._replace(wide=True)) is None
+    )
+    marlin = kernel_for("vllm", "0.33.0", dtype, 86, checkpoint=checkpoint._replace(wide=True))
     assert marlin is not None
     assert marlin.name == "Marlin"
 
@@ -196,24 +200,25 @@ def test_experts_in_16_bits_run_in_libraries_on_blackwell(
     release: str, sm: int, model_type: str, kernel: str | None
 ) -> None:
     """Where an engine takes FlashInfer's kernel for a model it is named; Triton's has no name."""
-    found = public_kernel(*release.split(), "bf16", sm, checkpoint=Checkpoint(model_type))
-    assert BY_PUBLIC_NAME.get(found or "") == kernel
+    public_name = public_kernel(*release.split(), "bf16", sm, checkpoint=Checkpoint(model_type))
+    assert BY_PUBLIC_NAME.get(public_name or "") == kernel
 
 
 @pytest.mark.parametrize("version", ["0.20.2", "0.22.0", "0.24.0", "0.33.0"])
 def test_experts_in_16_bits_leave_cutlass_where_requests_are_spread(version: str) -> None:
     """VLLM moves FlashInfer's CUTLASS behind Triton where dp is above 1; TRTLLM it keeps."""
-    of = Checkpoint("qwen3_moe")
-    spread = of._replace(parallel=Parallel(dp=2))
+    checkpoint = Checkpoint("qwen3_moe")
+    spread = checkpoint._replace(parallel=Parallel(dp=2))
     for sm in (90, 120):
-        alone, several = (
-            kernel_for("vllm", version, "bf16", sm, checkpoint=each) for each in (of, spread)
+        together, several = (
+            kernel_for("vllm", version, "bf16", sm, checkpoint=checkpoint_)
+            for checkpoint_ in (checkpoint, spread)
         )
-        assert alone is not None
+        assert together is not None
         assert several is not None
-        took = sm == 120 or version in ("0.20.2", "0.22.0")
-        assert (alone.name, several.name) == (
-            "FlashInfer's CUTLASS" if took else "Triton",
+        cutlass_first = sm == 120 or version in ("0.20.2", "0.22.0")
+        assert (together.name, several.name) == (
+            "FlashInfer's CUTLASS" if cutlass_first else "Triton",
             "Triton",
         )
     several = kernel_for("vllm", version, "bf16", 100, checkpoint=spread)
@@ -234,23 +239,23 @@ def test_trtllm_takes_no_rows_that_are_split(
     version: str, degrees: dict[str, int], kernel: str
 ) -> None:
     """Of float8 with one scale vLLM 0.33.0 runs CUTLASS where tp, dp and ep are above 1."""
-    of = Checkpoint("qwen3_moe", static=True, parallel=Parallel(**degrees))
-    found = public_kernel("vllm", version, "fp8", 100, checkpoint=of)
-    assert BY_PUBLIC_NAME[found or ""] == kernel
+    checkpoint = Checkpoint("qwen3_moe", static=True, parallel=Parallel(**degrees))
+    public_name = public_kernel("vllm", version, "fp8", 100, checkpoint=checkpoint)
+    assert BY_PUBLIC_NAME[public_name or ""] == kernel
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_5_moe_text", "qwen3_moe"])
 def test_qwen3_5_in_blocks_runs_triton_on_12_0(model_type: str) -> None:
     """VLLM 0.33.0 turns DeepGEMM off for it; 0.24.0 did so for dense products alone."""
-    of = Checkpoint(model_type)
-    off = model_type == "qwen3_5_moe_text"
-    newest = public_kernel("vllm", "0.33.0", "fp8_block", 120, checkpoint=of)
-    assert newest == ("vllm_fused_moe" if off else None)
-    assert public_kernel("vllm", "0.24.0", "fp8_block", 120, checkpoint=of) is None
+    checkpoint = Checkpoint(model_type)
+    without_deepgemm = model_type == "qwen3_5_moe_text"
+    newest = public_kernel("vllm", "0.33.0", "fp8_block", 120, checkpoint=checkpoint)
+    assert newest == ("vllm_fused_moe" if without_deepgemm else None)
+    assert public_kernel("vllm", "0.24.0", "fp8_block", 120, checkpoint=checkpoint) is None
 
 
 @pytest.mark.parametrize(
-    ("version", "named"),
+    ("version", "kernel"),
     [
         ("0.20.2", "vLLM's CUTLASS"),
         ("0.22.0", "Marlin"),
@@ -258,10 +263,10 @@ def test_qwen3_5_in_blocks_runs_triton_on_12_0(model_type: str) -> None:
         ("0.33.0", "FlashInfer's TRTLLM"),
     ],
 )
-def test_gemma_4_runs_what_takes_its_activation(version: str, named: str) -> None:
+def test_gemma_4_runs_what_takes_its_activation(version: str, kernel: str) -> None:
     """FlashInfer's kernels take its GELU in nvfp4 since vLLM 0.24.0 alone."""
-    found = public_kernel("vllm", version, "nvfp4", 100, checkpoint=Checkpoint("gemma4_text"))
-    assert BY_PUBLIC_NAME.get(found or "", found) == named
+    public_name = public_kernel("vllm", version, "nvfp4", 100, checkpoint=Checkpoint("gemma4_text"))
+    assert BY_PUBLIC_NAME.get(public_name or "", public_name) == kernel
 
 
 @pytest.mark.parametrize(
@@ -278,19 +283,21 @@ def test_gemma_4_in_float8_runs_what_takes_its_activation(
     version: str, dtype: str, sm: int, *, static: bool | None, kernel: str
 ) -> None:
     """TRTLLM and DeepGEMM do not in float8, and CUTLASS does since vLLM 0.24.0."""
-    of = Checkpoint("gemma4_text", static=static, compressed=False)
-    found = kernel_for("vllm", version, dtype, sm, checkpoint=of)
-    assert found is not None
-    assert found.name == kernel
+    checkpoint = Checkpoint("gemma4_text", static=static, compressed=False)
+    chosen = kernel_for("vllm", version, dtype, sm, checkpoint=checkpoint)
+    assert chosen is not None
+    assert chosen.name == kernel
     if kernel == "Triton":
-        assert public_kernel("vllm", version, dtype, sm, checkpoint=of) == "vllm_fused_moe"
+        assert public_kernel("vllm", version, dtype, sm, checkpoint=checkpoint) == "vllm_fused_moe"
 
 
 def test_what_no_table_names_goes_by_its_own_name_where_one_model_runs_it() -> None:
     """DeepSeek V4 in mxfp4 on 12.0 by DeepGEMM: without a name it would be answered by Marlin."""
-    for model_type, named in (("deepseek_v4", "DeepGEMM"), ("gpt_oss", "Marlin")):
-        found = public_kernel("vllm", "0.24.0", "mxfp4", 120, checkpoint=Checkpoint(model_type))
-        assert BY_PUBLIC_NAME.get(found or "", found) == named
+    for model_type, kernel in (("deepseek_v4", "DeepGEMM"), ("gpt_oss", "Marlin")):
+        public_name = public_kernel(
+            "vllm", "0.24.0", "mxfp4", 120, checkpoint=Checkpoint(model_type)
+        )
+        assert BY_PUBLIC_NAME.get(public_name or "", public_name) == kernel
 
 
 NEMOTRON = Checkpoint("nemotron_h", static=True, compressed=False)
@@ -320,9 +327,9 @@ def test_nemotron_h_runs_cutlass_in_sglang(version: str, dtype: str, sm: int, ke
 
     Below 8.9 SGLang asks for it as well, and FlashInfer has none there: nothing runs.
     """
-    found = kernel_for("sglang", version, dtype, sm, checkpoint=NEMOTRON)
-    assert found is not None
-    assert found.name == kernel
+    chosen = kernel_for("sglang", version, dtype, sm, checkpoint=NEMOTRON)
+    assert chosen is not None
+    assert chosen.name == kernel
     if kernel == "FlashInfer's CUTLASS":
         name = public_kernel("sglang", version, dtype, sm, checkpoint=NEMOTRON)
         assert BY_PUBLIC_NAME[name or ""] == kernel
@@ -333,7 +340,7 @@ def test_nemotron_h_runs_cutlass_in_sglang(version: str, dtype: str, sm: int, ke
 
 def test_another_file_of_nemotron_h_runs_what_others_do() -> None:
     """One of compressed-tensors, and of float8 one without scales, are not ModelOpt's."""
-    for said in ({"compressed": True}, {"static": False}):
-        found = kernel_for("sglang", "0.5.23", "fp8", 90, checkpoint=NEMOTRON._replace(**said))
-        assert found is not None
-        assert found.name == "Triton"
+    for changes in ({"compressed": True}, {"static": False}):
+        chosen = kernel_for("sglang", "0.5.23", "fp8", 90, checkpoint=NEMOTRON._replace(**changes))
+        assert chosen is not None
+        assert chosen.name == "Triton"

@@ -17,13 +17,13 @@ from nearfree.sources.packages import reader
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(nearfree.__file__).parent
-PRINTED = [name for each in BACKENDS for name in each.printed]
-NAMES = {name for each in BACKENDS for name in (each.name, *each.names)} | {*PRINTED}
-TOGETHER = 2
+PRINTED = [name for backend in BACKENDS for name in backend.printed]
+NAMES = {name for backend in BACKENDS for name in (backend.name, *backend.names)} | {*PRINTED}
+UNLISTED_MOST = 2
 """Backends that a file may name at once without listing them."""
-BESIDES = {"torch", "trtllm", "tensorrt-llm", "trtllm_mla", "trtllm-mla"}
+OTHER_NAMES = {"torch", "trtllm", "tensorrt-llm", "trtllm_mla", "trtllm-mla"}
 """Torch, and an engine of which no rules are read."""
-LISTS = {
+LISTING_FILES = {
     "backends/records.py": "the records",
     "backends/attention_order.py": "what runs attention where nobody says it",
     "backends/decode_kernels.py": "by what a backend decodes, in public tables",
@@ -34,15 +34,15 @@ LISTS = {
     "derive/outlook/trend.py": "releases whose M_attn a figure shows",
     "derive/outlook/lookup_sources.py": "the layers that the paper prints a lookup table of",
 }
-each_backend = pytest.mark.parametrize("backend", BACKENDS, ids=lambda each: each.name)
+each_backend = pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
 
 
 def test_a_name_means_one_backend() -> None:
     """No two backends share a name, a name that users write, or one of the paper's tables."""
     for names in (
-        [each.name for each in BACKENDS],
-        [name for each in BACKENDS for name in each.names],
-        [*(each.name for each in BACKENDS), *PRINTED],
+        [backend.name for backend in BACKENDS],
+        [name for backend in BACKENDS for name in backend.names],
+        [*(backend.name for backend in BACKENDS), *PRINTED],
     ):
         assert len(set(names)) == len(names)
 
@@ -52,13 +52,13 @@ def test_what_a_record_names_is_there(backend: Backend) -> None:
     """Its classes, the lock of its environment and the reader of its rules can be loaded."""
     for path in filter(None, (*backend.modules.values(), backend.in_model)):
         assert load(path)
-    ran = any(backend.modules.values())
-    assert ran == (backend.environment is not None)
+    runs = any(backend.modules.values())
+    assert runs == (backend.environment is not None)
     if backend.environment:
         assert (ROOT / "envs" / f"{backend.environment}.lock").is_file()
     if backend.rules:
-        whole = PARTS.get(backend.rules.package, backend.rules.package)
-        assert whole.startswith(backend.package)
+        distribution = PARTS.get(backend.rules.package, backend.rules.package)
+        assert distribution.startswith(backend.package)
         assert reader(backend.rules.package).WANTED
 
 
@@ -87,9 +87,9 @@ def test_every_backend_that_a_study_names_has_a_record() -> None:
 def test_every_backend_that_the_docs_name_has_a_record(path: Path) -> None:
     """What looks like a backend's name in the README and the guide is one, or an engine's word."""
     looks = r"\b(?:torch_(?:padded|grouped|sdpa)|flash_attn(?:_\d)?|flashinfer_\w+)\b"
-    found = set(re.findall(looks, path.read_text()))
-    words = {word for each in WORDS.values() for word in each}
-    assert found - NAMES - words - {"flashinfer_python"} == set()
+    names = set(re.findall(looks, path.read_text()))
+    options = {word for by_option in WORDS.values() for word in by_option}
+    assert names - NAMES - options - {"flashinfer_python"} == set()
 
 
 def literals(path: Path) -> Iterator[str]:
@@ -102,12 +102,12 @@ def literals(path: Path) -> Iterator[str]:
 @pytest.mark.slow
 def test_no_other_file_lists_the_backends() -> None:
     """A file names two backends at most, but for those that are about a choice of them."""
-    named = {
-        path.relative_to(PACKAGE).as_posix(): NAMES.intersection(literals(path)) - BESIDES
+    names_by_path = {
+        path.relative_to(PACKAGE).as_posix(): NAMES.intersection(literals(path)) - OTHER_NAMES
         for path in PACKAGE.rglob("*.py")
     }
-    listing = {path for path, names in named.items() if len(names) > TOGETHER}
-    assert listing == set(LISTS)
+    listing = {path for path, names in names_by_path.items() if len(names) > UNLISTED_MOST}
+    assert listing == set(LISTING_FILES)
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ def test_flash_attention_2_reads_the_whole_cache(
     called = libraries.flash_2(monkeypatch)
     forward = pair(tmp_path, document("qwen3"), "flash_attn", mask=mask)[1]
     forward.forward(tokens(7))
-    given = test_flash_attn.given(called)
+    given = test_flash_attn.last_arguments(called)
     assert given == {
         "q": (BATCH, 7, 8, 16),
         "k_cache": (BATCH, CONTEXT + MOST, 2, 16),

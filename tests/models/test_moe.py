@@ -7,7 +7,7 @@ import pytest
 import torch
 from backends.adapters import test_sglang_moe, test_vllm_moe
 from backends.adapters.signatures import StandIn, change_points, signature, versions_between
-from backends.adapters.test_sglang_moe import OLD, OLDEST, OTHERS, Release, known
+from backends.adapters.test_sglang_moe import OLD, OLDEST, OTHER_MODULES, Release, known
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.routing_names import ModelRouting
 from nearfree.core.setting import Mask
@@ -252,7 +252,7 @@ def test_sglang_is_bound(
     versions = versions_between("sglang", first, last)
     points = {
         version
-        for name in ("fused_experts", *OTHERS)
+        for name in ("fused_experts", *OTHER_MODULES)
         for version in change_points("sglang", versions, members, name, cache)
     }
     assert {first, "0.4.9.post3", "0.5.1", last} <= points

@@ -1,4 +1,4 @@
-"""Small attention settings, and what our resolver answers for them from recorded rules."""
+"""Small attention settings, and the tiles of recorded rules for them."""
 
 from functools import cache
 from pathlib import Path
@@ -30,7 +30,7 @@ def make_attention(**changes: Any) -> Setting:
 
 
 def make_query(setting: Setting, capacity: int, **device: Any) -> AttentionQuery:
-    """Return the question for our resolver: `capacity` is what a request has room for."""
+    """Return the query for recorded rules: a request has room for `capacity` positions."""
     fields: dict[str, Any] = {
         "heads": setting.heads,
         "kv_heads": setting.kv_heads,
@@ -46,12 +46,12 @@ def make_query(setting: Setting, capacity: int, **device: Any) -> AttentionQuery
 
 @cache
 def recorded(package: str, version: str) -> Extraction:
-    """Return what the repository's log says of a release."""
-    found = recorded_extraction(LOG, package, version)
-    assert found is not None
-    return found
+    """Return the repository's recorded rules of a release."""
+    extraction = recorded_extraction(LOG, package, version)
+    assert extraction is not None
+    return extraction
 
 
-def resolved(package: str, version: str, asked: AttentionQuery, n: int) -> Tile:
-    """Return the tile of a call over N positions, as the recorded rules say."""
-    return reader(package).tile(recorded(package, version).by_name(), asked, n)
+def resolved(package: str, version: str, query: AttentionQuery, n: int) -> Tile:
+    """Return the tile of a call over N positions by the recorded rules."""
+    return reader(package).tile(recorded(package, version).by_name(), query, n)

@@ -1,6 +1,6 @@
-"""What GPU libraries compute, by its definition on the CPU, from the arguments of a bound call.
+"""Results of GPU libraries, by their definition on the CPU, from the arguments of a bound call.
 
-Each asserts what the library asks of its tensors, and reads no more than the call tells it to.
+Each function asserts the library's conditions on tensors, and reads only what the call gives.
 """
 
 from inspect import BoundArguments
@@ -18,12 +18,12 @@ def attended(queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool, lef
     keys before it, all of them if negative.
     """
     n, length, group = len(queries), len(keys), queries.shape[1] // keys.shape[1]
-    own = torch.arange(length - n, length)[:, None]
+    positions = torch.arange(length - n, length)[:, None]
     places = torch.arange(length)
-    hidden = (places > own) & causal
+    hidden = (places > positions) & causal
     if left >= 0:
-        hidden |= places < own - left
-    keys, values = (each.double().repeat_interleave(group, 1) for each in (keys, values))
+        hidden |= places < positions - left
+    keys, values = (cached.double().repeat_interleave(group, 1) for cached in (keys, values))
     scores = torch.einsum("nhd,thd->hnt", queries.double(), keys) / queries.shape[-1] ** 0.5
     shares = scores.masked_fill(hidden, float("-inf")).softmax(-1)
     return torch.einsum("hnt,thd->nhd", shares, values).to(queries.dtype)
@@ -31,19 +31,19 @@ def attended(queries: Tensor, keys: Tensor, values: Tensor, *, causal: bool, lef
 
 def flash_2(bound: BoundArguments) -> Tensor:
     """Return what `flash_attn_with_kvcache` does: [b, N, heads, head_dim]."""
-    given = bound.arguments
-    left, right = given.get("window_size", (-1, -1))
+    arguments = bound.arguments
+    left, right = arguments.get("window_size", (-1, -1))
     assert right == (-1 if left < 0 else 0)
-    tensors = given["q"], given["k_cache"], given["v_cache"]
-    return _cached(*tensors, given["cache_seqlens"], causal=given["causal"], left=left)
+    tensors = arguments["q"], arguments["k_cache"], arguments["v_cache"]
+    return _cached(*tensors, arguments["cache_seqlens"], causal=arguments["causal"], left=left)
 
 
-def flash_3(given: dict[str, Any]) -> Tensor:
+def flash_3(arguments: dict[str, Any]) -> Tensor:
     """Return what `flash_attn_3::fwd` does of a cache: [b, N, heads, head_dim]."""
-    left = given.get("window_size_left", -1)
-    assert given.get("window_size_right", -1) == (-1 if left < 0 else 0)
-    tensors = given["q"], given["k"], given["v"]
-    return _cached(*tensors, given["seqused_k"], causal=given["is_causal"], left=left)
+    left = arguments.get("window_size_left", -1)
+    assert arguments.get("window_size_right", -1) == (-1 if left < 0 else 0)
+    tensors = arguments["q"], arguments["k"], arguments["v"]
+    return _cached(*tensors, arguments["seqused_k"], causal=arguments["is_causal"], left=left)
 
 
 def _cached(
@@ -72,53 +72,55 @@ def flashinfer(planned: BoundArguments, bound: BoundArguments) -> Tensor:
     assert queries.is_contiguous()
     ends, firsts = plan["qo_indptr"].tolist(), plan["paged_kv_indptr"].tolist()
     assert len(queries) == ends[-1]
-    found = []
-    for request, last in enumerate(plan["paged_kv_last_page_len"].tolist()):
-        own = plan["paged_kv_indices"][firsts[request] : firsts[request + 1]]
-        length = (len(own) - 1) * size + last
-        keys_and_values = (each[own.long()].flatten(0, 1)[:length] for each in (pages, values))
+    outputs = []
+    for request, last_page_length in enumerate(plan["paged_kv_last_page_len"].tolist()):
+        request_pages = plan["paged_kv_indices"][firsts[request] : firsts[request + 1]]
+        length = (len(request_pages) - 1) * size + last_page_length
+        keys_and_values = (
+            cached[request_pages.long()].flatten(0, 1)[:length] for cached in (pages, values)
+        )
         rows = queries[ends[request] : ends[request + 1]]
         left = plan.get("window_left", -1)
-        found.append(attended(rows, *keys_and_values, causal=plan["causal"], left=left))
-    return torch.cat(found)
+        outputs.append(attended(rows, *keys_and_values, causal=plan["causal"], left=left))
+    return torch.cat(outputs)
 
 
-def flashinfer_latent(plan: dict[str, Any], given: dict[str, Any]) -> Tensor:
+def flashinfer_latent(plan: dict[str, Any], arguments: dict[str, Any]) -> Tensor:
     """Return what paged latent attention does as it was planned: [rows, heads, latent]."""
-    queries, rotated = given["q_nope"], given["q_pe"]
-    pages, keys = given["ckv_cache"], given["kpe_cache"]
+    queries, rotated = arguments["q_nope"], arguments["q_pe"]
+    pages, keys = arguments["ckv_cache"], arguments["kpe_cache"]
     size, heads = plan["page_size"], plan["num_heads"]
     assert queries.shape[1:] == (heads, plan["head_dim_ckv"])
     assert rotated.shape[1:] == (heads, plan["head_dim_kpe"])
     assert (pages.shape[1], keys.shape[1]) == (size, size)
     assert queries.dtype == plan["q_data_type"]
     assert pages.dtype == plan["kv_data_type"]
-    assert all(each.stride(-1) == 1 for each in (queries, rotated, pages, keys))
+    assert all(tensor.stride(-1) == 1 for tensor in (queries, rotated, pages, keys))
     ends, firsts = plan["qo_indptr"].tolist(), plan["kv_indptr"].tolist()
-    assert all(plan[each].dtype == torch.int32 for each in ("qo_indptr", "kv_indices"))
-    found = []
+    assert all(plan[name].dtype == torch.int32 for name in ("qo_indptr", "kv_indices"))
+    outputs = []
     for request, length in enumerate(plan["kv_len_arr"].tolist()):
-        own = plan["kv_indices"][firsts[request] : firsts[request + 1]].long()
-        assert (len(own) - 1) * size < length <= len(own) * size
-        values = pages[own].flatten(0, 1)[:length].double()
-        wide = torch.cat([values, keys[own].flatten(0, 1)[:length].double()], -1)
+        request_pages = plan["kv_indices"][firsts[request] : firsts[request + 1]].long()
+        assert (len(request_pages) - 1) * size < length <= len(request_pages) * size
+        values = pages[request_pages].flatten(0, 1)[:length].double()
+        cached = torch.cat([values, keys[request_pages].flatten(0, 1)[:length].double()], -1)
         rows = torch.cat([queries, rotated], -1)[ends[request] : ends[request + 1]].double()
-        scores = torch.einsum("nhw,tw->nht", rows, wide) * plan["sm_scale"]
+        scores = torch.einsum("nhw,tw->nht", rows, cached) * plan["sm_scale"]
         if plan["causal"]:
             places = torch.arange(length)
             own_places = torch.arange(length - len(rows), length)[:, None, None]
             scores = scores.masked_fill(places > own_places, float("-inf"))
-        found.append(torch.einsum("nht,tc->nhc", scores.softmax(-1), values))
-    return torch.cat(found).to(queries.dtype)
+        outputs.append(torch.einsum("nht,tc->nhc", scores.softmax(-1), values))
+    return torch.cat(outputs).to(queries.dtype)
 
 
 def fused(bound: BoundArguments) -> Tensor:
     """Return what `fused_experts` of an engine does, token by token: [tokens, d_model]."""
-    given = dict(bound.arguments)
-    if "topk_output" in given:
-        given["topk_weights"], given["topk_ids"], _ = given["topk_output"]
-    rows, gate_up, down = given["hidden_states"], given["w1"], given["w2"]
-    shares, ids = given["topk_weights"], given["topk_ids"]
+    arguments = dict(bound.arguments)
+    if "topk_output" in arguments:
+        arguments["topk_weights"], arguments["topk_ids"], _ = arguments["topk_output"]
+    rows, gate_up, down = arguments["hidden_states"], arguments["w1"], arguments["w2"]
+    shares, ids = arguments["topk_weights"], arguments["topk_ids"]
     assert rows.is_contiguous()
     assert gate_up.is_contiguous()
     assert down.is_contiguous()

@@ -24,7 +24,7 @@ SETTING = Setting(
     routing="balanced",
 )
 CONFIG = {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 8}
-HELD = frozenset(
+ASSERTED = frozenset(
     {
         *("topk_weights.shape == topk_ids.shape", "topk_weights.size() == topk_ids.size()"),
         *("hidden_states.is_contiguous()", "w1.is_contiguous()", "w2.is_contiguous()"),
@@ -35,7 +35,7 @@ HELD = frozenset(
     }
 )
 """What releases assert about 16-bit arguments: `check_arguments` asserts the same."""
-PACKED = frozenset(
+ASSERTED_OF_PACKED = frozenset(
     {
         *("hidden_states.shape[1] // 2 == w1.shape[2]", "hidden_states.size(1) // 2 == w1.size(2)"),
         *(
@@ -62,32 +62,34 @@ def make_engine(
     """
 
     def experts(bound: BoundArguments) -> torch.Tensor:
-        given = bound.arguments
-        ids = given["topk_ids"] if "topk_ids" in given else given["topk_output"].topk_ids
+        arguments = bound.arguments
+        ids = (
+            arguments["topk_ids"] if "topk_ids" in arguments else arguments["topk_output"].topk_ids
+        )
         chosen = launcher.try_get_optimal_moe_config(
-            given["w1"].shape, given["w2"].shape, ids.shape[1], None, len(ids)
+            arguments["w1"].shape, arguments["w2"].shape, ids.shape[1], None, len(ids)
         )
         if aligned:
-            launcher.moe_align_block_size(ids, chosen["BLOCK_SIZE_M"], len(given["w1"]))
-        return torch.empty_like(given["hidden_states"])
+            launcher.moe_align_block_size(ids, chosen["BLOCK_SIZE_M"], len(arguments["w1"]))
+        return torch.empty_like(arguments["hidden_states"])
 
     def choose(bound: BoundArguments) -> dict[str, int]:
         experts, _, d_ff = bound.arguments["w2_shape"]
-        found = chooser.get_moe_configs(experts, d_ff, None)
-        return found[1] if found else CONFIG
+        configs = chooser.get_moe_configs(experts, d_ff, None)
+        return configs[1] if configs else CONFIG
 
     def align(ids: torch.Tensor, rows: int, experts: int) -> tuple[None, None, torch.Tensor]:
         counts = torch.bincount(ids.flatten(), minlength=experts)
         return None, None, ((counts + rows - 1) // rows * rows).sum()
 
-    found = {1: CONFIG | {"BLOCK_SIZE_M": 8}} if tuned else None
+    tuned_configs = {1: CONFIG | {"BLOCK_SIZE_M": 8}} if tuned else None
     fused = stand_in(signatures["fused_experts"], experts)
     put(launcher, fused_experts=fused, moe_align_block_size=align)
     put(
         launcher,
         try_get_optimal_moe_config=stand_in(signatures["try_get_optimal_moe_config"], choose),
     )
-    put(chooser, get_moe_configs=stand_in(signatures["get_moe_configs"], lambda _: found))
+    put(chooser, get_moe_configs=stand_in(signatures["get_moe_configs"], lambda _: tuned_configs))
     return fused
 
 
@@ -98,11 +100,11 @@ def put(module: ModuleType, **names: Any) -> None:
 
 def check_arguments(bound: BoundArguments, setting: Setting, n: int) -> None:
     """Assert what the real functions assert of their arguments, and what their kernels need."""
-    given = dict(bound.arguments)
-    if "topk_output" in given:
-        given["topk_weights"], given["topk_ids"], _ = given["topk_output"]
-    rows, w1, w2 = (given[name] for name in ("hidden_states", "w1", "w2"))
-    shares, ids = given["topk_weights"], given["topk_ids"]
+    arguments = dict(bound.arguments)
+    if "topk_output" in arguments:
+        arguments["topk_weights"], arguments["topk_ids"], _ = arguments["topk_output"]
+    rows, w1, w2 = (arguments[name] for name in ("hidden_states", "w1", "w2"))
+    shares, ids = arguments["topk_weights"], arguments["topk_ids"]
     tokens = setting.batch * n
     assert rows.shape == (tokens, setting.d_model)
     assert w1.shape == (setting.experts, 2 * (setting.d_ff or 0), setting.d_model)
@@ -131,13 +133,13 @@ def check_forwards(kernel: FusedMoe, fused: StandIn, setting: Setting) -> None:
 
 def module_names(text: str) -> set[str]:
     """Return what a module defines or imports at its top: names that can be watched."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.ImportFrom):
-            found |= {each.asname or each.name for each in node.names}
-    return found
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
 
 
 def asserted(text: str) -> set[str]:
@@ -149,7 +151,7 @@ def asserted(text: str) -> set[str]:
         if isinstance(function, ast.FunctionDef) and function.name == "fused_experts_impl"
         for node in ast.walk(function)
         if isinstance(node, ast.Assert)
-        and tensors & {each.id for each in ast.walk(node.test) if isinstance(each, ast.Name)}
+        and tensors & {name_.id for name_ in ast.walk(node.test) if isinstance(name_, ast.Name)}
     }
 
 

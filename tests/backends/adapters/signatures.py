@@ -86,25 +86,25 @@ def signature(
     SourceError
         The release has none of the files, or is not to be had.
     """
-    found = bring(package, version, members, cache)
+    source = bring(package, version, members, cache)
     for path in [members] if isinstance(members, str) else members:
-        if path in found.files:
+        if path in source.files:
             try:
-                return signature_of(found.text(path), name)
+                return signature_of(source.text(path), name)
             except LookupError:
                 continue
-    raise LookupError(f"{package} {version} defines no {name} in {', '.join(found.paths())}")
+    raise LookupError(f"{package} {version} defines no {name} in {', '.join(source.paths())}")
 
 
 def signature_of(text: str, name: str) -> inspect.Signature:
     """Return the signature of a name in a module's text; self or cls is dropped."""
-    *classes, last = name.split(".")
-    if not re.search(rf"\b(def|class)\s+{last}\b", text):
+    *classes, final = name.split(".")
+    if not re.search(rf"\b(def|class)\s+{final}\b", text):
         raise LookupError(name)  # parsing takes long
     body = _parsed(text).body
-    for each in classes:
-        body = _find(body, each, ast.ClassDef).body
-    node = _find(body, last, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for class_name in classes:
+        body = _find(body, class_name, ast.ClassDef).body
+    node = _find(body, final, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     if isinstance(node, ast.ClassDef):
         return _construction(node)
     parameters = _parameters(node.args)
@@ -117,11 +117,11 @@ _parsed = lru_cache(maxsize=1024)(ast.parse)
 
 def versions_between(package: str, first: str, last: str) -> list[str]:
     """Return a package's final releases from the first to the last, both included."""
-    low, high = Version(first), Version(last)
+    first_version, last_version = Version(first), Version(last)
     return [
-        each
-        for each in releases(package)
-        if low <= Version(each) <= high and not Version(each).is_prerelease
+        version
+        for version in releases(package)
+        if first_version <= Version(version) <= last_version and not Version(version).is_prerelease
     ]
 
 
@@ -145,22 +145,26 @@ def change_points(
             return None
 
     with ThreadPoolExecutor(FETCHERS) as pool:
-        done = [pool.submit(fetched, version) for version in versions]
-        found = {}
-        for version, ready in zip(versions, done, strict=True):
-            ready.result()
-            found[version] = read(version)
-    held = [each for each in versions if found[each] is not None]
-    changed = {b for a, b in pairwise(versions) if found[a] != found[b]}
-    return [each for each in held if each in {held[0], *changed, held[-1]}]
+        futures = [pool.submit(fetched, version) for version in versions]
+        by_version = {}
+        for version, future in zip(versions, futures, strict=True):
+            future.result()
+            by_version[version] = read(version)
+    present = [version for version in versions if by_version[version] is not None]
+    changed = {b for a, b in pairwise(versions) if by_version[a] != by_version[b]}
+    return [version for version in present if version in {present[0], *changed, present[-1]}]
 
 
 def _find(body: list[ast.stmt], name: str, *kinds: type[ast.stmt]) -> Any:
     """Return the last definition of a name; LookupError if there is none."""
-    found = [each for each in _statements(body) if isinstance(each, kinds) and _name(each) == name]
-    if not found:
+    definitions = [
+        statement
+        for statement in _statements(body)
+        if isinstance(statement, kinds) and _name(statement) == name
+    ]
+    if not definitions:
         raise LookupError(name)
-    return found[-1]
+    return definitions[-1]
 
 
 def _name(node: ast.stmt) -> str:
@@ -169,31 +173,31 @@ def _name(node: ast.stmt) -> str:
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield statements in order, those under if, try and with too, those of definitions not."""
-    for each in body:
-        yield each
-        if not isinstance(each, ast.ClassDef | Function):
+    for statement in body:
+        yield statement
+        if not isinstance(statement, ast.ClassDef | Function):
             for block in ("body", "handlers", "orelse", "finalbody"):
-                yield from _statements(getattr(each, block, []))
+                yield from _statements(getattr(statement, block, []))
 
 
 def _parameters(args: ast.arguments) -> list[inspect.Parameter]:
     kinds = inspect.Parameter
     plain: list[tuple[ast.arg, Any]] = [
-        *((each, kinds.POSITIONAL_ONLY) for each in args.posonlyargs),
-        *((each, kinds.POSITIONAL_OR_KEYWORD) for each in args.args),
+        *((argument, kinds.POSITIONAL_ONLY) for argument in args.posonlyargs),
+        *((argument, kinds.POSITIONAL_OR_KEYWORD) for argument in args.args),
     ]
-    bare: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults))
-    found = [
-        _parameter(each.arg, kind, value)
-        for (each, kind), value in zip(plain, [*bare, *args.defaults], strict=True)
+    no_defaults: list[ast.expr | None] = [None] * (len(plain) - len(args.defaults))
+    parameters = [
+        _parameter(argument.arg, kind, value)
+        for (argument, kind), value in zip(plain, [*no_defaults, *args.defaults], strict=True)
     ]
     if args.vararg:
-        found.append(_parameter(args.vararg.arg, kinds.VAR_POSITIONAL, None))
-    for each, value in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        found.append(_parameter(each.arg, kinds.KEYWORD_ONLY, value))
+        parameters.append(_parameter(args.vararg.arg, kinds.VAR_POSITIONAL, None))
+    for argument, value in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        parameters.append(_parameter(argument.arg, kinds.KEYWORD_ONLY, value))
     if args.kwarg:
-        found.append(_parameter(args.kwarg.arg, kinds.VAR_KEYWORD, None))
-    return found
+        parameters.append(_parameter(args.kwarg.arg, kinds.VAR_KEYWORD, None))
+    return parameters
 
 
 def _parameter(name: str, kind: Any, value: ast.expr | None) -> inspect.Parameter:
@@ -204,17 +208,17 @@ def _parameter(name: str, kind: Any, value: ast.expr | None) -> inspect.Paramete
 def _construction(node: ast.ClassDef) -> inspect.Signature:
     """Return how a class is called: by its __init__, or by its fields in order."""
     try:
-        made = _find(node.body, "__init__", ast.FunctionDef)
+        constructor = _find(node.body, "__init__", ast.FunctionDef)
     except LookupError:
         fields = [
-            _parameter(each.target.id, inspect.Parameter.POSITIONAL_OR_KEYWORD, each.value)
-            for each in node.body
-            if isinstance(each, ast.AnnAssign)
-            and isinstance(each.target, ast.Name)
-            and "ClassVar" not in ast.unparse(each.annotation)
+            _parameter(field.target.id, inspect.Parameter.POSITIONAL_OR_KEYWORD, field.value)
+            for field in node.body
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and "ClassVar" not in ast.unparse(field.annotation)
         ]
         return inspect.Signature(fields)
-    return inspect.Signature(_parameters(made.args)[1:])
+    return inspect.Signature(_parameters(constructor.args)[1:])
 
 
 def _static(node: Function) -> bool:

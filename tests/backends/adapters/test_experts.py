@@ -101,9 +101,9 @@ def test_blocks_cover_every_row_once(setting: Setting, n: int, block: int) -> No
     """Blocks follow one another without a gap, each within its expert: as many as are counted."""
     aligned = align(setting, n, block)
     starts = [0, *aligned.ends.tolist()]
-    assert [first for _, first in aligned.blocks] == list(range(0, starts[-1], block))
-    for expert, first in aligned.blocks:
-        assert starts[expert] <= first < first + block <= starts[expert + 1]
+    assert [first_row for _, first_row in aligned.blocks] == list(range(0, starts[-1], block))
+    for expert, first_row in aligned.blocks:
+        assert starts[expert] <= first_row < first_row + block <= starts[expert + 1]
     pairs = routed_pairs(setting, n)
     assert len(aligned.blocks) == moe_work(setting, pairs, "", block_rows=block).blocks
 

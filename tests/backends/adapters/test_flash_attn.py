@@ -60,8 +60,8 @@ def make(
 ) -> tuple[FlashAttn, StandIn]:
     """Return an adapter over N = 1 and 3, and what stands in for the function that it calls."""
     functions = {
-        name: stand_in(known, lambda bound: torch.empty_like(bound.arguments["q"]))
-        for name, known in signatures.items()
+        name: stand_in(signature_, lambda bound: torch.empty_like(bound.arguments["q"]))
+        for name, signature_ in signatures.items()
     }
     patch.setattr(flash_attn, "load", lambda: SimpleNamespace(**functions))
     execution = ExecutionContext(copies=copies, cache_bytes=cache_bytes, sms=132)
@@ -69,17 +69,17 @@ def make(
     return kernel, functions[FUNCTIONS[setting.api or ""]]
 
 
-def given(called: StandIn) -> dict[str, Any]:
+def last_arguments(called: StandIn) -> dict[str, Any]:
     """Return the last call's arguments: tensors of lengths and pages as lists, others by shape."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in called.calls[-1].arguments.items():
         if not isinstance(value, torch.Tensor):
-            found[name] = value
+            arguments[name] = value
         elif value.dtype == torch.int32:
-            found[name] = value.tolist()
+            arguments[name] = value.tolist()
         else:
-            found[name] = tuple(value.shape)
-    return found
+            arguments[name] = tuple(value.shape)
+    return arguments
 
 
 def test_a_cache_call_says_how_long_each_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_a_cache_call_says_how_long_each_cache_is(monkeypatch: pytest.MonkeyPatc
     kernel, called = make(monkeypatch, make_attention(api="kvcache"))
     out = kernel.forward(3)
     assert out.shape == (2, 3, 4, 16)
-    assert given(called) == {
+    assert last_arguments(called) == {
         "q": (2, 3, 4, 16),
         "k_cache": (2, 43, 2, 16),
         "v_cache": (2, 43, 2, 16),
@@ -101,18 +101,18 @@ def test_a_paged_cache_is_found_by_its_table(monkeypatch: pytest.MonkeyPatch) ->
     setting = make_attention(api="kvcache", context=255, page_size=256)
     kernel, called = make(monkeypatch, setting)
     kernel.forward(1)
-    assert given(called)["block_table"] == [[0], [2]]
+    assert last_arguments(called)["block_table"] == [[0], [2]]
     kernel.forward(3)
-    assert given(called)["block_table"] == [[0, 1], [2, 3]]
-    assert given(called)["cache_seqlens"] == [258, 258]
-    assert given(called)["k_cache"] == (4, 256, 2, 16)
+    assert last_arguments(called)["block_table"] == [[0, 1], [2, 3]]
+    assert last_arguments(called)["cache_seqlens"] == [258, 258]
+    assert last_arguments(called)["k_cache"] == (4, 256, 2, 16)
 
 
 def test_a_varlen_call_says_where_requests_begin_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of all requests lie behind each other, N queries and L + N keys of each."""
     kernel, called = make(monkeypatch, make_attention(api="varlen"))
     kernel.forward(3)
-    assert given(called) == {
+    assert last_arguments(called) == {
         "q": (6, 4, 16),
         "k": (86, 2, 16),
         "v": (86, 2, 16),
@@ -128,9 +128,9 @@ def test_a_varlen_call_reads_pages_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """With pages the keys are the whole pool."""
     kernel, called = make(monkeypatch, make_attention(api="varlen", page_size=256))
     kernel.forward(3)
-    assert given(called)["k"] == (2, 256, 2, 16)
-    assert given(called)["block_table"] == [[0], [1]]
-    assert given(called)["cu_seqlens_k"] == [0, 43, 86]
+    assert last_arguments(called)["k"] == (2, 256, 2, 16)
+    assert last_arguments(called)["block_table"] == [[0], [1]]
+    assert last_arguments(called)["cu_seqlens_k"] == [0, 43, 86]
 
 
 def test_a_dense_call_takes_tensors_of_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_a_dense_call_takes_tensors_of_their_length(monkeypatch: pytest.MonkeyPa
     kernel, called = make(monkeypatch, make_attention(api="dense"))
     kernel.forward(1)
     shapes = {"q": (2, 1, 4, 16), "k": (2, 41, 2, 16), "v": (2, 41, 2, 16)}
-    assert given(called) == {**shapes, "causal": True}
+    assert last_arguments(called) == {**shapes, "causal": True}
 
 
 @pytest.mark.parametrize(("mask", "causal"), [(None, True), ("causal", True), ("block", False)])
@@ -149,7 +149,7 @@ def test_the_mask_is_given(
     for api in FUNCTIONS:
         kernel, called = make(monkeypatch, make_attention(api=api, mask=mask))
         kernel.forward(3)
-        assert given(called)["causal"] is causal
+        assert last_arguments(called)["causal"] is causal
 
 
 def test_copies_of_the_cache_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +157,10 @@ def test_copies_of_the_cache_take_turns(monkeypatch: pytest.MonkeyPatch) -> None
     kernel, called = make(monkeypatch, make_attention(api="kvcache"), copies=2)
     for _ in range(3):
         kernel.forward(1)
-    first, second, third = (bound.arguments["k_cache"].data_ptr() for bound in called.calls)
-    assert first == third != second
+    first_copy, second_copy, third_copy = (
+        bound.arguments["k_cache"].data_ptr() for bound in called.calls
+    )
+    assert first_copy == third_copy != second_copy
 
 
 @pytest.mark.parametrize("page_size", [None, 256])
@@ -167,17 +169,19 @@ def test_keys_of_the_smallest_n_fill_the_cache(
     monkeypatch: pytest.MonkeyPatch, page_size: int | None, more: int, cache: str
 ) -> None:
     """Neither what is left of a page nor room for more positions displaces what is read."""
-    read = 2 * 2 * 2 * 41 * 16 * 2
+    cache_read_bytes = 2 * 2 * 2 * 41 * 16 * 2
     setting = make_attention(api="kvcache", page_size=page_size)
-    assert make(monkeypatch, setting, copies=2, cache_bytes=read + more)[0].cache == cache
+    assert (
+        make(monkeypatch, setting, copies=2, cache_bytes=cache_read_bytes + more)[0].cache == cache
+    )
 
 
 @pytest.mark.parametrize("api", ["prefill", None])
 def test_an_unknown_api_is_refused(monkeypatch: pytest.MonkeyPatch, api: str | None) -> None:
     """A setting names one of three calls, and the message says which there are."""
-    with pytest.raises(EvidenceError, match="no api") as caught:
+    with pytest.raises(EvidenceError, match="no api") as error:
         make(monkeypatch, make_attention(api=api))
-    assert "kvcache, varlen, dense" in caught.value.remedy
+    assert "kvcache, varlen, dense" in error.value.remedy
 
 
 @pytest.mark.parametrize(("api", "page_size"), [("kvcache", 16), ("dense", 256)])
@@ -200,9 +204,9 @@ def test_the_last_split_changes_the_tile(n: int, first_split: bool) -> None:  # 
 def test_one_query_of_a_group_fills_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """At N=1 the query heads of a key-value head are rows of a tile; work counts them so."""
     kernel, _ = make(monkeypatch, make_attention(api="kvcache"))
-    one, three = kernel.work(1), kernel.work(3)
-    assert (one.blocks, three.blocks) == (2 * 2, 2 * 4)
-    assert "2.8" in one.basis
+    one_position, three_positions = kernel.work(1), kernel.work(3)
+    assert (one_position.blocks, three_positions.blocks) == (2 * 2, 2 * 4)
+    assert "2.8" in one_position.basis
 
 
 @pytest.mark.parametrize(
@@ -243,13 +247,13 @@ def agree(call: tuple[str, int | None], shape: tuple[int, ...], device: tuple[in
         )
         length = context + n
         capacity = -(-length // page) * page if page else length
-        asked = make_query(setting, capacity, sm=sm, sms=sms)
-        tile = resolved("flash-attn", "2.8.3", asked, n)
-        known = facts(asked, point_of(asked, n)) | device_facts(sm)
-        passed = rule_answer(rules, f"{api}_call", known).value
-        found = flash_2_tiling(setting, n, capacity, sms, sm)
-        assert (found.rows, found.group) == (tile.tile, tile.rows_per_position), (context, n)
-        assert found.splits == max(1, passed[2]), (context, n)
+        query = make_query(setting, capacity, sm=sm, sms=sms)
+        tile = resolved("flash-attn", "2.8.3", query, n)
+        known_facts = facts(query, point_of(query, n)) | device_facts(sm)
+        call_arguments = rule_answer(rules, f"{api}_call", known_facts).value
+        tiling = flash_2_tiling(setting, n, capacity, sms, sm)
+        assert (tiling.rows, tiling.group) == (tile.tile, tile.rows_per_position), (context, n)
+        assert tiling.splits == max(1, call_arguments[2]), (context, n)
 
 
 def test_tiles_and_splits_are_those_of_the_recorded_rules() -> None:
@@ -287,6 +291,6 @@ def test_each_form_of_the_calls_is_bound(
         }
         kernel, called = make(monkeypatch, make_attention(api=api, page_size=page), real)
         kernel.forward(3)
-        assert given(called)["causal"] is True
-        assert (api, page is None) == (api, "block_table" not in given(called))
+        assert last_arguments(called)["causal"] is True
+        assert (api, page is None) == (api, "block_table" not in last_arguments(called))
     assert real == SIGNATURES

@@ -68,8 +68,8 @@ class Operator:
         self.calls: list[dict[str, Any]] = []
 
     @staticmethod
-    def _run(*given: Any, **more: Any) -> tuple[torch.Tensor, ...]:
-        q = given[0] if given else more["q"]
+    def _run(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        q = args[0] if args else kwargs["q"]
         return (torch.zeros_like(q), *(q.new_zeros(1) for _ in range(3)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -84,23 +84,23 @@ class Operator:
 
     def given(self) -> dict[str, Any]:
         """Return the last call: lengths and pages as lists, other tensors by shape."""
-        found = {}
+        arguments = {}
         for name, value in self.calls[-1].items():
             if isinstance(value, torch.Tensor):
-                whole = value.dtype == torch.int32
-                found[name] = value.tolist() if whole else tuple(value.shape)
+                is_int32 = value.dtype == torch.int32
+                arguments[name] = value.tolist() if is_int32 else tuple(value.shape)
             else:
-                found[name] = value
-        return found
+                arguments[name] = value
+        return arguments
 
 
 @pytest.fixture
 def operator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator]:
     """Return the operator of 0.0.34, which the adapter then finds."""
-    made = Operator(SCHEMA)
-    monkeypatch.setattr(flash_attn_3, "load", lambda: made)
-    yield made
-    made.close()
+    stand_in_operator = Operator(SCHEMA)
+    monkeypatch.setattr(flash_attn_3, "load", lambda: stand_in_operator)
+    yield stand_in_operator
+    stand_in_operator.close()
 
 
 def make(**changes: Any) -> FlashAttn3:
@@ -124,9 +124,9 @@ def test_a_cache_call_gives_the_length_in_use(operator: Operator) -> None:
 def test_a_paged_cache_is_found_by_its_table(operator: Operator) -> None:
     """A request of 43 keys has three pages of 16, and one of 41 too."""
     make(api="kvcache", page_size=16).forward(3)
-    given = operator.given()
-    assert given["page_table"] == [[0, 1, 2], [3, 4, 5]]
-    assert (given["k"], given["seqused_k"]) == ((6, 16, 2, 16), [43, 43])
+    arguments = operator.given()
+    assert arguments["page_table"] == [[0, 1, 2], [3, 4, 5]]
+    assert (arguments["k"], arguments["seqused_k"]) == ((6, 16, 2, 16), [43, 43])
 
 
 def test_a_varlen_call_says_where_requests_begin_and_end(operator: Operator) -> None:
@@ -148,10 +148,10 @@ def test_a_varlen_call_says_where_requests_begin_and_end(operator: Operator) -> 
 def test_a_paged_varlen_call_gives_lengths_for_ends(operator: Operator) -> None:
     """Ends of keys and pages exclude each other: with pages, the lengths in use are given."""
     make(api="varlen", page_size=16).forward(1)
-    given = operator.given()
-    assert given["seqused_k"] == [41, 41]
-    assert given["cu_seqlens_q"] == [0, 1, 2]
-    assert "cu_seqlens_k" not in given
+    arguments = operator.given()
+    assert arguments["seqused_k"] == [41, 41]
+    assert arguments["cu_seqlens_q"] == [0, 1, 2]
+    assert "cu_seqlens_k" not in arguments
 
 
 def test_a_dense_call_takes_tensors_of_their_length(operator: Operator) -> None:
@@ -181,9 +181,9 @@ def test_a_call_that_the_schema_does_not_take_is_refused(operator: Operator) -> 
 
 def test_an_unknown_api_is_refused(operator: Operator) -> None:
     """The message says which there are."""
-    with pytest.raises(EvidenceError, match="no api") as caught:
+    with pytest.raises(EvidenceError, match="no api") as error:
         make(api="prefill")
-    assert "kvcache, varlen, dense" in caught.value.remedy
+    assert "kvcache, varlen, dense" in error.value.remedy
 
 
 def test_another_capability_is_refused(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,9 +195,9 @@ def test_another_capability_is_refused(operator: Operator, monkeypatch: pytest.M
 
 def test_xformers_without_the_operator_is_refused() -> None:
     """What is missing is named, with the releases that have it."""
-    with pytest.raises(EvidenceError, match="no FlashAttention 3") as caught:
+    with pytest.raises(EvidenceError, match="no FlashAttention 3") as error:
         flash_attn_3.load()
-    assert LAST in caught.value.remedy
+    assert LAST in error.value.remedy
 
 
 def test_packed_heads_are_rows_of_one_tile(operator: Operator) -> None:
@@ -211,27 +211,29 @@ def agree(setting: Setting, n: int, sms: int = 132) -> None:
     length = (setting.context or 0) + n
     page = setting.page_size
     capacity = -(-length // page) * page if page else length
-    asked = make_query(setting, capacity, sm=90, sms=sms)
-    found = flash_3_tiling(setting, n, capacity, sms)
-    tile = resolved("xformers", LAST, asked, n)
-    assert (found.rows, found.group) == (tile.tile, tile.rows_per_position), (setting, n)
+    query = make_query(setting, capacity, sm=90, sms=sms)
+    tiling = flash_3_tiling(setting, n, capacity, sms)
+    tile = resolved("xformers", LAST, query, n)
+    assert (tiling.rows, tiling.group) == (tile.tile, tile.rows_per_position), (setting, n)
     if setting.api == "dense":
         rules = recorded("xformers", LAST).by_name()
-        known = facts(asked, point_of(asked, n)) | {
+        known_facts = facts(query, point_of(query, n)) | {
             "cc_major": 9,
             "cc_minor": 0,
             "tokens_per_page": 1,
         }
-        passed = dict(zip(PASSED, rule_answer(rules, "dense_call", known).value, strict=True))
-        assert found.splits == passed["num_splits"], (setting, n)
+        call_arguments = dict(
+            zip(PASSED, rule_answer(rules, "dense_call", known_facts).value, strict=True)
+        )
+        assert tiling.splits == call_arguments["num_splits"], (setting, n)
 
 
 def test_split_keys_pack_heads() -> None:
     """Where tiles are few the keys are split, and then the heads of a group share a tile."""
     setting = make_attention(api="dense", batch=1, heads=32, kv_heads=8, head_dim=128)
-    few, many = (flash_3_tiling(setting, n, 4096, 132) for n in (64, 2048))
-    assert few == Tiling(rows=128, keys=128, group=4, splits=7)
-    assert many == Tiling(rows=128, keys=128, group=1, splits=1)
+    few_positions, many_positions = (flash_3_tiling(setting, n, 4096, 132) for n in (64, 2048))
+    assert few_positions == Tiling(rows=128, keys=128, group=4, splits=7)
+    assert many_positions == Tiling(rows=128, keys=128, group=1, splits=1)
 
 
 @pytest.mark.parametrize(
@@ -268,11 +270,11 @@ def test_tiles_are_those_of_the_recorded_rules(
 @pytest.mark.slow
 def test_every_release_has_the_schema_that_calls_are_bound_to(source_cache: Cache) -> None:
     """It has not changed from 0.0.31 on, and both files that define it say the same."""
-    found = set()
+    schemas = set()
     for version in versions_between("xformers", FIRST, LAST):
         source = bring("xformers", version, MEMBERS, source_cache)
         for path in source.paths():
             defined = re.search(r'm\.def\("fwd\("(.*?)\);', source.text(path), re.DOTALL)
             assert defined
-            found.add("fwd(" + "".join(re.findall(r'"(.*?)"', defined[1])))
-    assert found == {SCHEMA}
+            schemas.add("fwd(" + "".join(re.findall(r'"(.*?)"', defined[1])))
+    assert schemas == {SCHEMA}

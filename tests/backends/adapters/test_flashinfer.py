@@ -110,14 +110,14 @@ class Wrappers:
 
     def given(self, part: str, call: int = -1) -> dict[str, Any]:
         """Return a call's arguments: tensors of int32 as lists, others by shape."""
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, value in self.parts[part].calls[call].arguments.items():
             if isinstance(value, torch.Tensor):
-                whole = value.dtype == torch.int32
-                found[name] = value.tolist() if whole else tuple(value.shape)
+                is_int32 = value.dtype == torch.int32
+                arguments[name] = value.tolist() if is_int32 else tuple(value.shape)
             else:
-                found[name] = value
-        return found
+                arguments[name] = value
+        return arguments
 
 
 def literal(text: str) -> Signatures:
@@ -127,11 +127,11 @@ def literal(text: str) -> Signatures:
 
 def load(patch: pytest.MonkeyPatch, signatures: Signatures, result: Result = empty) -> Wrappers:
     """Return the stand-ins, which adapters then find."""
-    made = Wrappers(signatures, result)
+    stand_ins = Wrappers(signatures, result)
     for module in (flashinfer_plan, flashinfer):
-        patch.setattr(module, "load", lambda: made)
+        patch.setattr(module, "load", lambda: stand_ins)
     patch.setattr(flashinfer_plan, "_LEAST_WORKSPACE_BYTES", 1024)
-    return made
+    return stand_ins
 
 
 @pytest.fixture
@@ -157,9 +157,9 @@ def test_each_n_is_planned_once(wrappers: Wrappers) -> None:
         "q_data_type": torch.bfloat16,
         "kv_data_type": torch.bfloat16,
     }
-    first = wrappers.given(f"{PREFILL}.plan", 0)
-    assert first["paged_kv_indices"] == [0, 1, 2, 4, 5, 6]
-    assert first["paged_kv_last_page_len"] == [9, 9]
+    plan = wrappers.given(f"{PREFILL}.plan", 0)
+    assert plan["paged_kv_indices"] == [0, 1, 2, 4, 5, 6]
+    assert plan["paged_kv_last_page_len"] == [9, 9]
 
 
 def test_a_forward_runs_without_overlap(wrappers: Wrappers) -> None:
@@ -179,19 +179,19 @@ def test_the_kernel_is_named_and_never_chosen(
 ) -> None:
     """Left alone, the wrapper picks fa3 on compute capability 9.0."""
     adapter(make_attention(), (1,), ExecutionContext())
-    given = wrappers.given(PREFILL)
-    assert (given["backend"], given["kv_layout"]) == (backend, "NHD")
-    assert "use_cuda_graph" not in given
+    arguments = wrappers.given(PREFILL)
+    assert (arguments["backend"], arguments["kv_layout"]) == (backend, "NHD")
+    assert "use_cuda_graph" not in arguments
 
 
 def test_a_cuda_graph_gets_buffers_of_the_plans_sizes(wrappers: Wrappers) -> None:
     """What a captured graph reads lies in buffers, one wrapper for each N."""
     FlashInferFa2(make_attention(cuda_graph=True), (1, 9), ExecutionContext())
     assert len(wrappers.parts[PREFILL].calls) == 2
-    given, planned = wrappers.given(PREFILL), wrappers.given(f"{PREFILL}.plan")
-    assert given["use_cuda_graph"] is True
+    arguments, planned = wrappers.given(PREFILL), wrappers.given(f"{PREFILL}.plan")
+    assert arguments["use_cuda_graph"] is True
     for name in ("qo_indptr", "paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len"):
-        assert len(given[f"{name}_buf"]) == len(planned[name])
+        assert len(arguments[f"{name}_buf"]) == len(planned[name])
 
 
 def test_an_argument_that_a_release_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +216,10 @@ def test_copies_of_the_cache_take_turns(wrappers: Wrappers) -> None:
     for _ in range(3):
         kernel.forward(1)
     calls = wrappers.parts[f"{PREFILL}.run"].calls
-    first, second, third = (bound.arguments["paged_kv_cache"].data_ptr() for bound in calls)
-    assert first == third != second
+    first_copy, second_copy, third_copy = (
+        bound.arguments["paged_kv_cache"].data_ptr() for bound in calls
+    )
+    assert first_copy == third_copy != second_copy
 
 
 @pytest.mark.parametrize(("more", "cache"), [(0, "cold"), (1, "warm")])
@@ -231,9 +233,9 @@ def test_decode_is_one_query_of_each_request(wrappers: Wrappers) -> None:
     """Its rows are requests; it runs on CUDA cores, and no other library is chosen for it."""
     kernel = FlashInferDecode(make_attention(cuda_graph=True), (1,), ExecutionContext())
     assert kernel.forward(1).shape == (2, 4, 16)
-    made = wrappers.given(DECODE)
-    assert (made["use_tensor_cores"], made["backend"]) == (False, "fa2")
-    assert made["paged_kv_indptr_buffer"] is not None
+    arguments = wrappers.given(DECODE)
+    assert (arguments["use_tensor_cores"], arguments["backend"]) == (False, "fa2")
+    assert arguments["paged_kv_indptr_buffer"] is not None
     planned = wrappers.given(f"{DECODE}.plan")
     assert planned["kwargs"] == {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
     assert (planned["indptr"], planned["last_page_len"]) == ([0, 3, 6], [9, 9])
@@ -256,9 +258,9 @@ def test_a_graph_may_need_a_larger_workspace() -> None:
     """All tiles of the largest N then keep partial outputs in float32."""
     eager = make_attention(batch=32, heads=32, kv_heads=8, head_dim=128)
     graph = make_attention(batch=32, heads=32, kv_heads=8, head_dim=128, cuda_graph=True)
-    more = flashinfer.graph_bytes(graph, 512)
+    larger = flashinfer.graph_bytes(graph, 512)
     assert flashinfer.graph_bytes(eager, 512) == 0
-    assert more >= 4 * 32 * 512 * 4 * 32 * 129
+    assert larger >= 4 * 32 * 512 * 4 * 32 * 129
 
 
 @pytest.mark.parametrize("version", ["0.6.13", LAST])
@@ -270,12 +272,12 @@ def test_tiles_are_those_of_the_recorded_rules(version: str, shape: tuple[int, .
         ("fa2", "fa3"), (False, True), (1, 2, 4, 5, 8, 16, 17, 33, 64, 65, 129)
     ):
         setting = make_attention(cuda_graph=graph, **sizes)
-        asked = make_query(setting, 4096 + n, sm=90, sms=132, backend=backend)
+        query = make_query(setting, 4096 + n, sm=90, sms=132, backend=backend)
         if graph and backend == "fa2":
-            asked = make_query(setting, 4096 + n, sm=90, backend=backend, capture_positions=n)
-        tile = resolved("flashinfer-python", version, asked, n)
-        group = asked.group if backend == "fa2" else 1
-        rows = fa2_rows(setting, n) if backend == "fa2" else fa3_rows(asked.head_dim)
+            query = make_query(setting, 4096 + n, sm=90, backend=backend, capture_positions=n)
+        tile = resolved("flashinfer-python", version, query, n)
+        group = query.group if backend == "fa2" else 1
+        rows = fa2_rows(setting, n) if backend == "fa2" else fa3_rows(query.head_dim)
         assert (rows, group) == (tile.tile, tile.rows_per_position), (backend, graph, n)
 
 
@@ -297,22 +299,24 @@ def test_each_form_of_the_calls_is_bound(
         name: change_points("flashinfer-python", versions, MEMBERS, name, cache) for name in NAMES
     }
     assert points[f"{PREFILL}.plan"][1:3] == ["0.2.0.post2", "0.2.1"]
-    for version in {each for found in points.values() for each in found}:
+    for version in {version_ for changes in points.values() for version_ in changes}:
         real = {
             name: signature("flashinfer-python", version, MEMBERS, name, cache) for name in NAMES
         }
-        stood = load(monkeypatch, real)
+        stand_ins = load(monkeypatch, real)
         for graph in (False, True):
             setting = make_attention(cuda_graph=graph)
             FlashInferFa2(setting, (1, 3), ExecutionContext()).forward(3)
             FlashInferDecode(setting, (1,), ExecutionContext()).forward(1)
-        planned = stood.given(f"{PREFILL}.plan")
+        planned = stand_ins.given(f"{PREFILL}.plan")
         head_dim = planned.get("head_dim_qk", planned.get("head_dim"))
         assert (head_dim, planned["page_size"], planned["causal"]) == (16, 16, True), version
         for name in (PREFILL, DECODE):
-            pinned = stood.given(f"{name}.run").get("enable_pdl")
+            pinned = stand_ins.given(f"{name}.run").get("enable_pdl")
             assert pinned is (False if "enable_pdl" in real[f"{name}.run"].parameters else None)
         if "kwargs" in real[f"{DECODE}.plan"].parameters:
             inner = f"{DECODE}._plan_impl"
-            known = signature("flashinfer-python", version, MEMBERS, inner, cache)
-            known.bind(**stood.given(f"{DECODE}.plan")["kwargs"], **dict.fromkeys(FIXED))
+            inner_signature = signature("flashinfer-python", version, MEMBERS, inner, cache)
+            inner_signature.bind(
+                **stand_ins.given(f"{DECODE}.plan")["kwargs"], **dict.fromkeys(FIXED)
+            )

@@ -62,15 +62,15 @@ class Wrapper:
         plans, runs = self.plans, self.runs
 
         def make(bound: BoundArguments) -> SimpleNamespace:
-            own: list[dict[str, Any]] = []
+            own_plans: list[dict[str, Any]] = []
 
-            def plan(given: BoundArguments) -> None:
-                own.append(given.arguments)
-                plans.append(given.arguments)
+            def plan(bound_plan: BoundArguments) -> None:
+                own_plans.append(bound_plan.arguments)
+                plans.append(bound_plan.arguments)
 
-            def run(given: BoundArguments) -> Tensor:
-                runs.append(given.arguments)
-                return result(own[-1], given.arguments)
+            def run(bound_run: BoundArguments) -> Tensor:
+                runs.append(bound_run.arguments)
+                return result(own_plans[-1], bound_run.arguments)
 
             self.made.append(bound.arguments)
             return SimpleNamespace(
@@ -87,10 +87,10 @@ def load(
     result: Result = flashinfer_latent,
 ) -> Wrapper:
     """Return the stand-in, which adapters then find."""
-    made = Wrapper(signatures, result)
-    patch.setattr(flashinfer_mla, "load", lambda: made)
+    stand_in_ = Wrapper(signatures, result)
+    patch.setattr(flashinfer_mla, "load", lambda: stand_in_)
     patch.setattr(flashinfer_plan, "_LEAST_WORKSPACE_BYTES", 1024)
-    return made
+    return stand_in_
 
 
 def literal(text: str) -> dict[str, inspect.Signature]:
@@ -113,12 +113,15 @@ def wrapper(monkeypatch: pytest.MonkeyPatch) -> Wrapper:
 def test_each_n_is_planned_once(wrapper: Wrapper) -> None:
     """A plan says where queries and pages of requests begin, and how long each request is."""
     FlashInferMlaFa2(make_latent(dtype="bfloat16"), (1, 9), ExecutionContext())
-    assert [made["backend"] for made in wrapper.made] == ["fa2", "fa2"]
-    first, last = (
-        {name: each.tolist() if isinstance(each, Tensor) else each for name, each in plan.items()}
+    assert [arguments["backend"] for arguments in wrapper.made] == ["fa2", "fa2"]
+    first_plan, last_plan = (
+        {
+            name: value.tolist() if isinstance(value, Tensor) else value
+            for name, value in plan.items()
+        }
         for plan in wrapper.plans
     )
-    assert last == {
+    assert last_plan == {
         "qo_indptr": [0, 9, 18],
         "kv_indptr": [0, 4, 8],
         "kv_indices": [0, 1, 2, 3, 4, 5, 6, 7],
@@ -132,7 +135,7 @@ def test_each_n_is_planned_once(wrapper: Wrapper) -> None:
         "q_data_type": torch.bfloat16,
         "kv_data_type": torch.bfloat16,
     }
-    assert (first["kv_indices"], first["kv_len_arr"]) == ([0, 1, 2, 4, 5, 6], [41, 41])
+    assert (first_plan["kv_indices"], first_plan["kv_len_arr"]) == ([0, 1, 2, 4, 5, 6], [41, 41])
 
 
 @pytest.mark.parametrize(("more", "cache"), [(0, "cold"), (1, "warm")])
@@ -171,8 +174,10 @@ def test_copies_of_the_cache_take_turns(wrapper: Wrapper) -> None:
     assert wrapper.made[0]["backend"] == "fa3"
     for _ in range(3):
         kernel.forward(1)
-    first, second, third = (given["ckv_cache"].data_ptr() for given in wrapper.runs)
-    assert first == third != second
+    first_copy, second_copy, third_copy = (
+        arguments["ckv_cache"].data_ptr() for arguments in wrapper.runs
+    )
+    assert first_copy == third_copy != second_copy
     ckv, kpe = wrapper.runs[0]["ckv_cache"], wrapper.runs[0]["kpe_cache"]
     assert ckv.stride() == kpe.stride() == (16 * 576, 576, 1)
     assert kpe.data_ptr() - ckv.data_ptr() == 512 * ckv.element_size()
@@ -186,16 +191,18 @@ def test_no_overlap_where_a_release_can_leave_it(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"api": NAIVE}, "over all positions, absorbed"),
         ({"selected": 6}, "over all positions, absorbed"),
         ({"latent": 256}, "a latent of 512 and 64 rotated elements, not 256 and 64"),
     ],
 )
-def test_what_is_not_run_is_refused(wrapper: Wrapper, changes: dict[str, Any], said: str) -> None:
+def test_what_is_not_run_is_refused(
+    wrapper: Wrapper, changes: dict[str, Any], message: str
+) -> None:
     """The naive form, selected positions, and widths that the kernels have not."""
-    with pytest.raises(EvidenceError, match=said):
+    with pytest.raises(EvidenceError, match=message):
         FlashInferMlaFa2(make_latent(**changes), (1,), ExecutionContext())
 
 
@@ -236,15 +243,15 @@ def test_each_form_of_the_calls_is_bound(
             name: signature("flashinfer-python", version, MEMBERS, name, source_cache)
             for name in NAMES
         }
-        stood = load(monkeypatch, real)
+        stand_in_ = load(monkeypatch, real)
         FlashInferMlaFa2(make_latent(), (1, 3), ExecutionContext()).forward(3)
-        plan = stood.plans[-1]
+        plan = stand_in_.plans[-1]
         assert (plan["num_heads"], plan["page_size"], plan["causal"]) == (4, 16, True), version
         takes = "enable_pdl" in real[f"{WRAPPER}.plan"].parameters
         assert plan.get("enable_pdl") is (False if takes else None), version
         texts.add(str(real[f"{WRAPPER}.plan"]))
         if version == PINNED:
-            assert {name: [*each.parameters] for name, each in real.items()} == {
-                name: [*each.parameters] for name, each in literal(TEXT).items()
+            assert {name: [*signature_.parameters] for name, signature_ in real.items()} == {
+                name: [*signature_.parameters] for name, signature_ in literal(TEXT).items()
             }
     assert len(texts) > 1

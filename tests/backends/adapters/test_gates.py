@@ -32,6 +32,8 @@ def test_a_clamped_gate_has_limits() -> None:
     """The gate is at most 7, up within 7 and one more: g sigmoid(1.702 g) (up + 1)."""
     expected = []
     for g, up in zip(GATE, UP, strict=True):
-        low = min(g, 7.0)
-        expected.append(low * sigmoid(1.702 * low) * (max(min(up, 7.0), -7.0) + 1))
+        limited_gate = min(g, 7.0)
+        expected.append(
+            limited_gate * sigmoid(1.702 * limited_gate) * (max(min(up, 7.0), -7.0) + 1)
+        )
     assert clamped(HIDDEN, 1.702, 7.0).tolist() == pytest.approx(expected, abs=1e-5)

@@ -82,7 +82,7 @@ def runs(source_cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def execute(release: Release, folder: Path, site: Path) -> list[Executed]:
     """Run a release's pinned files over its points, in a process of its own."""
-    asked = [
+    points_as_json = [
         json.encode(
             {
                 "experts": point.setting.experts,
@@ -94,9 +94,9 @@ def execute(release: Release, folder: Path, site: Path) -> list[Executed]:
         )
         for point in points(release)
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-s", "-P", "-m", "interpreter.run", release.package, folder, DEVICE],
-        input=b"\n".join(asked),
+        input=b"\n".join(points_as_json),
         stdout=subprocess.PIPE,
         check=True,
         env={
@@ -105,17 +105,17 @@ def execute(release: Release, folder: Path, site: Path) -> list[Executed]:
             "HOME": str(folder),
         },
     )
-    return [json.decode(line, type=Executed) for line in done.stdout.splitlines()]
+    return [json.decode(line, type=Executed) for line in process.stdout.splitlines()]
 
 
 def on_record(release: Release) -> Extraction:
     """Return what the repository has on record of a release."""
-    found = recorded_extraction(Layout(ROOT / "results"), release.package, release.version)
-    assert found is not None
-    return found
+    extraction = recorded_extraction(Layout(ROOT / "results"), release.package, release.version)
+    assert extraction is not None
+    return extraction
 
 
-def predicted(found: Extraction, setting: Setting, n: int) -> ExecutedWork:
+def predicted(extraction: Extraction, setting: Setting, n: int) -> ExecutedWork:
     """Return the work that the rules on record foretell for a forward over n tokens."""
     query = MoeQuery(
         experts=setting.experts,
@@ -126,7 +126,7 @@ def predicted(found: Extraction, setting: Setting, n: int) -> ExecutedWork:
         dtype="fp16" if setting.dtype == "float16" else "bf16",
         device=DEVICE,
     )
-    answer = moe_granularity(found, query, n, n)
+    answer = moe_granularity(extraction, query, n, n)
     naive = answer.kernel_path[0].path == "naive"
     return moe_work(
         setting,
@@ -141,14 +141,14 @@ def predicted(found: Extraction, setting: Setting, n: int) -> ExecutedWork:
 @a_release
 def test_a_release_executes_what_its_rules_foretell(release: Release, runs: Runs) -> None:
     """Counted FLOPs, and the rows of each dot product, are the predicted ones at every point."""
-    found, wrong, seen = on_record(release), [], set()
+    extraction, differing, block_rows = on_record(release), [], set()
     for point, executed in zip(points(release), runs[release].result(), strict=True):
-        work = predicted(found, point.setting, point.n)
-        seen.add(work.block_rows)
+        work = predicted(extraction, point.setting, point.n)
+        block_rows.add(work.block_rows)
         if (executed.flop, executed.rows) != (work.flop_executed, [work.block_rows]):
-            wrong.append((point, executed, work))
-    assert wrong == []
-    assert seen >= release.block_rows
+            differing.append((point, executed, work))
+    assert differing == []
+    assert block_rows >= release.block_rows
 
 
 @pytest.mark.slow
@@ -164,12 +164,14 @@ def test_padding_changes_no_result(release: Release, runs: Runs) -> None:
 def test_only_files_that_the_rules_were_read_from_are_pinned(release: Release) -> None:
     """Each pinned file is the one on record, as far as rules were read from it."""
     recorded = {
-        member.path: member.sha256 for each in on_record(release).fetched for member in each.members
+        member.path: member.sha256
+        for fetched in on_record(release).fetched
+        for member in fetched.members
     }
     hashes = pinned(release.package, release.version)
-    both = hashes.keys() & recorded.keys()
-    assert len(both) > 2
-    assert {path: hashes[path] for path in both} == {path: recorded[path] for path in both}
+    common = hashes.keys() & recorded.keys()
+    assert len(common) > 2
+    assert {path: hashes[path] for path in common} == {path: recorded[path] for path in common}
 
 
 @pytest.mark.parametrize(

@@ -23,16 +23,23 @@ from nearfree.errors import EvidenceError
 from backends.adapters.shapes import make_moe, make_sdpa
 
 ROOT = Path(__file__).parents[3]
-HERE = [make_setting(backend="torch"), make_sdpa(), make_moe(), make_moe(backend="torch_grouped")]
+CPU_SETTINGS = [
+    make_setting(backend="torch"),
+    make_sdpa(),
+    make_moe(),
+    make_moe(backend="torch_grouped"),
+]
 
 
 def test_an_adapter_is_named_once() -> None:
     """A module on a backend is run by one adapter alone."""
-    names = [(each.module, each.backend) for each in ADAPTERS]
+    names = [(adapter.module, adapter.backend) for adapter in ADAPTERS]
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda each: f"{each.module}-{each.backend}")
+@pytest.mark.parametrize(
+    "adapter", ADAPTERS, ids=lambda adapter: f"{adapter.module}-{adapter.backend}"
+)
 def test_an_adapter_is_a_class_with_an_environment(adapter: Adapter) -> None:
     """Each adapter names a class that runs and counts a forward, and a lock that is there."""
     module, _, name = adapter.class_path.partition(":")
@@ -48,7 +55,7 @@ def test_each_backend_of_a_study_has_an_adapter() -> None:
     assert Config(ROOT / "config").environments == environments
 
 
-@pytest.mark.parametrize("setting", HERE, ids=lambda each: each.backend)
+@pytest.mark.parametrize("setting", CPU_SETTINGS, ids=lambda setting: setting.backend)
 def test_a_kernel_runs_what_it_was_made_for(setting: Setting) -> None:
     """A kernel runs and counts each N that was asked for, with finite output, and no other N."""
     kernel = make_kernel(setting, (1, 4), ExecutionContext(copies=2))
@@ -69,9 +76,9 @@ def test_a_kernel_runs_what_it_was_made_for(setting: Setting) -> None:
 )
 def test_an_unknown_adapter_is_refused(setting: Setting) -> None:
     """A module that nothing runs on a backend is refused by both names, with what there is."""
-    with pytest.raises(EvidenceError, match=f"{setting.module} on {setting.backend}") as caught:
+    with pytest.raises(EvidenceError, match=f"{setting.module} on {setting.backend}") as error:
         make_kernel(setting, (1,), ExecutionContext())
-    assert "dense_ffn/torch" in caught.value.remedy
+    assert "dense_ffn/torch" in error.value.remedy
 
 
 def test_a_device_that_a_backend_does_not_run_on() -> None:
@@ -94,16 +101,16 @@ def test_a_device_that_a_backend_does_not_run_on() -> None:
 def test_weights_that_a_backend_does_not_take(setting: Setting, device: str) -> None:
     """A format of weights that a backend has no product for on a device is refused by all names."""
     text = f"{setting.backend} runs {setting.module} on {device} .* stored as {setting.weights}"
-    with pytest.raises(EvidenceError, match=text) as caught:
+    with pytest.raises(EvidenceError, match=text) as error:
         make_kernel(setting, (1,), ExecutionContext(device=device))
-    assert "leave `weights` out" in caught.value.remedy
+    assert "leave `weights` out" in error.value.remedy
 
 
 def test_a_package_that_is_not_installed() -> None:
     """A backend whose package is missing is refused with the command that makes its environment."""
-    with pytest.raises(EvidenceError, match="needs the package sglang") as caught:
+    with pytest.raises(EvidenceError, match="needs the package sglang") as error:
         make_kernel(make_moe(backend="sglang"), (1,), ExecutionContext(device="cuda"))
-    assert "nearfree environment make sglang" in caught.value.remedy
+    assert "nearfree environment make sglang" in error.value.remedy
 
 
 def test_a_package_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,23 +120,23 @@ def test_a_package_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError("libcudart.so.13: cannot open shared object file\nand more")
 
     monkeypatch.setattr(adapter_kernel, "load", lambda _: broken)
-    with pytest.raises(EvidenceError, match="torch does not load here: libcudart") as caught:
+    with pytest.raises(EvidenceError, match="torch does not load here: libcudart") as error:
         make_kernel(make_setting(backend="torch"), (1,), ExecutionContext())
-    assert "\n" not in str(caught.value)
-    assert "nearfree environment make cpu" in caught.value.remedy
+    assert "\n" not in str(error.value)
+    assert "nearfree environment make cpu" in error.value.remedy
 
 
 @pytest.mark.parametrize("changes", [{"d_model": 10**7, "d_ff": 10**7}, {"batch": 10**12}])
 def test_a_shape_that_does_not_fit(changes: dict[str, Any]) -> None:
     """What this machine has no memory for is refused in one message, and nothing is allocated."""
     execution = ExecutionContext(copies=2)
-    with pytest.raises(EvidenceError, match="with 2 copies needs") as caught:
+    with pytest.raises(EvidenceError, match="with 2 copies needs") as error:
         make_kernel(make_setting(backend="torch", **changes), (1,), execution)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
     assert execution.shared == {}
 
 
-@pytest.mark.parametrize("setting", HERE, ids=lambda each: each.backend)
+@pytest.mark.parametrize("setting", CPU_SETTINGS, ids=lambda setting: setting.backend)
 def test_each_module_is_asked_for_its_size(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,9 @@ from backends.adapters.shapes import make_indexer, make_mla, make_moe, make_sdpa
 
 WIDTHS = st.integers(32, 96)
 DTYPES = st.sampled_from(["float32", "bfloat16"])
-POSITIONS = st.sets(st.integers(1, 40), min_size=1, max_size=4).map(lambda each: (*sorted(each),))
+POSITIONS = st.sets(st.integers(1, 40), min_size=1, max_size=4).map(
+    lambda positions: (*sorted(positions),)
+)
 DENSE = make_setting(backend="torch")
 GATED = make_setting(backend="torch", gated=True)
 GEMM = make_setting(backend="torch", module="gemm")
@@ -34,8 +36,8 @@ INT8 = make_setting(backend="torch", gated=True, weights="int8")
 INT4 = make_setting(backend="torch", d_model=128, dtype="bfloat16", weights="int4")
 CACHED = ("attention", "mla", "indexer")
 LATENT = [make_mla(), make_mla(selected=6), make_indexer()]
-EVERY = [DENSE, GATED, GEMM, INT8, INT4, make_moe(), make_sdpa(), *LATENT]
-by_backend = pytest.mark.parametrize("setting", EVERY, ids=range(len(EVERY)))
+ALL_SETTINGS = [DENSE, GATED, GEMM, INT8, INT4, make_moe(), make_sdpa(), *LATENT]
+by_backend = pytest.mark.parametrize("setting", ALL_SETTINGS, ids=range(len(ALL_SETTINGS)))
 
 
 def tensors_in(item: object) -> Iterator[Tensor]:
@@ -45,8 +47,8 @@ def tensors_in(item: object) -> Iterator[Tensor]:
     elif isinstance(item, dict):
         yield from tensors_in(list(item.values()))
     elif isinstance(item, list | tuple):
-        for each in item:
-            yield from tensors_in(each)
+        for part in item:
+            yield from tensors_in(part)
     elif type(item).__module__.startswith("nearfree.backends.adapters") and hasattr(
         item, "__dict__"
     ):
@@ -61,8 +63,8 @@ def allocated_bytes(item: object) -> int:
 
 def turns_of(kernel: Kernel) -> Turns[Any]:
     """Return the copies of a kernel that take turns."""
-    (found,) = (each for each in vars(kernel).values() if isinstance(each, Turns))
-    return found
+    (turns,) = (value for value in vars(kernel).values() if isinstance(value, Turns))
+    return turns
 
 
 def stored(weights: str | None) -> st.SearchStrategy[dict[str, Any]]:
@@ -72,7 +74,7 @@ def stored(weights: str | None) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> Setting:
+def draw_setting(draw: st.DrawFn) -> Setting:
     """Draw a setting of any module that runs in torch."""
     module = draw(st.sampled_from(["gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer"]))
     batch, dtype = draw(st.integers(1, 3)), draw(DTYPES)
@@ -120,7 +122,7 @@ def asked(draw: st.DrawFn) -> Setting:
     )
 
 
-@given(asked(), POSITIONS, st.integers(0, 3), st.integers(0, 10**6))
+@given(draw_setting(), POSITIONS, st.integers(0, 3), st.integers(0, 10**6))
 @settings(deadline=None, max_examples=60)
 def test_the_estimate_is_never_too_low(
     setting: Setting, positions: tuple[int, ...], copies: int, cache_bytes: int
@@ -138,9 +140,11 @@ def test_the_estimate_is_never_too_low(
 @by_backend
 def test_a_copy_more_needs_its_own_bytes(setting: Setting) -> None:
     """One copy more adds exactly what one copy of the constructed kernel takes."""
-    one, two = (bytes_needed(setting, (1, 4), ExecutionContext(copies=copies)) for copies in (1, 2))
+    one_copy, two_copies = (
+        bytes_needed(setting, (1, 4), ExecutionContext(copies=copies)) for copies in (1, 2)
+    )
     kernel = make_kernel(setting, (1, 4), ExecutionContext(copies=1))
-    assert two - one == allocated_bytes(turns_of(kernel))
+    assert two_copies - one_copy == allocated_bytes(turns_of(kernel))
 
 
 @by_backend
@@ -153,16 +157,18 @@ def test_shared_weights_are_needed_once(setting: Setting) -> None:
     assert bool(execution.shared) == (setting.module not in CACHED)
 
 
-@pytest.mark.parametrize(("made", "asked"), [(GEMM, DENSE), (DENSE, GEMM), (GATED, DENSE)])
-def test_weights_of_another_module_are_not_shared(made: Setting, asked: Setting) -> None:
+@pytest.mark.parametrize(("first", "second"), [(GEMM, DENSE), (DENSE, GEMM), (GATED, DENSE)])
+def test_weights_of_another_module_are_not_shared(first: Setting, second: Setting) -> None:
     """Of two modules of one shape each has weights of its own; a down projection is the same."""
     execution = ExecutionContext()
-    make_kernel(made, (1,), execution)
-    spared = bytes_needed(asked, (1,), ExecutionContext()) - bytes_needed(asked, (1,), execution)
-    kept = allocated_bytes(execution.shared)
-    make_kernel(asked, (1,), execution)
-    own = allocated_bytes(turns_of(make_kernel(asked, (1,), ExecutionContext())))
-    assert own - spared == allocated_bytes(execution.shared) - kept
+    make_kernel(first, (1,), execution)
+    spared_bytes = bytes_needed(second, (1,), ExecutionContext()) - bytes_needed(
+        second, (1,), execution
+    )
+    shared_bytes = allocated_bytes(execution.shared)
+    make_kernel(second, (1,), execution)
+    own_bytes = allocated_bytes(turns_of(make_kernel(second, (1,), ExecutionContext())))
+    assert own_bytes - spared_bytes == allocated_bytes(execution.shared) - shared_bytes
 
 
 @pytest.mark.parametrize(
@@ -189,16 +195,18 @@ def test_weights_of_another_dtype_are_not_shared() -> None:
     """Weights in float32 spare nothing to a setting in bfloat16."""
     execution = ExecutionContext()
     make_kernel(make_setting(backend="torch"), (1,), execution)
-    other = make_setting(backend="torch", dtype="bfloat16")
-    assert bytes_needed(other, (1,), execution) == bytes_needed(other, (1,), ExecutionContext())
+    in_bfloat16 = make_setting(backend="torch", dtype="bfloat16")
+    assert bytes_needed(in_bfloat16, (1,), execution) == bytes_needed(
+        in_bfloat16, (1,), ExecutionContext()
+    )
 
 
-@pytest.mark.parametrize(("made", "asked"), [(GATED, INT8), (INT8, GATED)])
-def test_weights_of_another_format_are_not_shared(made: Setting, asked: Setting) -> None:
+@pytest.mark.parametrize(("first", "second"), [(GATED, INT8), (INT8, GATED)])
+def test_weights_of_another_format_are_not_shared(first: Setting, second: Setting) -> None:
     """Weights stored as int8 spare nothing to those of the element type, nor the other way."""
     execution = ExecutionContext()
-    make_kernel(made, (1,), execution)
-    assert bytes_needed(asked, (1,), execution) == bytes_needed(asked, (1,), ExecutionContext())
+    make_kernel(first, (1,), execution)
+    assert bytes_needed(second, (1,), execution) == bytes_needed(second, (1,), ExecutionContext())
 
 
 def test_a_page_is_needed_whole() -> None:

@@ -18,9 +18,9 @@ from nearfree.errors import EvidenceError, SourceError
 from nearfree.sources.fetching.cache import Cache
 
 from backends.adapters.moe_engine import (
-    HELD,
+    ASSERTED,
+    ASSERTED_OF_PACKED,
     NAMES,
-    PACKED,
     SETTING,
     asserted,
     check_forwards,
@@ -42,7 +42,7 @@ from backends.adapters.signatures import (
 NEW, OLD = "layers.moe.moe_runner.triton_utils", "layers.moe.fused_moe_triton"
 FIRST, LAST = BY_NAME["sglang"].releases or ("", "")
 FILES = ("fused_moe", "fused_moe_triton_config", "moe_align_block_size")
-OTHERS = {
+OTHER_MODULES = {
     "StandardTopKOutput": "layers.moe.topk",
     "TopKOutput": "layers.moe.topk",
     "MoeRunnerConfig": "layers.moe.moe_runner",
@@ -61,7 +61,7 @@ def path(module: str) -> str:
 
 LAUNCHERS = tuple(path(f"{folder}.{name}") for folder in (NEW, OLD) for name in FILES)
 BASE = path("layers.moe.moe_runner.base")
-MEMBERS = (*LAUNCHERS, BASE, *(path(each) for each in dict.fromkeys(OTHERS.values())))
+MEMBERS = (*LAUNCHERS, BASE, *(path(module) for module in dict.fromkeys(OTHER_MODULES.values())))
 OLDEST = """
 def fused_experts(hidden_states, w1, w2, topk_weights, topk_ids, inplace=False, activation='silu'):
     pass
@@ -99,26 +99,26 @@ def initialize_model_parallel(backend=None):
 
 def known(text: str) -> dict[str, Signature]:
     """Return the signatures that a text defines, of the names that the adapter uses."""
-    found = {}
-    for name in (*NAMES, *OTHERS):
+    signatures = {}
+    for name in (*NAMES, *OTHER_MODULES):
         try:
-            found[name] = signature_of(text, name)
+            signatures[name] = signature_of(text, name)
         except LookupError:
             continue
-    return found
+    return signatures
 
 
 class Release:
     """A stand-in for an installed release: its modules by name, and the functions that it has."""
 
-    def __init__(self, signatures: dict[str, Signature], folder: str, asks: set[str]) -> None:
+    def __init__(self, signatures: dict[str, Signature], folder: str, imported: set[str]) -> None:
         self.modules: dict[str, ModuleType] = {}
         launcher = self.module(f"{folder}.fused_moe")
         chooser = launcher if folder == OLD else self.module(f"{folder}.fused_moe_triton_config")
-        put(launcher, **dict.fromkeys(asks))
+        put(launcher, **dict.fromkeys(imported))
         self.fused = make_engine(launcher, chooser, signatures)
         self.called: dict[str, StandIn] = {}
-        for name, module in OTHERS.items():
+        for name, module in OTHER_MODULES.items():
             if name in signatures:
                 function = stand_in(signatures[name], self.result(name))
                 self.called[name] = function
@@ -156,13 +156,13 @@ def check(release: Release, monkeypatch: pytest.MonkeyPatch) -> SglangMoe:
     """Run a release's calls, and assert that nothing is written in execution or filtered."""
     kernel = release.kernel(monkeypatch)
     check_forwards(kernel, release.fused, SETTING)
-    given = release.fused.calls[0].arguments
-    if "moe_runner_config" in given:
-        config = vars(given["moe_runner_config"])
+    arguments = release.fused.calls[0].arguments
+    if "moe_runner_config" in arguments:
+        config = vars(arguments["moe_runner_config"])
         assert config.pop("inplace") is False
         assert config in ({}, {"num_experts": 16, "num_local_experts": 16})
     else:
-        assert given["inplace"] is False
+        assert arguments["inplace"] is False
     return kernel
 
 
@@ -178,8 +178,8 @@ def test_the_newest_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """New releases take one routing object and a config, after arguments and a group are set."""
     at_exit = list[Callable[[], None]]()
 
-    def register(*given: Any, **named: Any) -> None:
-        at_exit.append(partial(*given, **named))
+    def register(*args: Any, **kwargs: Any) -> None:
+        at_exit.append(partial(*args, **kwargs))
 
     monkeypatch.setattr(sglang_moe.atexit, "register", register)
     release = Release(known(NEWEST), NEW, {"get_exec", "use_symmetric_memory"})
@@ -202,9 +202,9 @@ def test_a_down_config_is_left_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     release = Release(known(NEWEST), NEW, set())
     launcher = release.modules[f"{NEW}.fused_moe"]
     chosen = launcher.try_get_optimal_moe_config
-    both = stand_in(chosen.__signature__, lambda bound: (chosen(*bound.args), (None, None)))
+    two_configs = stand_in(chosen.__signature__, lambda bound: (chosen(*bound.args), (None, None)))
     kernel = release.kernel(monkeypatch)
-    put(launcher, try_get_optimal_moe_config=both)
+    put(launcher, try_get_optimal_moe_config=two_configs)
     release.fused._result = lambda bound: (
         launcher.try_get_optimal_moe_config(
             bound.arguments["w1"].shape, bound.arguments["w2"].shape, 2, None, 10
@@ -221,9 +221,9 @@ def test_a_down_config_is_left_aside(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that keeps its fused MoE elsewhere is refused, with the range that is known."""
     monkeypatch.setattr(sglang_moe, "sglang_module", {}.get)
-    with pytest.raises(EvidenceError, match="none of the known places") as caught:
+    with pytest.raises(EvidenceError, match="none of the known places") as error:
         SglangMoe(SETTING, (1,), ExecutionContext())
-    assert LAST in caught.value.remedy
+    assert LAST in error.value.remedy
 
 
 def test_a_missing_package_is_not_a_missing_module(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,13 +245,13 @@ def read(version: str, cache: Cache) -> tuple[dict[str, Signature], str, set[str
     source = bring("sglang", version, MEMBERS, cache)
     folder = NEW if path(f"{NEW}.fused_moe") in source.files else OLD
     signatures = {name: signature("sglang", version, LAUNCHERS, name, cache) for name in NAMES}
-    for name, module in OTHERS.items():
+    for name, module in OTHER_MODULES.items():
         member = BASE if name == "MoeRunnerConfig" else path(module)
         try:
             signatures[name] = signature_of(source.text(member), name)
         except (LookupError, SourceError):  # an older release has no such name or file
             continue
-    texts = [source.text(each) for each in LAUNCHERS if each in source.files]
+    texts = [source.text(launcher) for launcher in LAUNCHERS if launcher in source.files]
     return signatures, folder, set().union(*map(module_names, texts))
 
 
@@ -263,14 +263,14 @@ def test_each_form_of_the_call_is_bound(
     versions = versions_between("sglang", FIRST, LAST)
     points = {
         version
-        for name in (*NAMES, *OTHERS)
+        for name in (*NAMES, *OTHER_MODULES)
         for version in change_points("sglang", versions, MEMBERS, name, source_cache)
     }
     assert {FIRST, "0.4.9.post3", "0.5.1", LAST} <= points
-    wanted = {"get_global_server_args", "get_server_args", "get_exec", "use_symmetric_memory"}
+    watched = {"get_global_server_args", "get_server_args", "get_exec", "use_symmetric_memory"}
     for version in sorted(points):
         signatures, folder, imported = read(version, source_cache)
-        release = Release(signatures, folder, wanted & imported)
+        release = Release(signatures, folder, watched & imported)
         check(release, monkeypatch)
         published = release.called.get("set_global_server_args_for_scheduler")
         assert bool(published and published.calls) == bool(
@@ -285,17 +285,17 @@ def test_every_release_can_be_watched_and_takes_these_tensors(source_cache: Cach
     """Each release looks the watched names up in its modules, and asserts nothing unknown."""
     for version in versions_between("sglang", FIRST, LAST):
         source = bring("sglang", version, MEMBERS, source_cache)
-        texts = [source.text(each) for each in LAUNCHERS if each in source.files]
+        texts = [source.text(launcher) for launcher in LAUNCHERS if launcher in source.files]
         assert module_names(texts[0]) >= {
             "fused_experts",
             "try_get_optimal_moe_config",
             "moe_align_block_size",
         }, version
-        assert any("def get_moe_configs" in each for each in texts[:2])
+        assert any("def get_moe_configs" in text for text in texts[:2])
         assert set().union(*map(third_results, texts)) == {"num_tokens_post_pad"}, version
-        found = asserted(texts[0])
-        assert "hidden_states.is_contiguous()" in found
-        assert found <= HELD | PACKED, version
+        assertions = asserted(texts[0])
+        assert "hidden_states.is_contiguous()" in assertions
+        assert assertions <= ASSERTED | ASSERTED_OF_PACKED, version
 
 
 @pytest.mark.slow
@@ -304,5 +304,5 @@ def test_a_dummy_model_path_means_arguments_without_a_model(source_cache: Cache)
     members = (path("server_args"), path("arg_groups.pipeline"))
     for version in versions_between("sglang", "0.5.4.post2", LAST):
         source = bring("sglang", version, members, source_cache)
-        short = 'model_path.lower() in ["none", "dummy"]'
-        assert any(short in source.text(each) for each in source.paths()), version
+        condition = 'model_path.lower() in ["none", "dummy"]'
+        assert any(condition in source.text(each) for each in source.paths()), version

@@ -49,7 +49,7 @@ class Output(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "signature_text"),
     [
         (
             "run",
@@ -62,9 +62,9 @@ class Output(NamedTuple):
         ("Output", "(weights, ids=0)"),
     ],
 )
-def test_a_signature_is_read_from_text(name: str, says: str) -> None:
+def test_a_signature_is_read_from_text(name: str, signature_text: str) -> None:
     """The last definition counts, with every kind of parameter; self and annotations are gone."""
-    assert str(signature_of(TEXT, name)) == says
+    assert str(signature_of(TEXT, name)) == signature_text
 
 
 @pytest.mark.parametrize("name", ["inner", "Runner.gone", "Gone.apply"])
@@ -77,15 +77,15 @@ def test_a_name_that_is_not_defined_is_missing(name: str) -> None:
 def test_signatures_differ_by_their_defaults() -> None:
     """Two readings of one text are equal, and another default makes another signature."""
     assert signature_of(TEXT, "chosen") == signature_of(TEXT, "chosen")
-    other = TEXT.replace("b=None", "b=False")
-    assert signature_of(TEXT, "chosen") != signature_of(other, "chosen")
+    other_text = TEXT.replace("b=None", "b=False")
+    assert signature_of(TEXT, "chosen") != signature_of(other_text, "chosen")
 
 
 def test_a_stand_in_binds_each_call() -> None:
     """A call that fits is kept and answered; one that does not fit is a TypeError, as in Python."""
-    known = signature_of(TEXT, "chosen")
-    function = stand_in(known, lambda bound: bound.arguments["a"] + 1)
-    assert inspect.signature(function) == known
+    signature_ = signature_of(TEXT, "chosen")
+    function = stand_in(signature_, lambda bound: bound.arguments["a"] + 1)
+    assert inspect.signature(function) == signature_
     assert function(1, b=2) == 2
     assert dict(function.calls[0].arguments) == {"a": 1, "b": 2}
     with pytest.raises(TypeError):

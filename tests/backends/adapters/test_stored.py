@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 OUT, WIDTH = 256, 384
-HERE = ExecutionContext()
+EXECUTION = ExecutionContext()
 formats = pytest.mark.parametrize("weights", ["int8", "int4"])
 dtypes = pytest.mark.parametrize(
     ("dtype", "rounding"), [("bfloat16", 2**-8), ("float16", 2**-11), ("float32", 2**-17)]
@@ -39,7 +39,7 @@ def test_a_product_is_that_of_the_widened_weights(
     The largest of 8,448 errors has no bound that near: a sum's roundings add up now and then.
     """
     setting = make_setting(dtype=dtype, weights=weights)
-    packed = stored(setting, HERE, OUT, WIDTH, copy=0)
+    packed = stored(setting, EXECUTION, OUT, WIDTH, copy=0)
     entering = torch.randn(rows, WIDTH, dtype=getattr(torch, dtype))
     expected = entering.double() @ widened(weights, packed, entering.dtype).t()
     error = PRODUCTS[weights](entering, packed).double() - expected
@@ -57,14 +57,14 @@ def test_packed_weights_are_the_plain_ones(
         make_setting(dtype=dtype, weights=weights), ExecutionContext(), OUT, WIDTH, copy=0
     )
     torch.manual_seed(0)
-    plain = weight(ExecutionContext(), getattr(torch, dtype), OUT, WIDTH, copy=0)
-    off = (widened(weights, packed, plain.dtype) - plain.double()).abs()
-    parts = plain.double().view(OUT, -1, GROUP if weights == "int4" else WIDTH)
-    low, high = parts.aminmax(dim=2)
-    span = high - low if weights == "int4" else 2 * parts.abs().amax(2)
+    plain_weight = weight(ExecutionContext(), getattr(torch, dtype), OUT, WIDTH, copy=0)
+    error_ = (widened(weights, packed, plain_weight.dtype) - plain_weight.double()).abs()
+    parts = plain_weight.double().view(OUT, -1, GROUP if weights == "int4" else WIDTH)
+    lowest, highest = parts.aminmax(dim=2)
+    span = highest - lowest if weights == "int4" else 2 * parts.abs().amax(2)
     half_a_step = span / steps / 2 + 2 * rounding * parts.abs().amax(2)
-    assert (off.view(parts.shape) <= half_a_step[..., None]).all()
-    assert off.max() > span.min() / steps / 4
+    assert (error_.view(parts.shape) <= half_a_step[..., None]).all()
+    assert error_.max() > span.min() / steps / 4
 
 
 @formats
@@ -74,20 +74,23 @@ def test_a_forward_is_that_of_the_widened_weights(weights: str, matrices: int) -
     setting = make_setting(
         backend="torch", d_model=256, weights=weights, gated=matrices == 3 or None, batch=2
     )
-    ffn = TorchDenseFfn(setting, (1, 4), HERE)
+    ffn = TorchDenseFfn(setting, (1, 4), EXECUTION)
     up, down = (widened(weights, packed, torch.float32) for packed in ffn._weights.copies[0])
     hidden = ffn._inputs[4].double() @ up.t()
     if matrices == 3:
-        gate, wide = hidden.chunk(2, -1)
-        hidden = silu(gate) * wide
+        gate, up_part = hidden.chunk(2, -1)
+        hidden = silu(gate) * up_part
     assert torch.allclose(ffn.forward(4).double(), hidden @ down.t(), rtol=1e-4, atol=1e-5)
-    alone = TorchGemm(
-        make_setting(module="gemm", backend="torch", d_model=256, weights=weights), (1, 4), HERE
+    product = TorchGemm(
+        make_setting(module="gemm", backend="torch", d_model=256, weights=weights),
+        (1, 4),
+        EXECUTION,
     )
     expected = (
-        alone._inputs[4].double() @ widened(weights, alone._weights.copies[0], torch.float32).t()
+        product._inputs[4].double()
+        @ widened(weights, product._weights.copies[0], torch.float32).t()
     )
-    assert torch.allclose(alone.forward(4).double(), expected, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(product.forward(4).double(), expected, rtol=1e-4, atol=1e-5)
 
 
 @formats
@@ -95,10 +98,10 @@ def test_shapes_that_share_a_side_share_no_scales(weights: str) -> None:
     """Weights of as many rows but other widths are weights of their own, and keep their scales."""
     setting, execution = make_setting(weights=weights), ExecutionContext()
     _, before = stored(setting, execution, OUT, WIDTH, copy=0)
-    kept = before.clone()
+    values_before = before.clone()
     stored(setting, execution, OUT, 2 * WIDTH, copy=0)
     numbers, after = stored(setting, execution, OUT, WIDTH, copy=0)
-    assert torch.equal(kept, after)
+    assert torch.equal(values_before, after)
     assert len(execution.shared) == 4
     assert stored_bytes(setting, OUT, WIDTH) == numbers.nbytes + after.nbytes
 
@@ -113,6 +116,6 @@ def test_bytes_are_those_of_the_law(weights: Dtype | None) -> None:
 @pytest.mark.parametrize(("out", "width"), [(24, 128), (128, 64), (128, 192)])
 def test_widths_that_int4_cannot_have(out: int, width: int) -> None:
     """Rows that are not packed together, and part of a group, are refused with what to choose."""
-    with pytest.raises(EvidenceError, match=f"{out} x {width} in int4") as caught:
+    with pytest.raises(EvidenceError, match=f"{out} x {width} in int4") as error:
         stored_bytes(make_setting(weights="int4"), out, width)
-    assert str(GROUP) in caught.value.remedy
+    assert str(GROUP) in error.value.remedy

@@ -62,9 +62,9 @@ def test_larger_tensors_repeat_the_block() -> None:
 
 def test_a_tensor_that_cannot_be_had() -> None:
     """A tensor that no memory holds is refused by its shape, in one line."""
-    with pytest.raises(EvidenceError, match="a tensor of 100000000 x 100000000") as caught:
+    with pytest.raises(EvidenceError, match="a tensor of 100000000 x 100000000") as error:
         filled(ExecutionContext(), torch.float32, 10**8, 10**8)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_weight_keeps_the_size_of_its_input() -> None:
@@ -79,16 +79,16 @@ def test_a_weight_keeps_the_size_of_its_input() -> None:
 def test_settings_of_a_shape_share_a_weight() -> None:
     """Who asks for the same dtype, shape and copy in the same execution gets the same tensor."""
     execution = ExecutionContext(copies=2)
-    first = weight(execution, torch.float32, 8, 4, copy=0)
-    assert weight(execution, torch.float32, 8, 4, copy=0) is first
-    others = [
+    first_weight = weight(execution, torch.float32, 8, 4, copy=0)
+    assert weight(execution, torch.float32, 8, 4, copy=0) is first_weight
+    other_weights = [
         weight(execution, torch.float32, 8, 4, copy=1),
         weight(execution, torch.float32, 4, 8, copy=0),
         weight(execution, torch.bfloat16, 8, 4, copy=0),
         weight(execution, torch.float32, 8, 4, copy=0, projection="down"),
         weight(ExecutionContext(copies=2), torch.float32, 8, 4, copy=0),
     ]
-    assert len({each.data_ptr() for each in (first, *others)}) == 6
+    assert len({tensor.data_ptr() for tensor in (first_weight, *other_weights)}) == 6
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
@@ -96,8 +96,8 @@ def test_copies_take_turns(copies: int) -> None:
     """Each forward takes the next copy, and the first again after the last."""
     items = [torch.zeros(64) for _ in range(copies)]
     turns = Turns(items, ExecutionContext(copies=copies))
-    taken = [turns.next() for _ in range(2 * copies + 1)]
-    assert [id(each) for each in taken] == [id(each) for each in (*items, *items, items[0])]
+    visited = [turns.next() for _ in range(2 * copies + 1)]
+    assert [id(item) for item in visited] == [id(item) for item in (*items, *items, items[0])]
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,14 @@ def test_requests_of_one_length_say_it_each() -> None:
 def test_the_last_page_holds_the_rest(length: int, pages: int, last: int) -> None:
     """A full last page counts its whole size, and never none."""
     assert pages_of(length, 16) == pages
-    found = Pages(2, length, 16, 3, "cpu")
-    assert found.last.tolist() == [last, last]
-    assert found.indptr.tolist() == [0, pages, 2 * pages]
+    pages_ = Pages(2, length, 16, 3, "cpu")
+    assert pages_.last.tolist() == [last, last]
+    assert pages_.indptr.tolist() == [0, pages, 2 * pages]
 
 
 def test_each_request_has_pages_of_its_own() -> None:
     """A request's pages are in order, and a shorter length takes the first of them."""
     assert Pages(2, 40, 16, 4, "cpu").table.tolist() == [[0, 1, 2], [4, 5, 6]]
-    short = Pages(2, 20, 16, 4, "cpu")
-    assert short.indices.tolist() == [0, 1, 4, 5]
-    assert {each.dtype for each in vars(short).values()} == {torch.int32}
+    short_pages = Pages(2, 20, 16, 4, "cpu")
+    assert short_pages.indices.tolist() == [0, 1, 4, 5]
+    assert {tensor.dtype for tensor in vars(short_pages).values()} == {torch.int32}

@@ -42,7 +42,7 @@ def test_copies_of_the_weights_take_turns() -> None:
     kernel = make(copies=3)
     outputs = [kernel.forward(1) for _ in range(4)]
     assert torch.equal(outputs[0], outputs[3])
-    assert not any(torch.equal(outputs[0], other) for other in outputs[1:3])
+    assert not any(torch.equal(outputs[0], output) for output in outputs[1:3])
     assert len({part.data_ptr() for copy in kernel._weights.copies for part in copy}) == 6
 
 
@@ -65,12 +65,15 @@ def test_both_weights_count_for_the_cache(copies: int, cache_bytes: int, cache: 
 def test_settings_of_a_shape_read_the_same_weights() -> None:
     """Batch sizes differ in their inputs alone: the weights are allocated once."""
     execution = ExecutionContext(copies=2)
-    one, two = (
+    one_batch, other_batch = (
         TorchDenseFfn(make_setting(backend="torch", batch=batch), POSITIONS, execution)
         for batch in (1, 2)
     )
-    pairs = zip(one._weights.copies, two._weights.copies, strict=True)
-    assert all(left[0] is right[0] and left[1] is right[1] for left, right in pairs)
+    pairs = zip(one_batch._weights.copies, other_batch._weights.copies, strict=True)
+    assert all(
+        one_weights[0] is other_weights[0] and one_weights[1] is other_weights[1]
+        for one_weights, other_weights in pairs
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -46,7 +46,7 @@ def test_a_gated_ffn_shares_no_up_projection_with_the_papers() -> None:
     """Both forms may be measured in one plan: their first weights have different shapes."""
     execution = ExecutionContext()
     gated = make(execution)
-    plain = TorchDenseFfn(make_setting(backend="torch"), POSITIONS, execution)
-    (up, down), (gate_up, same) = plain._weights.copies[0], gated._weights.copies[0]
+    ungated = TorchDenseFfn(make_setting(backend="torch"), POSITIONS, execution)
+    (up, down), (gate_up, gated_down) = ungated._weights.copies[0], gated._weights.copies[0]
     assert (up.shape[0], gate_up.shape[0]) == (128, 256)
-    assert down is same
+    assert down is gated_down

@@ -37,7 +37,7 @@ def test_copies_of_the_weight_take_turns() -> None:
     kernel = make(copies=3)
     outputs = [kernel.forward(1) for _ in range(4)]
     assert torch.equal(outputs[0], outputs[3])
-    assert not any(torch.equal(outputs[0], other) for other in outputs[1:3])
+    assert not any(torch.equal(outputs[0], output) for output in outputs[1:3])
     assert len({copy.data_ptr() for copy in kernel._weights.copies}) == 3
 
 

@@ -75,15 +75,15 @@ def test_the_flash_kernel_runs() -> None:
 @pytest.mark.parametrize("n", POSITIONS)
 def test_the_work_is_every_key_twice(n: int) -> None:
     """Under a given mask each query meets each key, whose whole width stands for the value."""
-    every = 4 * (LATENT + ROPE) * BATCH * HEADS * n * (CONTEXT + n)
-    assert make().work(n).flop_executed == every
-    seen = n * CONTEXT + n * (n + 1) // 2
-    assert make().work(n).flop_logical == 2 * (2 * LATENT + ROPE) * BATCH * HEADS * seen
-    assert make(selected=6).work(n).flop_executed == every // (CONTEXT + n) * 6
+    executed_flop = 4 * (LATENT + ROPE) * BATCH * HEADS * n * (CONTEXT + n)
+    assert make().work(n).flop_executed == executed_flop
+    visible = n * CONTEXT + n * (n + 1) // 2
+    assert make().work(n).flop_logical == 2 * (2 * LATENT + ROPE) * BATCH * HEADS * visible
+    assert make(selected=6).work(n).flop_executed == executed_flop // (CONTEXT + n) * 6
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"device": "cuda"}, "torch_sdpa runs latent attention on a CPU"),
         ({"api": NAIVE}, "in its absorbed form"),
@@ -91,26 +91,26 @@ def test_the_work_is_every_key_twice(n: int) -> None:
         ({"selected": 72}, "72 positions cannot be selected of 40"),
     ],
 )
-def test_what_is_not_run_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_what_is_not_run_is_refused(changes: dict[str, Any], message: str) -> None:
     """A GPU, the naive form, and more positions than there are."""
-    with pytest.raises(EvidenceError, match=said):
+    with pytest.raises(EvidenceError, match=message):
         make(**changes)
 
 
 def test_as_many_as_there_are_are_all() -> None:
     """Where as many are selected as are seen, the forward is that of all."""
-    every = make(selected=CONTEXT + max(POSITIONS))
+    all_selected = make(selected=CONTEXT + max(POSITIONS))
     for n in POSITIONS:
-        assert is_nearly(every.forward(n), reference(every, n))
-        assert every.work(n).flop_executed == make().work(n).flop_executed
+        assert is_nearly(all_selected.forward(n), reference(all_selected, n))
+        assert all_selected.work(n).flop_executed == make().work(n).flop_executed
 
 
 @pytest.mark.parametrize(("more", "cache"), [(0, "cold"), (1, "warm")])
 def test_positions_of_the_smallest_n_fill_the_cache(more: int, cache: str) -> None:
     """Room for 33 new positions displaces nothing at N = 1, of latents and of an indexer's keys."""
     for kind, setting, width in ((TorchMla, make_mla(), 32), (TorchIndexer, make_indexer(), 7)):
-        read = BATCH * (CONTEXT + 1) * width * 4
-        execution = ExecutionContext(copies=2, cache_bytes=read + more)
+        read_size = BATCH * (CONTEXT + 1) * width * 4
+        execution = ExecutionContext(copies=2, cache_bytes=read_size + more)
         assert kind(setting, POSITIONS, execution).cache == cache
 
 
@@ -124,15 +124,15 @@ def test_an_indexers_numbers_are_of_what_is_seen(monkeypatch: pytest.MonkeyPatch
     out = kernel.forward(n)
     assert (out.shape, out.dtype) == ((BATCH, n, CONTEXT + n), torch.float32)
     assert bool(out.isfinite().all())
-    seen = (out > -1e37).sum(-1)
-    assert seen.tolist() == [[CONTEXT + 1 + i for i in range(n)]] * BATCH
+    visible = (out > -1e37).sum(-1)
+    assert visible.tolist() == [[CONTEXT + 1 + i for i in range(n)]] * BATCH
     assert kernel.work(n).flop_executed == 2 * BATCH * n * 5 * 7 * (CONTEXT + n)
     sums = 2 * BATCH * n * 5 * (CONTEXT + n)
     assert counted_flop(kernel, n) == kernel.work(n).flop_executed + sums
     monkeypatch.setattr(torch_mla, "SELECTED", 6)
     assert kernel.forward(n).equal(out.topk(6, -1).indices)
-    alone = make_indexer(api=LOGITS)
-    assert TorchIndexer(alone, POSITIONS, ExecutionContext()).forward(n).shape == out.shape
+    logits_setting = make_indexer(api=LOGITS)
+    assert TorchIndexer(logits_setting, POSITIONS, ExecutionContext()).forward(n).shape == out.shape
     with pytest.raises(EvidenceError, match="an indexer's scores on a CPU"):
         TorchIndexer(make_indexer(), POSITIONS, ExecutionContext(device="cuda"))
 
@@ -153,10 +153,10 @@ def test_an_indexer_sums_what_is_positive() -> None:
     scores = index_scores(queries, keys, weights, mask)
     for b, i, p in ((0, 0, 2), (1, 2, 8), (1, 0, 6)):
         heads = (max(float(queries[b, i, h] @ keys[b, p]), 0.0) for h in range(5))
-        expected = sum(float(weights[b, i, h]) * each for h, each in enumerate(heads))
+        expected = sum(float(weights[b, i, h]) * product for h, product in enumerate(heads))
         assert float(scores[b, i, p]) == pytest.approx(expected, abs=1e-5)
     assert bool(scores[:, 0, 7:].isinf().all())
-    found = top_positions(scores, 4)
-    assert found is not None
-    assert found.shape == (BATCH, 3, 4)
+    top = top_positions(scores, 4)
+    assert top is not None
+    assert top.shape == (BATCH, 3, 4)
     assert top_positions(scores, 9) is None

@@ -91,11 +91,11 @@ def test_both_read_the_same_weights_in_turns() -> None:
         kind(make_moe(), (3,), execution) for kind in (TorchPaddedMoe, TorchGroupedMoe)
     )
     grouped._inputs = padded._inputs
-    first, second = padded.forward(3), padded.forward(3)
-    assert not torch.allclose(first, second)
-    assert is_nearly(grouped.forward(3), first)
-    assert is_nearly(grouped.forward(3), second)
-    assert is_nearly(padded.forward(3), first)
+    first_copy, second_copy = padded.forward(3), padded.forward(3)
+    assert not torch.allclose(first_copy, second_copy)
+    assert is_nearly(grouped.forward(3), first_copy)
+    assert is_nearly(grouped.forward(3), second_copy)
+    assert is_nearly(padded.forward(3), first_copy)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
@@ -141,10 +141,10 @@ def test_only_experts_that_are_read_fill_the_cache(
     routing: Routing, batch: int, experts: int
 ) -> None:
     """Weights are cold when what the smallest N reads of the other copy fills the cache."""
-    read = experts * 3 * 32 * 24 * 4
+    read_size = experts * 3 * 32 * 24 * 4
     caches = [
         make(TorchPaddedMoe, copies=2, cache_bytes=size, routing=routing, batch=batch).cache
-        for size in (read, read + 1)
+        for size in (read_size, read_size + 1)
     ]
     assert caches == ["cold", "warm"]
 
@@ -166,10 +166,10 @@ def test_biases_and_shares_are_each_experts_own(core: Core, *, on_inputs: bool) 
     out = moe_forward(
         core, rows, aligned, (gate_up, down), shares, inner=inner, on_inputs=on_inputs
     )
-    for row, chosen, weighs, found in zip(rows, ids, shares, out, strict=True):
+    for row, token_ids, weighs, output in zip(rows, ids, shares, out, strict=True):
         expected = torch.zeros(32)
-        for expert, share in zip(chosen.tolist(), weighs.tolist(), strict=True):
+        for expert, share in zip(token_ids.tolist(), weighs.tolist(), strict=True):
             into, after = (share, 1.0) if on_inputs else (1.0, share)
             hidden = silu(gate_up[expert] @ (into * row) + biases[0][expert])
             expected += after * (down[expert] @ hidden + biases[1][expert])
-        assert torch.allclose(found, expected, atol=1e-5)
+        assert torch.allclose(output, expected, atol=1e-5)

@@ -80,10 +80,10 @@ def test_on_a_gpu_the_op_is_told_the_mask(
     """The FlashAttention op is causal, or sees all of a block."""
     kernel = make(mask=mask)
     kernel._execution = ExecutionContext(device="cuda")
-    told: list[bool] = []
-    monkeypatch.setattr(torch_sdpa, "flash", lambda *_, causal: told.append(causal))
+    causal_flags: list[bool] = []
+    monkeypatch.setattr(torch_sdpa, "flash", lambda *_, causal: causal_flags.append(causal))
     kernel.forward(5)
-    assert told == [causal]
+    assert causal_flags == [causal]
 
 
 @pytest.mark.parametrize("n", POSITIONS)
@@ -105,8 +105,8 @@ def test_copies_of_keys_and_values_take_turns() -> None:
 @pytest.mark.parametrize(("more", "cache"), [(0, "cold"), (1, "warm")])
 def test_keys_of_the_smallest_n_fill_the_cache(more: int, cache: str) -> None:
     """Room for 33 new positions displaces nothing at N = 1, which reads 41 of 73 positions."""
-    read = 2 * 2 * 2 * 41 * 16 * 4
-    execution = ExecutionContext(copies=2, cache_bytes=read + more)
+    read_size = 2 * 2 * 2 * 41 * 16 * 4
+    execution = ExecutionContext(copies=2, cache_bytes=read_size + more)
     assert TorchSdpa(make_sdpa(), POSITIONS, execution).cache == cache
 
 
@@ -164,19 +164,19 @@ def test_a_mask_hides_what_is_after_a_query_or_before_its_window(
     """Query i, at position L + i, sees keys up to its own, and of these the last `window`."""
     mask = causal_mask(7, context, torch.float32, window=window)
     for i, row in enumerate(mask.tolist()):
-        first = 0 if window is None else max(0, context + i + 1 - window)
-        seen = range(first, context + i + 1)
-        assert row == [0.0 if key in seen else float("-inf") for key in range(context + 7)]
+        first_visible = 0 if window is None else max(0, context + i + 1 - window)
+        visible = range(first_visible, context + i + 1)
+        assert row == [0.0 if key in visible else float("-inf") for key in range(context + 7)]
 
 
 def test_the_op_of_a_gpu_has_a_window() -> None:
     """The FlashAttention op takes how far a query sees to its left, by that name."""
     op = torch.ops.aten._flash_attention_forward.default
-    named = {each.name for each in op._schema.arguments if each.kwarg_only}
-    assert "window_size_left" in named
+    keyword_only = {argument.name for argument in op._schema.arguments if argument.kwarg_only}
+    assert "window_size_left" in keyword_only
 
 
-def given(n: int = 5, keys: int = 20) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def make_tensors(n: int = 5, keys: int = 20) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return queries of four heads, keys and values of two, and a causal mask."""
     generator = torch.Generator().manual_seed(3)
     queries = torch.randn(2, 4, n, 16, generator=generator)
@@ -186,13 +186,13 @@ def given(n: int = 5, keys: int = 20) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def logits_of(queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
     """Return logits in float64, [b, heads, N, keys]."""
-    wide = keys.double().repeat_interleave(2, 1)
-    return queries.double() @ wide.transpose(-1, -2) / 4 + mask.double()
+    repeated = keys.double().repeat_interleave(2, 1)
+    return queries.double() @ repeated.transpose(-1, -2) / 4 + mask.double()
 
 
 def test_a_sink_takes_a_share() -> None:
     """Each head's softmax has one logit more, whose share is no key's."""
-    queries, keys, values, mask = given()
+    queries, keys, values, mask = make_tensors()
     sinks = torch.tensor([-1.0, 0.0, 2.0, 30.0])
     logits = logits_of(queries, keys, mask)
     sink = sinks.double()[None, :, None, None].expand(2, -1, 5, 1)
@@ -204,7 +204,7 @@ def test_a_sink_takes_a_share() -> None:
 @pytest.mark.parametrize("cap", [0.5, 50.0])
 def test_a_logit_is_at_most_its_cap(cap: float) -> None:
     """Logits pass c tanh(x / c) before the mask."""
-    queries, keys, values, mask = given()
+    queries, keys, values, mask = make_tensors()
     logits = logits_of(queries, keys, torch.zeros_like(mask))
     shares = (cap * (logits / cap).tanh() + mask.double()).softmax(-1)
     expected = shares @ values.double().repeat_interleave(2, 1)
@@ -218,5 +218,7 @@ def test_a_chunk_begins_anew(context: int) -> None:
     """Query i sees keys from the last multiple of the chunk up to its own."""
     mask = causal_mask(9, context, torch.float32, chunk=4)
     for i, row in enumerate(mask):
-        at = context + i
-        assert row.isfinite().nonzero().flatten().tolist() == list(range(at // 4 * 4, at + 1))
+        position = context + i
+        assert row.isfinite().nonzero().flatten().tolist() == list(
+            range(position // 4 * 4, position + 1)
+        )

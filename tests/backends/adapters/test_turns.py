@@ -38,22 +38,22 @@ def test_what_is_read_between_fills_the_cache(read_bytes: float, cache_bytes: in
 )
 def test_no_number_is_as_many_as_are_cold(cache_bytes: int, share: float, copies: int) -> None:
     """Where an execution says 0 there are as many copies as make each one cold, by what is read."""
-    found = turns(ExecutionContext(copies=0, cache_bytes=cache_bytes), make, share)
-    assert [copy[0].item() for copy in found.copies] == list(range(copies))
-    assert found.cache == "cold"
+    copies_in_turn = turns(ExecutionContext(copies=0, cache_bytes=cache_bytes), make, share)
+    assert [copy[0].item() for copy in copies_in_turn.copies] == list(range(copies))
+    assert copies_in_turn.cache == "cold"
 
 
-def test_a_number_that_is_said_is_kept() -> None:
+def test_a_given_number_of_copies_is_kept() -> None:
     """Where the number of copies is given, the cache only decides what they are called."""
-    found = turns(ExecutionContext(copies=2, cache_bytes=10**9), make)
-    assert (len(found.copies), found.cache) == (2, "warm")
+    copies_in_turn = turns(ExecutionContext(copies=2, cache_bytes=10**9), make)
+    assert (len(copies_in_turn.copies), copies_in_turn.cache) == (2, "warm")
 
 
 def test_a_cache_that_is_too_large_is_not_filled() -> None:
     """Beyond TURNING bytes copies stop, and what they are called says that they are warm."""
     part = TURNING // 4
-    found = turns(
+    copies_in_turn = turns(
         ExecutionContext(copies=0, cache_bytes=TURNING + 1),
         lambda _: torch.empty(part, dtype=torch.uint8),
     )
-    assert (len(found.copies), found.cache) == (5, "warm")
+    assert (len(copies_in_turn.copies), copies_in_turn.cache) == (5, "warm")

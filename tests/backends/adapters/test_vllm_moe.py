@@ -15,9 +15,9 @@ from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
 
 from backends.adapters.moe_engine import (
-    HELD,
+    ASSERTED,
+    ASSERTED_OF_PACKED,
     NAMES,
-    PACKED,
     SETTING,
     asserted,
     check_forwards,
@@ -81,8 +81,8 @@ def test_copies_of_the_weights_take_turns(monkeypatch: pytest.MonkeyPatch) -> No
     kernel, fused = make(monkeypatch, KNOWN, copies=2)
     for _ in range(3):
         kernel.forward(1)
-    first, second, third = (call.arguments["w1"].data_ptr() for call in fused.calls)
-    assert first == third != second
+    first_copy, second_copy, third_copy = (call.arguments["w1"].data_ptr() for call in fused.calls)
+    assert first_copy == third_copy != second_copy
 
 
 @pytest.mark.parametrize("routing", ["balanced", "skewed"])
@@ -134,8 +134,8 @@ def test_the_engine_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward that the engine cuts in two has no one block size, and is refused."""
     kernel, fused = make(monkeypatch, KNOWN)
-    whole = fused._result
-    fused._result = lambda bound: (whole(bound), whole(bound))[1]
+    original = fused._result
+    fused._result = lambda bound: (original(bound), original(bound))[1]
     with pytest.raises(EvidenceError, match="ran 10 tokens in chunks"):
         kernel.work(5)
 
@@ -157,7 +157,7 @@ def test_each_form_of_the_call_is_bound(
     versions = versions_between("vllm", FIRST, LAST)
     points = [change_points("vllm", versions, MEMBER, name, source_cache) for name in NAMES]
     assert "0.23.0" in points[0]
-    for version in sorted({each for found in points for each in found}):
+    for version in sorted({version_ for changes in points for version_ in changes}):
         real = {name: signature("vllm", version, MEMBER, name, source_cache) for name in NAMES}
         kernel, fused = make(monkeypatch, real)
         check_forwards(kernel, fused, SETTING)
@@ -175,21 +175,25 @@ def test_every_release_can_be_watched_and_takes_these_tensors(source_cache: Cach
         results = [third_results(source.text(path)) for path in source.paths()]
         assert set().union(*results) == {"num_tokens_post_pad"}, version
         assert module_names(text) >= {*NAMES, "moe_align_block_size"}, version
-        found = asserted(text)
-        assert "hidden_states.is_contiguous()" in found
-        assert found <= HELD | PACKED, version
+        assertions = asserted(text)
+        assert "hidden_states.is_contiguous()" in assertions
+        assert assertions <= ASSERTED | ASSERTED_OF_PACKED, version
 
 
 @pytest.mark.slow
 def test_options_left_alone_are_off(source_cache: Cache) -> None:
     """What the adapter does not pass means SiLU, no quantisation and no expert parallelism."""
-    given = {"hidden_states", "w1", "w2", "topk_weights", "topk_ids"}
+    passed = {"hidden_states", "w1", "w2", "topk_weights", "topk_ids"}
     for version in change_points(
         "vllm", versions_between("vllm", FIRST, LAST), MEMBER, "fused_experts", source_cache
     ):
-        known = signature("vllm", version, MEMBER, "fused_experts", source_cache).parameters
-        left = {name: repr(each.default) for name, each in known.items() if name not in given}
-        assert left.pop("activation") in {"'silu'", "MoEActivation.SILU"}
-        assert left.pop("is_act_and_mul", "True") == "True"
-        assert left.pop("global_num_experts") == "-1"
-        assert set(left.values()) <= {"None", "False"}, version
+        parameters = signature("vllm", version, MEMBER, "fused_experts", source_cache).parameters
+        defaults = {
+            name: repr(parameter.default)
+            for name, parameter in parameters.items()
+            if name not in passed
+        }
+        assert defaults.pop("activation") in {"'silu'", "MoEActivation.SILU"}
+        assert defaults.pop("is_act_and_mul", "True") == "True"
+        assert defaults.pop("global_num_experts") == "-1"
+        assert set(defaults.values()) <= {"None", "False"}, version

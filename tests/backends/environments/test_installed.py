@@ -43,14 +43,14 @@ def test_a_folder_that_tells_nothing_is_no_distribution(tmp_path: Path, imported
     (tmp_path / "half-1.0.dist-info").mkdir()
     put(tmp_path, "whole", "1.0")
     code = f"import {imported}; from nearfree.backends.environments.lock import installed as i"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", f"{code}; print(*i())"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         capture_output=True,
         text=True,
         check=True,
     )
-    names = done.stdout.split()
+    names = process.stdout.split()
     assert "whole" in names
     assert "half" not in names
     assert set(names) == {"whole", *installed()}
@@ -69,13 +69,13 @@ def test_the_digest_is_over_all_that_is_installed(
     before = environment_sha256()
     lines = [f"{normalized(d.name)}=={d.version}\n" for d in metadata.distributions()]
     assert before == hashlib.sha256("".join(sorted(set(lines))).encode()).hexdigest()
-    found = set()
+    digests = set()
     for order in ("ab", "ba"):
         with monkeypatch.context() as patch:
             for name in order:
                 if not (tmp_path / name).exists():
                     put(tmp_path / name, name, "1.0")
                 patch.syspath_prepend(str(tmp_path / name))
-            found.add(environment_sha256())
-    assert len(found) == 1
-    assert before not in found
+            digests.add(environment_sha256())
+    assert len(digests) == 1
+    assert before not in digests

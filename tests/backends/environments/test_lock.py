@@ -15,7 +15,7 @@ HASH = f"    --hash=sha256:{'0' * 64}\n"
 
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in a project with the environment `tiny`, of which one package is installed."""
+    """Change to a project with the environment `tiny`, of which one package is installed."""
     put(tmp_path / "site", "thing", "2.0+cu130")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.chdir(tmp_path)
@@ -25,8 +25,8 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_lock_pins_what_stands_at_the_start_of_a_line(lock: Path) -> None:
-    """Comments, hashes, extras and the spelling of a name are of no account."""
+def test_a_lock_pins_the_packages_at_the_start_of_a_line(lock: Path) -> None:
+    """Comments, hashes, extras and the spelling of a name are ignored."""
     lock.write_text(f"{lock.read_text()}a.B[x,y]==1.0 --hash=sha256:00\n  c==1\n#d==1\ne == 3\n")
     assert pins(lock) == {"thing": "2.0", "a-b": "1.0", "e": "3"}
 
@@ -49,14 +49,14 @@ def test_a_local_label_is_no_other_version(lock: Path) -> None:
 def test_another_version_and_a_missing_package_are_told(lock: Path) -> None:
     """The refusal names up to three packages, other versions first, and what to do."""
     lock.write_text("a==1\nb==1\nc==1\nthing==2.1\n")
-    with pytest.raises(LockError) as caught:
+    with pytest.raises(LockError) as error:
         require("tiny")
-    assert caught.value.what == (
+    assert error.value.what == (
         "this interpreter is not what envs/tiny.lock names: thing 2.0+cu130, the lock names 2.1; "
         "a is missing, the lock names 1; b is missing, the lock names 1; and 1 more"
     )
-    assert "nearfree environment make tiny" in caught.value.remedy
-    assert "python:" in caught.value.remedy
+    assert "nearfree environment make tiny" in error.value.remedy
+    assert "python:" in error.value.remedy
 
 
 @pytest.mark.parametrize("name", ["nothing", "../tiny", "", "Tiny", "tiny\n"])
@@ -88,9 +88,9 @@ def test_each_distribution_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
     opened: list[object] = []
     of_one = installed_lock._metadata
 
-    def counted(one: metadata.Distribution) -> metadata.PackageMetadata | None:
-        opened.append(one)
-        return of_one(one)
+    def counted(distribution: metadata.Distribution) -> metadata.PackageMetadata | None:
+        opened.append(distribution)
+        return of_one(distribution)
 
     monkeypatch.setattr(installed_lock, "_metadata", counted)
     assert differences(lock) == []
@@ -103,6 +103,6 @@ def test_outside_a_clone_it_says_where_environments_are_made(
 ) -> None:
     """Where no lock is, another name would not help."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="there is no environment 'cpu'") as caught:
+    with pytest.raises(ConfigError, match="there is no environment 'cpu'") as error:
         lock_path("cpu")
-    assert "in a clone" in caught.value.remedy
+    assert "in a clone" in error.value.remedy

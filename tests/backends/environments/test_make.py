@@ -15,14 +15,14 @@ from cli.test_mistakes import one_message
 from nearfree.backends.environments.lock import Environment, pins
 from nearfree.backends.environments.make import _pip_options
 
-from backends.environments.tiny import MEASURES, ROOT, call, entry, make_tiny, ran, start
+from backends.environments.tiny import MEASURES, ROOT, call, entry, finish, make_tiny, start
 
 pytestmark = pytest.mark.slow
 
 MAKE = ("environment", "make", "tiny")
 
 
-def lies(project: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+def environment_of(project: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     """Return the environment of a project, standing in its folder."""
     monkeypatch.chdir(project)
     return Environment("tiny")
@@ -32,8 +32,8 @@ def lies(project: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a project whose environment two processes asked for at once."""
     project = make_tiny(tmp_path_factory.mktemp("made") / "project")
-    both = [start(project, *MAKE) for _ in range(2)]
-    answers = [ran(process) for process in both]
+    processes = [start(project, *MAKE) for _ in range(2)]
+    answers = [finish(process) for process in processes]
     assert [code for code, _, _ in answers] == [0, 0], answers
     (project / "said").write_text("".join(sorted(out for _, out, _ in answers)))
     return project
@@ -41,24 +41,24 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_one_makes_it_and_the_other_waits(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that ask at once get the same interpreter, and only one of them installs."""
-    said = (made / "said").read_text()
-    assert (said.count("installing"), said.count("waiting")) == (1, 1)
-    assert said.count(f"{lies(made, monkeypatch).python}\n") == 2
+    output = (made / "said").read_text()
+    assert (output.count("installing"), output.count("waiting")) == (1, 1)
+    assert output.count(f"{environment_of(made, monkeypatch).python}\n") == 2
 
 
 def test_what_was_made_is_what_the_lock_names(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment has the wheels, what was built, and the project's own nearfree."""
-    environment = lies(made, monkeypatch)
+    environment = environment_of(made, monkeypatch)
     program = "import nearfree, six, msgspec; print(six.__version__, nearfree.__file__)"
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
+    process = subprocess.run(
         [environment.python, "-I", "-c", program],
         check=True, capture_output=True, text=True, env=clean,
     )  # fmt: skip
-    assert done.stdout.split() == ["1.17.0", str(made / "workflow/nearfree/__init__.py")]
+    assert process.stdout.split() == ["1.17.0", str(made / "workflow/nearfree/__init__.py")]
     assert environment.complete
     assert environment.sha256 in environment.mark.read_text()
-    code, out, _ = ran(
+    code, out, _ = finish(
         subprocess.Popen(
             [environment.python, "-m", "nearfree", "environment", "check", "tiny"],
             stdout=subprocess.PIPE, text=True, env=clean,
@@ -69,7 +69,7 @@ def test_what_was_made_is_what_the_lock_names(made: Path, monkeypatch: pytest.Mo
 
 def test_it_is_made_once(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To ask again changes nothing, and needs neither pip nor an index."""
-    environment = lies(made, monkeypatch)
+    environment = environment_of(made, monkeypatch)
     before = environment.mark.stat()
     pip = environment.folder / "bin/pip"
     pip.rename(pip.with_name("away"))
@@ -80,13 +80,13 @@ def test_it_is_made_once(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_lock_is_another_environment(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A changed lock has a folder of its own; what was made from the old one stays."""
-    old = lies(made, monkeypatch)
-    lock = old.locks[0].read_text()
-    old.locks[0].write_text(f"{lock}# renewed\n")
+    old_environment = environment_of(made, monkeypatch)
+    lock = old_environment.locks[0].read_text()
+    old_environment.locks[0].write_text(f"{lock}# renewed\n")
     new = Environment("tiny")
-    old.locks[0].write_text(lock)
-    assert new.folder != old.folder
-    assert (new.complete, old.complete) == (False, True)
+    old_environment.locks[0].write_text(lock)
+    assert new.folder != old_environment.folder
+    assert (new.complete, old_environment.complete) == (False, True)
 
 
 def test_an_environment_that_was_moved_is_not_believed(
@@ -95,7 +95,7 @@ def test_an_environment_that_was_moved_is_not_believed(
     """A copy of the project makes its own, since scripts and packages name the old folder."""
     for part in ("envs", ".environments"):
         shutil.copytree(made / part, tmp_path / part, symlinks=True)
-    copy = lies(tmp_path, monkeypatch)
+    copy = environment_of(tmp_path, monkeypatch)
     assert copy.mark.is_file()
     assert not copy.complete
 
@@ -111,11 +111,13 @@ def test_what_is_built_comes_after_the_wheels(
         environment = Environment(name)
         environment.folder.mkdir(parents=True)
         steps = list(_pip_options(environment))
-        first, whole = pins(Path(steps[0][-1])), pins(environment.locks[0])
-        assert first.items() <= whole.items()
-        assert (len(steps) == 2) == (first != whole)
-        later[name] = whole.keys() - first.keys()
-    assert {name: each for name, each in later.items() if each} == {"flash_attn": {"flash-attn"}}
+        wheels_only, all_pins = pins(Path(steps[0][-1])), pins(environment.locks[0])
+        assert wheels_only.items() <= all_pins.items()
+        assert (len(steps) == 2) == (wheels_only != all_pins)
+        later[name] = all_pins.keys() - wheels_only.keys()
+    assert {name: packages for name, packages in later.items() if packages} == {
+        "flash_attn": {"flash-attn"}
+    }
 
 
 @pytest.mark.slow
@@ -126,11 +128,11 @@ def test_the_workflows_own_has_two_locks(tmp_path: Path, monkeypatch: pytest.Mon
     (project / "envs/cpu.lock").write_text("six==1.17.0\n")
     code, out, _ = call(project, "environment", "make", "cpu")
     monkeypatch.chdir(project)
-    own = Environment("cpu")
-    assert (code, own.complete) == (0, True)
-    assert out.endswith(f"{own.python}\n")
+    cpu = Environment("cpu")
+    assert (code, cpu.complete) == (0, True)
+    assert out.endswith(f"{cpu.python}\n")
     (project / "envs/base.lock").write_text("other==1\n")
-    assert Environment("cpu").folder != own.folder
+    assert Environment("cpu").folder != cpu.folder
 
 
 @pytest.fixture
@@ -151,18 +153,18 @@ def test_a_killed_one_is_begun_anew(
     server.settimeout(120)
     asking, _ = server.accept()
     killed.send_signal(signal.SIGKILL)
-    assert ran(killed)[0] == -signal.SIGKILL
-    environment = lies(project, monkeypatch)
+    assert finish(killed)[0] == -signal.SIGKILL
+    environment = environment_of(project, monkeypatch)
     assert not environment.complete
     (environment.folder / "left").touch()
     with Path(f"{environment.folder}.flock").open("r+") as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    again = start(project, *MAKE)
+    second_process = start(project, *MAKE)
     time.sleep(1)
-    assert again.poll() is None
+    assert second_process.poll() is None
     asking.close()
     server.close()
-    code, out, err = ran(again)
+    code, out, err = finish(second_process)
     assert (code, err) == (0, "")
     assert "waiting" in out
     assert environment.complete
@@ -175,7 +177,7 @@ def test_files_that_are_not_the_locks_are_refused(
 ) -> None:
     """Where a hash differs, pip's own words are told, and what there is counts for nothing."""
     project = make_tiny(tmp_path / "project")
-    environment = lies(project, monkeypatch)
+    environment = environment_of(project, monkeypatch)
     lock = environment.locks[0]
     lock.write_text(lock.read_text().replace("ff70335d468e", "000000000000"))
     answer = call(project, *MAKE)
@@ -192,7 +194,7 @@ def test_without_its_python_nothing_is_made(
     """A lock for a Python that is not on the path says which, and leaves no folder."""
     project = make_tiny(tmp_path / "project", python="3.99")
     one_message(call(project, *MAKE), "python3.99", printed=True)
-    assert not lies(project, monkeypatch).folder.exists()
+    assert not environment_of(project, monkeypatch).folder.exists()
 
 
 @pytest.mark.slow
@@ -206,4 +208,4 @@ def test_without_an_index_the_message_is_pips(
         answer = call(project, *MAKE, PIP_CONFIG_FILE=os.devnull, PIP_FIND_LINKS="", **nowhere)
         one_message(answer, "pip says", printed=True)
         assert "No matching distribution" in answer[2]
-    assert not lies(project, monkeypatch).complete
+    assert not environment_of(project, monkeypatch).complete

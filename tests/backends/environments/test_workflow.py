@@ -31,17 +31,17 @@ moe_b: {<<: *moe, top_k: [4]}
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Stand in a project with two studies on a GPU, in an environment that is not made."""
-    made = make_project(tmp_path / "project")
-    made.edit("config/config.yaml", "here: [cpu]", "here: [cpu, h200]")
-    studies = made / "config/studies.yaml"
+    """Change to a project with two studies on a GPU, in an environment that is not made."""
+    project_ = make_project(tmp_path / "project")
+    project_.edit("config/config.yaml", "here: [cpu]", "here: [cpu, h200]")
+    studies = project_ / "config/studies.yaml"
     studies.write_text(studies.read_text() + VLLM)
-    monkeypatch.chdir(made.folder)
-    return made
+    monkeypatch.chdir(project_.folder)
+    return project_
 
 
 def pipeline() -> Pipeline:
-    """Return the pipeline of the project that this process stands in."""
+    """Return the pipeline of the project in the current folder."""
     return Pipeline(Path("results"), Path("config"))
 
 
@@ -53,12 +53,14 @@ def test_an_environment_is_made_once_for_its_studies(project: Project) -> None:
 
 def test_a_study_runs_in_what_is_made_for_it(project: Project) -> None:
     """The interpreter lies in a folder with the lock's digest; a CPU's is the workflow's own."""
-    asked, vllm = pipeline(), Environment("vllm")
-    assert asked.python("h200", "moe_a") == str(vllm.python)
-    assert asked.environment("h200", "moe_a") == [str(vllm.receipt)]
-    (study,) = [each for each in asked.measure_streams if not each.startswith("moe")]
-    assert asked.python("cpu", study).endswith("python")
-    assert asked.environment("cpu", study) == []
+    workflow_pipeline, vllm = pipeline(), Environment("vllm")
+    assert workflow_pipeline.python("h200", "moe_a") == str(vllm.python)
+    assert workflow_pipeline.environment("h200", "moe_a") == [str(vllm.receipt)]
+    (study,) = [
+        stream for stream in workflow_pipeline.measure_streams if not stream.startswith("moe")
+    ]
+    assert workflow_pipeline.python("cpu", study).endswith("python")
+    assert workflow_pipeline.environment("cpu", study) == []
 
 
 def test_the_config_names_another_interpreter(project: Project) -> None:
@@ -102,9 +104,9 @@ def test_an_environment_without_a_lock_is_one_message(project: Project) -> None:
     (project / "envs/vllm.lock").unlink()
     with pytest.raises(ConfigError, match=r"envs/vllm\.lock"):
         pipeline().python("h200", "moe_a")
-    done = project.run("snakemake", "-n", "h200")
-    assert done.returncode != 0
-    assert "nearfree: error: there is no environment 'vllm'" in done.stdout + done.stderr
+    process = project.run("snakemake", "-n", "h200")
+    assert process.returncode != 0
+    assert "nearfree: error: there is no environment 'vllm'" in process.stdout + process.stderr
 
 
 @pytest.mark.slow
@@ -133,7 +135,7 @@ def test_a_wrapper_is_an_interpreter(project: Project) -> None:
     )
     wrapper.chmod(0o755)
     project.edit("config/config.yaml", "python: {}", "python: {cpu: ./wrapper.sh}")
-    (receipt,) = [each for each in pipeline().evidence("cpu") if "dense" in each]
+    (receipt,) = [path for path in pipeline().evidence("cpu") if "dense" in path]
     project.snakemake(receipt)
     assert '"host_label":"wrapped"' in "".join(
         path.read_text() for path in (project / "results/events/cpu/dense_ffn").glob("*.jsonl")

@@ -21,11 +21,11 @@ MEASURES = ("msgspec", "setuptools")
 
 def entry(name: str) -> str:
     """Return what the workflow's own lock holds of a package."""
-    found = re.search(
+    match = re.search(
         rf"^{name}==.*\n(?:[ #].*\n)*", (ROOT / "envs/base.lock").read_text(), re.MULTILINE
     )
-    assert found, name
-    return found[0]
+    assert match, name
+    return match[0]
 
 
 def make_tiny(folder: Path, *, python: str = THIS) -> Path:
@@ -47,10 +47,10 @@ def make_tiny(folder: Path, *, python: str = THIS) -> Path:
     return folder
 
 
-def start(folder: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Start a command of nearfree in a project's folder."""
     return subprocess.Popen(
-        [sys.executable, "-m", "nearfree", *words],
+        [sys.executable, "-m", "nearfree", *arguments],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(folder / "workflow")} | variables,
         stdout=subprocess.PIPE,
@@ -59,12 +59,12 @@ def start(folder: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
     )
 
 
-def ran(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait for a command; return its exit code, output and errors."""
     out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
 
-def call(folder: Path, *words: str, **variables: str) -> tuple[int, str, str]:
+def call(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
     """Run a command of nearfree in a project's folder."""
-    return ran(start(folder, *words, **variables))
+    return finish(start(folder, *arguments, **variables))

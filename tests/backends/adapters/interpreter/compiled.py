@@ -22,20 +22,20 @@ def align(
     flat = ids.flatten()
     rows.fill_(len(flat))
     blocks.zero_()
-    first = 0
+    first_row = 0
     for expert in flat.unique():
         pairs = (flat == expert).nonzero().flatten()
-        last = first + -(-len(pairs) // block_rows) * block_rows
-        rows[first : first + len(pairs)] = pairs.to(rows.dtype)
-        blocks[first // block_rows : last // block_rows] = expert
-        first = last
-    end.fill_(first)
+        end_row = first_row + -(-len(pairs) // block_rows) * block_rows
+        rows[first_row : first_row + len(pairs)] = pairs.to(rows.dtype)
+        blocks[first_row // block_rows : end_row // block_rows] = expert
+        first_row = end_row
+    end.fill_(first_row)
 
 
-def gate(out: Tensor, both: Tensor) -> None:
+def gate(out: Tensor, gate_and_up: Tensor) -> None:
     """Write silu(gate) times up, which lie side by side."""
-    left, right = both.chunk(2, dim=-1)
-    out.copy_(silu(left) * right)
+    gate_part, up_part = gate_and_up.chunk(2, dim=-1)
+    out.copy_(silu(gate_part) * up_part)
 
 
 def add_up(each: Tensor, out: Tensor, factor: float = 1.0) -> None:
@@ -49,7 +49,7 @@ def install() -> None:
     library.define("silu_and_mul(Tensor! out, Tensor both) -> ()")
     library.impl("silu_and_mul", gate, "CPU")
     _kept.append(library)
-    torch.compile = lambda function=None, **_: function or (lambda each: each)
+    torch.compile = lambda function=None, **_: function or (lambda function_: function_)
 
 
 _kept: list[torch.library.Library] = []

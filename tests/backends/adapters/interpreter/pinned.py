@@ -29,9 +29,9 @@ def place(files: Mapping[str, bytes], hashes: Hashes, folder: Path) -> None:
     SourceError
         A file is not pinned or differs, or a pinned one is missing; nothing is written.
     """
-    found = {path: sha256(raw) for path, raw in files.items()}
-    for path in sorted({*found, *hashes}):
-        if found.get(path) != hashes.get(path):
+    digests = {path: sha256(raw) for path, raw in files.items()}
+    for path in sorted({*digests, *hashes}):
+        if digests.get(path) != hashes.get(path):
             raise SourceError(
                 f"{path} is not the file that envs/kernels.lock pins",
                 remedy="Do not run it: read what changed, and pin it if it may be executed",
@@ -50,5 +50,5 @@ def fetch_pinned(package: str, version: str, cache: Cache, folder: Path) -> None
         The release is not to be had, or a file of it is not what is pinned.
     """
     hashes = pinned(package, version)
-    wanted = "|".join(re.escape(path) for path in sorted(hashes))
-    place(fetch(package, version, wanted, cache=cache).files, hashes, folder)
+    pattern = "|".join(re.escape(path) for path in sorted(hashes))
+    place(fetch(package, version, pattern, cache=cache).files, hashes, folder)

@@ -36,15 +36,15 @@ def main(package: str, folder: str, device: str) -> None:
     options = OPTIONS[package]
     dots, layer = Dots(), cache(Layer)
     for line in sys.stdin:
-        asked = json.loads(line)
-        ids = torch.tensor(asked["ids"], dtype=torch.int32)
-        shape = (asked["experts"], asked["d_model"], asked["d_ff"])
-        experts = layer(*shape, getattr(torch, asked["dtype"]))
+        point = json.loads(line)
+        ids = torch.tensor(point["ids"], dtype=torch.int32)
+        shape = (point["experts"], point["d_model"], point["d_ff"])
+        experts = layer(*shape, getattr(torch, point["dtype"]))
         x, weights = experts.tokens(len(ids)), experts.weights(ids)
         out = forward(x, experts.w1, experts.w2, weights, ids, inplace=False, **options)
         flop, rows = dots.take()
-        right = experts.reference(x, weights, ids)
-        error = float((out.double() - right).abs().max() / right.abs().max())
+        expected = experts.reference(x, weights, ids)
+        error = float((out.double() - expected).abs().max() / expected.abs().max())
         print(json.dumps({"flop": flop, "rows": rows, "error": error}), flush=True)
 
 

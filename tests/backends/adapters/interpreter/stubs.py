@@ -24,10 +24,10 @@ class Stub(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        whole = f"{self.__name__}.{name}"
-        made = import_module(whole) if whole in self._modules else type(name, (), {})
-        setattr(self, name, made)
-        return made
+        full_name = f"{self.__name__}.{name}"
+        attribute = import_module(full_name) if full_name in self._modules else type(name, (), {})
+        setattr(self, name, attribute)
+        return attribute
 
 
 class Stubs(MetaPathFinder, Loader):

@@ -95,7 +95,7 @@ def test_marlin_takes_rows_of_16_bits(version: str, format_: str, widened: tuple
             dense_kernel(version, format_of_weights, 100, **SIDES)
 
 
-def test_what_a_question_leaves_open_is_said() -> None:
+def test_an_undetermined_kernel_is_refused() -> None:
     """Whether scales are per tensor decides on Blackwell; the place that says so is named."""
     with pytest.raises(EvidenceError, match=r"FlashInfer where .*CUTLASS where not.*:458-467"):
         dense_kernel("0.33.0", "float8", 100, **SIDES)

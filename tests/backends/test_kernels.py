@@ -13,7 +13,7 @@ from nearfree.sources.packages import RULES
 KERNEL_WORDS = (
     r"(?i)marlin|triton|cutlass|WNA16Mo|int8mo|fused_experts|fp8mo|trtllm|flashinfer_mxfp4"
 )
-"""What a place that chooses a kernel speaks of."""
+"""Names in the source where a kernel is chosen."""
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_refusal_names_the_kernels_and_what_works() -> None:
 @pytest.mark.parametrize(
     "selection", SELECTIONS, ids=lambda selection: f"{selection.package}-{selection.dtypes}"
 )
-def test_a_refusal_can_be_said_of_each_kernel_that_is_stated(selection: Selection) -> None:
+def test_each_stated_kernel_has_a_refusal(selection: Selection) -> None:
     """Whatever format and release: it names the kernel, the place and a device or what to ask."""
     for release, (first_line, last_line) in selection.lines.items():
         for dtype in selection.dtypes:
@@ -98,7 +98,7 @@ def test_each_release_and_format_is_stated_once() -> None:
 @pytest.mark.parametrize(
     "selection", SELECTIONS, ids=lambda selection: f"{selection.package}-{selection.dtypes}"
 )
-def test_several_kernels_on_a_device_say_what_decides(selection: Selection) -> None:
+def test_several_kernels_on_a_device_have_conditions(selection: Selection) -> None:
     """Where two could run each names its case: one without would be taken for the only one."""
     for sm in (80, 86, 89, 90, 100, 103, 110, 120):
         kernels = [kernel for kernel in selection.kernels if kernel.min_sm <= sm <= kernel.max_sm]
@@ -108,7 +108,7 @@ def test_several_kernels_on_a_device_say_what_decides(selection: Selection) -> N
 @pytest.mark.parametrize(
     "selection", SELECTIONS, ids=lambda selection: f"{selection.package}-{selection.dtypes}"
 )
-def test_kernels_of_single_models_say_of_which(selection: Selection) -> None:
+def test_kernels_of_single_models_name_their_models(selection: Selection) -> None:
     """They come before all others, so that one without a case would hide them."""
     assert all(kernel.condition not in FALLBACKS for kernel in selection.for_models)
 

@@ -187,7 +187,7 @@ def test_what_an_engine_takes_by_itself_may_be_named(selection: Selection) -> No
             )
 
 
-def test_what_a_release_lacks_is_no_way_out() -> None:
+def test_a_remedy_names_no_word_that_the_release_lacks() -> None:
     """A word that came later, or that asks for another file, is not named instead."""
     with pytest.raises(EvidenceError) as early:
         named_kernel("sglang", "0.5.9", "flashinfer_trtllm", "nvfp4", 90)

@@ -1,4 +1,4 @@
-"""What public tables call the kernels that run experts."""
+"""Names in public tables of the kernels that run experts."""
 
 from typing import Any
 

@@ -48,7 +48,7 @@ def test_a_name_means_one_backend() -> None:
 
 
 @each_backend
-def test_what_a_record_names_is_there(backend: Backend) -> None:
+def test_everything_that_a_record_names_exists(backend: Backend) -> None:
     """Its classes, the lock of its environment and the reader of its rules can be loaded."""
     for path in filter(None, (*backend.modules.values(), backend.in_model)):
         assert load(path)
@@ -86,8 +86,8 @@ def test_every_backend_that_a_study_names_has_a_record() -> None:
 )
 def test_every_backend_that_the_docs_name_has_a_record(path: Path) -> None:
     """What looks like a backend's name in the README and the guide is one, or an engine's word."""
-    looks = r"\b(?:torch_(?:padded|grouped|sdpa)|flash_attn(?:_\d)?|flashinfer_\w+)\b"
-    names = set(re.findall(looks, path.read_text()))
+    pattern = r"\b(?:torch_(?:padded|grouped|sdpa)|flash_attn(?:_\d)?|flashinfer_\w+)\b"
+    names = set(re.findall(pattern, path.read_text()))
     options = {word for by_option in WORDS.values() for word in by_option}
     assert names - NAMES - options - {"flashinfer_python"} == set()
 
@@ -111,8 +111,10 @@ def test_no_other_file_lists_the_backends() -> None:
 
 
 @pytest.mark.slow
-def test_messages_name_backends_that_are_there() -> None:
+def test_messages_name_known_backends() -> None:
     """A word in a message that looks like a backend of torch's or FlashAttention's is one."""
-    looks = re.compile(r"\b(?:torch_(?:padded|grouped|sdpa)|flash_attn(?:_\d)?|flashinfer_fa\d)\b")
+    pattern = re.compile(
+        r"\b(?:torch_(?:padded|grouped|sdpa)|flash_attn(?:_\d)?|flashinfer_fa\d)\b"
+    )
     texts = chain.from_iterable(literals(path) for path in PACKAGE.rglob("*.py"))
-    assert {name for text in texts for name in looks.findall(text)} - NAMES == set()
+    assert {name for text in texts for name in pattern.findall(text)} - NAMES == set()

@@ -274,7 +274,7 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("module", "words"),
+    ("module", "arguments"),
     [
         ("nearfree.cli", ["--help"]),
         ("nearfree.cli.rules", ["verify"]),
@@ -283,11 +283,11 @@ main()
     ],
 )
 def test_an_interrupt_during_imports_is_one_line(
-    project: Path, module: str, words: list[str]
+    project: Path, module: str, arguments: list[str]
 ) -> None:
     """Ctrl-C while modules are still imported is one line and code 130."""
     process = subprocess.run(
-        [sys.executable, "-c", AT_IMPORT.format(module=module, words=words)],
+        [sys.executable, "-c", AT_IMPORT.format(module=module, words=arguments)],
         capture_output=True, text=True, check=False, env=ENVIRONMENT,
     )  # fmt: skip
     assert (process.returncode, process.stdout) == (130, "")

@@ -213,7 +213,9 @@ def test_positions_as_json_have_the_refusals(call: Call, tmp_path: Path) -> None
     assert code == 2
     assert any("refusals" not in answer for answer in answers)
     assert any(
-        r["key"] == "full_attention_interval" for each in answers for r in each.get("refusals", [])
+        r["key"] == "full_attention_interval"
+        for answer in answers
+        for r in answer.get("refusals", [])
     )
 
 

@@ -192,7 +192,7 @@ def test_formats_of_single_layers_are_overridden_with_their_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "stores"),
+    ("override", "stores"),
     [
         (Override(weights="int4"), True),
         (Override(dtype="float8"), True),
@@ -200,6 +200,8 @@ def test_formats_of_single_layers_are_overridden_with_their_kind() -> None:
         (Override(), False),
     ],
 )
-def test_only_weights_or_all_override_every_stored_format(asked: Override, *, stores: bool) -> None:
+def test_only_weights_or_all_override_every_stored_format(
+    override: Override, *, stores: bool
+) -> None:
     """Overrides of activations or the cache leave the stored formats of weights."""
-    assert asked.stores_all is stores
+    assert override.stores_all is stores

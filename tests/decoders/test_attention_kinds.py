@@ -229,7 +229,7 @@ def test_sinks_of_laguna_are_of_layers_with_a_window(tmp_path: Path) -> None:
         ("afmoe", {"num_dense_layers": ...}, "num_dense_layers is missing"),
     ],
 )
-def test_what_engines_differ_on_is_refused(
+def test_a_key_that_engines_read_differently_is_refused(
     tmp_path: Path, kind: str, changes: dict[str, Any], message: str
 ) -> None:
     """A key that engines read in two ways, or that one alone reads, is refused by its name."""
@@ -375,7 +375,7 @@ def test_layers_that_predict_further_may_be_listed(tmp_path: Path) -> None:
 
 
 def test_the_projections_of_entries_are_the_stored_matrices(tmp_path: Path) -> None:
-    """What a layer of each kind multiplies by is what its checkpoint stores of attention."""
+    """The products of a layer of each kind are the attention matrices of its checkpoint."""
     file = write(tmp_path, change("deepseek_v4"))
     for kind in read_decoder(file).attention:
         assert isinstance(kind, Compressed)
@@ -643,7 +643,7 @@ def test_states_that_are_not_understood_are_refused(
 
 
 def test_a_state_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None:
-    """What no curve holds is a caveat of each answer, and a forward is refused by name."""
+    """A state that no curve covers has a caveat, and a measured forward is refused by name."""
     decoder = read(tmp_path, "qwen3_next")
     (caveat,) = caveats(decoder)
     assert caveat.startswith("4 of 6 layers (gated delta net) are timed by the bytes of their")
@@ -693,7 +693,7 @@ def test_layers_with_a_window_are_counted_as_their_class_does(
         ("granite_swa", {"attention_sinks": False}, "attention_sinks False leaves out sinks"),
     ],
 )
-def test_what_classes_and_engines_read_otherwise_is_refused(
+def test_a_key_that_classes_and_engines_read_differently_is_refused(
     tmp_path: Path, kind: str, changes: dict[str, Any], message: str
 ) -> None:
     """A key that engines disagree on, or that the class does not have, is refused by its name."""

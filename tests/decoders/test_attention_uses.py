@@ -214,7 +214,7 @@ def test_a_role_has_the_formats_of_its_own_matrices(tmp_path: Path) -> None:
         ("model.layers.*.self_attn.kv_b_proj", True, None),
     ],
 )
-def test_a_matrix_says_its_role_by_its_name(*, name: str, latent: bool, role: str | None) -> None:
+def test_the_name_of_a_matrix_gives_its_role(*, name: str, latent: bool, role: str | None) -> None:
     """The names of a checkpoint determine which module's formats a matrix has."""
     assert role_of(name, latent=latent) == role
 

@@ -232,7 +232,7 @@ def test_unknown_values_are_refused_by_name(
 def test_a_refusal_is_one_line(
     tmp_path: Path, reader: Callable[[Path], object], changes: dict[str, Any], message: str
 ) -> None:
-    """Whoever reads a file is told its path and its key in one line, whatever the file holds."""
+    """A refusal has the path and the key in one line, whatever the file holds."""
     path = write(tmp_path, change("qwen3_moe", **changes))
     error = refusal(lambda: reader(path))
     assert error is not None
@@ -241,7 +241,7 @@ def test_a_refusal_is_one_line(
 
 
 def test_the_nearest_model_types_are_named(tmp_path: Path) -> None:
-    """An unknown model type says which known ones are like it."""
+    """The refusal of an unknown model type lists similar known ones."""
     with pytest.raises(ConfigError) as error:
         read(tmp_path, change("qwen3_moe", model_type="qwen3_moee"))
     assert "qwen3_moe," in error.value.remedy
@@ -255,7 +255,7 @@ def test_a_known_unsupported_model_type_has_its_reason(tmp_path: Path, kind: str
     documents = [document, {"model_type": kind.removesuffix("_text"), "text_config": document}]
     documents[1]["model_type"] = model_of_parts.get(kind, documents[1]["model_type"])
     for document_ in documents[: 1 + (kind.endswith("_text") and kind != "hrm_text")]:
-        error = refusal(lambda each=document_: read(tmp_path, each))
+        error = refusal(lambda case=document_: read(tmp_path, case))
         assert error
         assert f"model_type {kind!r} is not read: {UNREAD[kind]}" in error.what
     assert kind not in FAMILIES
@@ -713,7 +713,7 @@ def test_random_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, cont
 
 @pytest.mark.parametrize("path", ["nowhere.json", "x" * 5000, "a\0b", "/dev/null/x", "/dev/zero"])
 def test_a_path_without_a_file_is_refused(path: str) -> None:
-    """What is no file is said to be none, whatever the system says of its name."""
+    """A path without a file is refused as such, whatever the system's error."""
     with pytest.raises(ConfigError):
         read_decoder(Path(path))
 

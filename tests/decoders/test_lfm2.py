@@ -46,8 +46,8 @@ def test_layers_attend_or_convolve(tmp_path: Path, kind: str) -> None:
     assert attends == Grouped(layers=ATTENDING, heads=8, kv_heads=2, head_dim=8)
 
 
-def test_without_a_word_all_layers_attend(tmp_path: Path) -> None:
-    """So the class has it where a file says neither list."""
+def test_without_a_list_all_layers_attend(tmp_path: Path) -> None:
+    """A file without either list has attention in all layers, as in the class."""
     (attends,) = read(tmp_path, "lfm2", full_attn_idxs=...).attention
     assert attends.layers == tuple(range(6))
 
@@ -64,10 +64,10 @@ def test_without_a_word_all_layers_attend(tmp_path: Path) -> None:
         ({"intermediate_size": 600}, 96),
     ],
 )
-def test_an_ffn_is_two_thirds_as_wide_as_is_said(
+def test_an_ffn_is_two_thirds_of_the_given_width(
     tmp_path: Path, changes: dict[str, Any], d_ff: int
 ) -> None:
-    """Rounded up to a multiple, unless the file says that it is as wide as it says."""
+    """The width is rounded up to a multiple, unless the file turns the adjustment off."""
     assert read(tmp_path, "lfm2", **changes).d_ff == d_ff
 
 
@@ -212,7 +212,7 @@ def test_products_are_known_by_name(tmp_path: Path) -> None:
 
 
 def test_a_convolution_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None:
-    """What no curve holds is a caveat of each answer, and a forward is refused by name."""
+    """A convolution that no curve covers has a caveat, and a measured forward is refused."""
     decoder = read(tmp_path, "lfm2")
     (caveat,) = caveats(decoder)
     assert caveat.startswith("4 of 6 layers (short convolution) are timed by two products and")

@@ -1,4 +1,4 @@
-"""Model files: all that they say, understood or not."""
+"""Model files: everything that is read of them, supported or not."""
 
 import json
 import os
@@ -295,7 +295,7 @@ def test_any_value_is_read_or_refused(tmp_path: Path, kind: str, data: st.DataOb
 
 @pytest.mark.parametrize("kind", ["link", "folder", "fifo", "binary"])
 def test_a_file_beside_that_is_none_is_refused(tmp_path: Path, kind: str) -> None:
-    """What is called hf_quant_config.json and cannot be read is a reason, not the lack of one."""
+    """An unreadable hf_quant_config.json is a reason for refusal, not ignored."""
     path = write(tmp_path, SMALL["llama"], "config.json")
     companion = tmp_path / "hf_quant_config.json"
     if kind == "link":

@@ -40,7 +40,7 @@ def test_a_path_is_read(tmp_path: Path) -> None:
 
 
 def test_the_nearest_names_are_suggested() -> None:
-    """An unknown name, also one with its owner, says which known ones are like it."""
+    """The refusal of an unknown name, also with its owner, lists similar known ones."""
     for name in ("Qwen3-8", "Qwen/Qwen3-8B"):
         with pytest.raises(ConfigError) as error:
             find_file(CONFIG, name)
@@ -56,7 +56,7 @@ def test_what_no_system_can_name_is_refused(name: str) -> None:
 
 
 def test_no_models_are_no_names(tmp_path: Path) -> None:
-    """A config folder without models knows none, and says so."""
+    """A config folder without models has no names, and the refusal says so."""
     with pytest.raises(ConfigError, match="Known are none"):
         find_file(tmp_path, "qwen3_8b")
 

@@ -1,4 +1,4 @@
-"""Names of matrices: what an entry of a list covers, and what it leaves open."""
+"""Names of matrices: which names an entry of a list covers, and which stay undecided."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""Over how many nodes a deployment's GPUs lie: engines order their ranks, nodes take them so."""
+"""The number of nodes of a deployment: engines order their ranks, and nodes take them in order."""
 
 from itertools import pairwise
 

@@ -14,7 +14,7 @@ LONG = {"max_position_embeddings": 40960}
 
 
 def allowed(**values: Any) -> int | None:
-    """Return what a config.json of these values allows."""
+    """Return the positions that a config.json of these values allows."""
     return allowed_positions(Keys(Path("config.json"), values))
 
 

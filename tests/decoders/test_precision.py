@@ -118,7 +118,7 @@ def test_experts_are_routed_whatever_they_are_called(tmp_path: Path, experts: st
 
 
 def test_a_router_that_is_named_is_quantised(tmp_path: Path) -> None:
-    """A file's own word on a router goes before the rule."""
+    """A router that a file names goes before the rule."""
     precision = read(tmp_path, compressed(group(CHANNEL, TOKEN, targets=["re:.*gate$"])))
     assert weights(precision, GATE, Q) == ["float8", "bfloat16"]
 
@@ -318,7 +318,7 @@ def test_nvfp4_experts_of_an_fp8_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_format_of_bitsandbytes_experts_is_refused(tmp_path: Path) -> None:
-    """Some releases leave experts as they are: what they are stored in is refused."""
+    """Some releases leave experts unquantised, so their stored format is refused."""
     precision = read(tmp_path, {**BNB, "load_in_4bit": True})
     assert weights(precision, Q, "lm_head") == ["int4", "bfloat16"]
     with pytest.raises(RefusedError, match="engines differ"):

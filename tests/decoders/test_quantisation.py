@@ -29,7 +29,7 @@ from decoders.quantised import (
 
 
 def read(section: dict[str, Any], plain: Dtype = "bfloat16") -> Quantised:
-    """Return what a section says."""
+    """Return the quantisation of a section."""
     return read_quantised(Keys(Path("config.json"), section), plain)
 
 
@@ -80,7 +80,7 @@ def read(section: dict[str, Any], plain: Dtype = "bfloat16") -> Quantised:
         (compressed(group({**FOUR, "group_size": 32})), "mxfp4", "bfloat16", 4.25),
     ],
 )
-def test_each_method_says_its_scheme(
+def test_each_method_has_its_scheme(
     section: dict[str, Any], weights: str, enters: str, bits: float
 ) -> None:
     """A weight takes its bits and its part of scales and zero points; plain numbers may enter."""

@@ -68,7 +68,7 @@ def test_what_no_kernel_takes_is_refused_by_name(
 
 
 def test_all_reasons_are_given_at_once(tmp_path: Path) -> None:
-    """A section with three faults is told all three."""
+    """A section with three faults is refused with all three."""
     faulty = section(sparse_block_size=64, sparse_score_type="mean", sparse_topk_blocks=0)
     with pytest.raises(RefusedError) as error:
         read(tmp_path, **{SECTION: faulty})

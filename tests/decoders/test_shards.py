@@ -93,7 +93,7 @@ def of_kind(decoder: Decoder, role: str, tp: int) -> tuple[int, int] | None:
 def without_heads(decoder: Decoder, use: ModuleUse) -> ModuleUse:
     """Return what each rank makes whole of a layer of attention to entries: latents and indexer."""
     kinds = (kind_ for kind_ in decoder.attention if isinstance(kind_, Compressed))
-    kind = next(each for each in kinds if each.words in use.role)
+    kind = next(kind_ for kind_ in kinds if kind_.words in use.role)
     projected = replace(kind, heads=0, groups=0).projected(decoder.d_model)
     return replace(use, setting=replace(use.setting, heads=0, projected=projected))
 

@@ -360,7 +360,7 @@ def test_products_of_a_mixer_are_known_by_name(name: str, role: str | None) -> N
 
 
 def test_a_mixer_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None:
-    """What no curve holds is a caveat of each answer, and a forward is refused by name."""
+    """A mixer that no curve covers has a caveat, and a measured forward is refused."""
     for kind, layers in (("nemotron_h", 2), ("falcon_h1", 6)):
         decoder = read(tmp_path, kind)
         (caveat,) = caveats(decoder)

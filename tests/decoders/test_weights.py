@@ -195,7 +195,7 @@ def test_weights_have_the_names_of_the_checkpoint(tmp_path: Path) -> None:
     experts = by_name["model.layers.*.block_sparse_moe.experts.*.w2"]
     assert (experts.kind, experts.inputs, experts.outputs, experts.count) == ("experts", 96, 64, 24)
     nemotron = {"model_type": "nemotron_h", **STORED["nemotron_h"]}
-    by_name = {each.name: each for each in stored(write(tmp_path, nemotron)).weights}
+    by_name = {weight.name: weight for weight in stored(write(tmp_path, nemotron)).weights}
     assert by_name["backbone.layers.*.mixer.in_proj"].layers == (0, 4)
     assert by_name["backbone.layers.*.mixer.q_proj"].layers == (3,)
     assert by_name["lm_head"].kind == "lm_head"

@@ -13,7 +13,7 @@ from backends.adapters.signatures import StandIn, stand_in
 from backends.adapters.test_flash_attn import SIGNATURES
 from backends.adapters.test_flash_attn_3 import SCHEMA, Operator
 from backends.adapters.test_flashinfer import TEXT, Signatures, Wrappers, literal
-from backends.adapters.test_sglang_moe import NEW, NEWEST, Release, known
+from backends.adapters.test_sglang_moe import NEW, NEWEST, Release, signatures_in
 from backends.adapters.test_vllm_moe import KNOWN
 from nearfree.backends.adapters import flash_attn, flash_attn_3, vllm_moe
 
@@ -49,7 +49,7 @@ def vllm(patch: pytest.MonkeyPatch, signature: Signature = KNOWN["fused_experts"
 
 def sglang(patch: pytest.MonkeyPatch, release: Release | None = None) -> StandIn:
     """Put SGLang in place."""
-    release = release or Release(known(NEWEST), NEW, set())
+    release = release or Release(signatures_in(NEWEST), NEW, set())
     release.fused._result = computed.fused
     release.install(patch)
     return release.fused

@@ -7,7 +7,7 @@ import pytest
 import torch
 from backends.adapters import test_sglang_moe, test_vllm_moe
 from backends.adapters.signatures import StandIn, change_points, signature, versions_between
-from backends.adapters.test_sglang_moe import OLD, OLDEST, OTHER_MODULES, Release, known
+from backends.adapters.test_sglang_moe import OLD, OLDEST, OTHER_MODULES, Release, signatures_in
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.routing_names import ModelRouting
 from nearfree.core.setting import Mask
@@ -64,7 +64,7 @@ def test_the_older_form_of_sglang_gives_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Shares and ids may be arguments of their own, and not one object."""
-    fused = libraries.sglang(monkeypatch, Release(known(OLDEST), OLD, set()))
+    fused = libraries.sglang(monkeypatch, Release(signatures_in(OLDEST), OLD, set()))
     check(tmp_path, "qwen3_moe", "sglang", "router", "causal")
     assert fused.calls[0].arguments["inplace"] is False
 

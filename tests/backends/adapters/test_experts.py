@@ -1,4 +1,4 @@
-"""Controlled routing: which expert each token meets, and how rows are aligned to blocks."""
+"""Controlled routing: the experts of each token, and how rows are aligned to blocks."""
 
 import torch
 from hypothesis import assume, given, settings

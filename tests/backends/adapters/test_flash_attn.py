@@ -58,7 +58,7 @@ def make(
     copies: int = 1,
     cache_bytes: int = 0,
 ) -> tuple[FlashAttn, StandIn]:
-    """Return an adapter over N = 1 and 3, and what stands in for the function that it calls."""
+    """Return an adapter over N = 1 and 3, and the stand-in for the function that it calls."""
     functions = {
         name: stand_in(signature_, lambda bound: torch.empty_like(bound.arguments["q"]))
         for name, signature_ in signatures.items()
@@ -178,14 +178,14 @@ def test_keys_of_the_smallest_n_fill_the_cache(
 
 @pytest.mark.parametrize("api", ["prefill", None])
 def test_an_unknown_api_is_refused(monkeypatch: pytest.MonkeyPatch, api: str | None) -> None:
-    """A setting names one of three calls, and the message says which there are."""
+    """A setting names one of three calls, and the message lists them."""
     with pytest.raises(EvidenceError, match="no api") as error:
         make(monkeypatch, make_attention(api=api))
     assert "kvcache, varlen, dense" in error.value.remedy
 
 
 @pytest.mark.parametrize(("api", "page_size"), [("kvcache", 16), ("dense", 256)])
-def test_pages_that_there_are_not_are_refused(
+def test_unsupported_pages_are_refused(
     monkeypatch: pytest.MonkeyPatch, api: str, page_size: int
 ) -> None:
     """A page holds a multiple of 256 positions, and a dense call reads none."""
@@ -232,7 +232,7 @@ def test_keys_are_not_split_over_an_unknown_number_of_sms() -> None:
 
 
 def test_the_gpu_is_asked_for_its_capability(monkeypatch: pytest.MonkeyPatch) -> None:
-    """8.6 is told as 86."""
+    """Capability 8.6 is given as 86."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 6))
     assert flash_kernel.compute_capability(ExecutionContext(device="cuda")) == 86
 

@@ -180,7 +180,7 @@ def test_a_call_that_the_schema_does_not_take_is_refused(operator: Operator) -> 
 
 
 def test_an_unknown_api_is_refused(operator: Operator) -> None:
-    """The message says which there are."""
+    """The message lists the known ones."""
     with pytest.raises(EvidenceError, match="no api") as error:
         make(api="prefill")
     assert "kvcache, varlen, dense" in error.value.remedy
@@ -269,7 +269,7 @@ def test_tiles_are_those_of_the_recorded_rules(
 
 @pytest.mark.slow
 def test_every_release_has_the_schema_that_calls_are_bound_to(source_cache: Cache) -> None:
-    """It has not changed from 0.0.31 on, and both files that define it say the same."""
+    """It has not changed from 0.0.31 on, and is equal in both files that define it."""
     schemas = set()
     for version in versions_between("xformers", FIRST, LAST):
         source = bring("xformers", version, MEMBERS, source_cache)

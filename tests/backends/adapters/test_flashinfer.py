@@ -141,7 +141,7 @@ def wrappers(monkeypatch: pytest.MonkeyPatch) -> Wrappers:
 
 
 def test_each_n_is_planned_once(wrappers: Wrappers) -> None:
-    """A plan says where queries and pages of requests begin, and how full the last pages are."""
+    """A plan has the starts of queries and pages of requests, and the length of the last pages."""
     FlashInferFa2(make_attention(), (1, 9), ExecutionContext())
     assert len(wrappers.parts[f"{PREFILL}.plan"].calls) == 2
     assert wrappers.given(f"{PREFILL}.plan") == {
@@ -249,7 +249,7 @@ def test_decode_of_more_positions_is_refused(wrappers: Wrappers) -> None:
 
 
 def test_decode_pads_nothing(wrappers: Wrappers) -> None:
-    """What is executed is what was asked for."""
+    """Executed and logical work are equal."""
     work = FlashInferDecode(make_attention(), (1,), ExecutionContext()).work(1)
     assert work.flop_executed == work.flop_logical
 

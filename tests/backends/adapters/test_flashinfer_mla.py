@@ -111,7 +111,7 @@ def wrapper(monkeypatch: pytest.MonkeyPatch) -> Wrapper:
 
 
 def test_each_n_is_planned_once(wrapper: Wrapper) -> None:
-    """A plan says where queries and pages of requests begin, and how long each request is."""
+    """A plan has the starts of queries and pages of requests, and the length of each request."""
     FlashInferMlaFa2(make_latent(dtype="bfloat16"), (1, 9), ExecutionContext())
     assert [arguments["backend"] for arguments in wrapper.made] == ["fa2", "fa2"]
     first_plan, last_plan = (
@@ -220,7 +220,7 @@ def test_blocks_are_those_of_the_known_tile(
 
 
 def test_it_runs_on_gpus_alone() -> None:
-    """Its adapters are found there, in FlashInfer's environment."""
+    """Its adapters run on GPUs alone, in FlashInfer's environment."""
     for name in ("flashinfer_mla_fa2", "flashinfer_mla_fa3"):
         assert find_adapter("mla", name, "cuda").environment == "flashinfer"
         with pytest.raises(EvidenceError, match="runs mla on cuda, not on cpu"):

@@ -9,7 +9,7 @@ runs. So these tests prove that
 - executed FLOPs are a staircase in N, and `nearfree.core.work` predicts every step of it exactly;
 - the rows that only pad change no result.
 
-They say nothing of time, nor of padding along columns: widths are multiples of the tiles. For
+They do not cover time, nor padding along columns: widths are multiples of the tiles. For
 compiled operations (align, gate, sum) ours stand in, so that where a release aligns outside of
 Triton, the padding to whole blocks is as documented there and not proven; from 224 experts on,
 vLLM 0.9.1 aligns in Triton, and its own kernels run.
@@ -65,7 +65,7 @@ Runs = Mapping[Release, Future[list[Executed]]]
 
 @pytest.fixture(scope="module")
 def runs(source_cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """Return what each release executes at its points, as soon as it is asked for."""
+    """Return the executed work of each release at its points, as futures."""
     site = tmp_path_factory.mktemp("site")
     install = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--require-hashes")
     lock = ROOT / "envs" / "interpreter.lock"
@@ -116,7 +116,7 @@ def on_record(release: Release) -> Extraction:
 
 
 def predicted(extraction: Extraction, setting: Setting, n: int) -> ExecutedWork:
-    """Return the work that the rules on record foretell for a forward over n tokens."""
+    """Return the work that the recorded rules predict for a forward over n tokens."""
     query = MoeQuery(
         experts=setting.experts,
         top_k=setting.top_k,
@@ -139,7 +139,7 @@ def predicted(extraction: Extraction, setting: Setting, n: int) -> ExecutedWork:
 
 @pytest.mark.slow
 @a_release
-def test_a_release_executes_what_its_rules_foretell(release: Release, runs: Runs) -> None:
+def test_a_release_executes_the_work_that_its_rules_predict(release: Release, runs: Runs) -> None:
     """Counted FLOPs, and the rows of each dot product, are the predicted ones at every point."""
     extraction, differing, block_rows = on_record(release), [], set()
     for point, executed in zip(points(release), runs[release].result(), strict=True):

@@ -1,4 +1,4 @@
-"""Adapters: which there are, and what is refused before anything is allocated."""
+"""Adapters: their names, and refusals before anything is allocated."""
 
 from importlib import import_module
 from pathlib import Path
@@ -128,7 +128,7 @@ def test_a_package_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("changes", [{"d_model": 10**7, "d_ff": 10**7}, {"batch": 10**12}])
 def test_a_shape_that_does_not_fit(changes: dict[str, Any]) -> None:
-    """What this machine has no memory for is refused in one message, and nothing is allocated."""
+    """A shape too large for this machine's memory is refused in one message before allocation."""
     execution = ExecutionContext(copies=2)
     with pytest.raises(EvidenceError, match="with 2 copies needs") as error:
         make_kernel(make_setting(backend="torch", **changes), (1,), execution)
@@ -137,10 +137,10 @@ def test_a_shape_that_does_not_fit(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("setting", CPU_SETTINGS, ids=lambda setting: setting.backend)
-def test_each_module_is_asked_for_its_size(
+def test_each_module_checks_its_size_first(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine with a kilobyte free no module is begun: no tensor is made."""
+    """On a machine with a kilobyte free every module is refused before a tensor is made."""
     monkeypatch.setattr(memory, "free_bytes", lambda _: 1000)
     monkeypatch.setattr(torch, "empty", None)
     with pytest.raises(EvidenceError, match=r"0\.0 GB are free"):

@@ -192,7 +192,7 @@ def test_enough_copies_are_larger_than_the_cache(
 
 
 def test_weights_of_another_dtype_are_not_shared() -> None:
-    """Weights in float32 spare nothing to a setting in bfloat16."""
+    """Weights in float32 save no memory for a setting in bfloat16."""
     execution = ExecutionContext()
     make_kernel(make_setting(backend="torch"), (1,), execution)
     in_bfloat16 = make_setting(backend="torch", dtype="bfloat16")
@@ -203,7 +203,7 @@ def test_weights_of_another_dtype_are_not_shared() -> None:
 
 @pytest.mark.parametrize(("first", "second"), [(GATED, INT8), (INT8, GATED)])
 def test_weights_of_another_format_are_not_shared(first: Setting, second: Setting) -> None:
-    """Weights stored as int8 spare nothing to those of the element type, nor the other way."""
+    """Weights stored as int8 and weights of the element type are not shared."""
     execution = ExecutionContext()
     make_kernel(first, (1,), execution)
     assert bytes_needed(second, (1,), execution) == bytes_needed(second, (1,), ExecutionContext())
@@ -253,7 +253,7 @@ def test_the_refusal_names_what_is_large(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_nothing_is_refused_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a system does not tell its free memory, a setting is tried."""
+    """Where the free memory is unknown, a setting is accepted."""
     monkeypatch.setattr(memory, "free_bytes", lambda _: None)
     refuse_too_large(make_setting(d_model=10**9, d_ff=10**9), (1,), ExecutionContext())
 

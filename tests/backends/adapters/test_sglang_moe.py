@@ -97,7 +97,7 @@ def initialize_model_parallel(backend=None):
 """
 
 
-def known(text: str) -> dict[str, Signature]:
+def signatures_in(text: str) -> dict[str, Signature]:
     """Return the signatures that a text defines, of the names that the adapter uses."""
     signatures = {}
     for name in (*NAMES, *OTHER_MODULES):
@@ -168,7 +168,7 @@ def check(release: Release, monkeypatch: pytest.MonkeyPatch) -> SglangMoe:
 
 def test_the_oldest_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """Old releases take weights and ids one by one, and nothing has to be prepared."""
-    release = Release(known(OLDEST), OLD, set())
+    release = Release(signatures_in(OLDEST), OLD, set())
     kernel = check(release, monkeypatch)
     assert not release.called["ServerArgs"].calls
     assert kernel.work(5).basis == "sglang==1.2.3, default config, aligned to blocks"
@@ -182,7 +182,7 @@ def test_the_newest_form(monkeypatch: pytest.MonkeyPatch) -> None:
         at_exit.append(partial(*args, **kwargs))
 
     monkeypatch.setattr(sglang_moe.atexit, "register", register)
-    release = Release(known(NEWEST), NEW, {"get_exec", "use_symmetric_memory"})
+    release = Release(signatures_in(NEWEST), NEW, {"get_exec", "use_symmetric_memory"})
     check(release, monkeypatch)
     release.kernel(monkeypatch)
     (published,) = release.called["set_global_server_args_for_scheduler"].calls
@@ -199,7 +199,7 @@ def test_the_newest_form(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_down_config_is_left_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the engine chooses a config for each projection, blocks are those of the first."""
-    release = Release(known(NEWEST), NEW, set())
+    release = Release(signatures_in(NEWEST), NEW, set())
     launcher = release.modules[f"{NEW}.fused_moe"]
     chosen = launcher.try_get_optimal_moe_config
     two_configs = stand_in(chosen.__signature__, lambda bound: (chosen(*bound.args), (None, None)))
@@ -227,7 +227,7 @@ def test_an_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_package_is_not_a_missing_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What sglang itself lacks is told as it is; a module that is not there gives None."""
+    """An import error within sglang is raised; a missing module gives None."""
 
     def lacking(name: str) -> None:
         raise ModuleNotFoundError(name=missing)
@@ -305,4 +305,4 @@ def test_a_dummy_model_path_means_arguments_without_a_model(source_cache: Cache)
     for version in versions_between("sglang", "0.5.4.post2", LAST):
         source = bring("sglang", version, members, source_cache)
         condition = 'model_path.lower() in ["none", "dummy"]'
-        assert any(condition in source.text(each) for each in source.paths()), version
+        assert any(condition in source.text(path_) for path_ in source.paths()), version

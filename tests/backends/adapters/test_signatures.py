@@ -69,7 +69,7 @@ def test_a_signature_is_read_from_text(name: str, signature_text: str) -> None:
 
 @pytest.mark.parametrize("name", ["inner", "Runner.gone", "Gone.apply"])
 def test_a_name_that_is_not_defined_is_missing(name: str) -> None:
-    """A name inside a function, or none at all, is looked up in vain."""
+    """A name inside a function, or an undefined one, is a LookupError."""
     with pytest.raises(LookupError):
         signature_of(TEXT, name)
 

@@ -97,7 +97,7 @@ def test_what_is_not_run_is_refused(changes: dict[str, Any], message: str) -> No
         make(**changes)
 
 
-def test_as_many_as_there_are_are_all() -> None:
+def test_a_selection_of_all_positions_is_the_whole_attention() -> None:
     """Where as many are selected as are seen, the forward is that of all."""
     all_selected = make(selected=CONTEXT + max(POSITIONS))
     for n in POSITIONS:

@@ -74,7 +74,7 @@ def test_in_a_block_all_keys_are_seen(heads: int, kv_heads: int, n: int) -> None
 
 
 @pytest.mark.parametrize(("mask", "causal"), [(None, True), ("causal", True), ("block", False)])
-def test_on_a_gpu_the_op_is_told_the_mask(
+def test_on_a_gpu_the_op_gets_the_mask(
     monkeypatch: pytest.MonkeyPatch, mask: Mask | None, *, causal: bool
 ) -> None:
     """The FlashAttention op is causal, or sees all of a block."""
@@ -130,7 +130,7 @@ def test_the_tile_grows_with_n(n: int, tile: int) -> None:
 
 
 @pytest.mark.parametrize("n", POSITIONS)
-def test_a_given_mask_spares_nothing(n: int) -> None:
+def test_a_given_mask_saves_no_work(n: int) -> None:
     """Under a given mask every key is computed for every query; the definition needs fewer."""
     work = make().work(n)
     assert work.flop_executed == 4 * 2 * 4 * 16 * n * (40 + n)

@@ -44,7 +44,7 @@ def test_no_number_is_as_many_as_are_cold(cache_bytes: int, share: float, copies
 
 
 def test_a_given_number_of_copies_is_kept() -> None:
-    """Where the number of copies is given, the cache only decides what they are called."""
+    """Where the number of copies is given, the cache only decides whether they are cold."""
     copies_in_turn = turns(ExecutionContext(copies=2, cache_bytes=10**9), make)
     assert (len(copies_in_turn.copies), copies_in_turn.cache) == (2, "warm")
 

@@ -144,7 +144,7 @@ def test_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_engine_cannot_do_is_refused(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
-    """Neither float32 nor a block size of one's own is passed over in silence."""
+    """float32 and a fixed block size are refused, not ignored."""
     with pytest.raises(EvidenceError, match=r"float32|32"):
         make(monkeypatch, KNOWN, replace(SETTING, **changes))
 

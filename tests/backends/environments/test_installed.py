@@ -35,7 +35,7 @@ def test_versions_are_those_that_are_imported(
 
 
 @pytest.mark.parametrize("imported", ["importlib.metadata", "importlib_metadata"])
-def test_a_folder_that_tells_nothing_is_no_distribution(tmp_path: Path, imported: str) -> None:
+def test_a_folder_without_metadata_is_no_distribution(tmp_path: Path, imported: str) -> None:
     """What an installation that was killed left behind has neither name nor version.
 
     So it is, too, after an import of the backport, which answers for the standard library then.

@@ -46,7 +46,7 @@ def test_a_local_label_is_no_other_version(lock: Path) -> None:
     assert differences(lock) == []
 
 
-def test_another_version_and_a_missing_package_are_told(lock: Path) -> None:
+def test_another_version_and_a_missing_package_are_named(lock: Path) -> None:
     """The refusal names up to three packages, other versions first, and what to do."""
     lock.write_text("a==1\nb==1\nc==1\nthing==2.1\n")
     with pytest.raises(LockError) as error:
@@ -101,7 +101,7 @@ def test_each_distribution_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_outside_a_clone_it_says_where_environments_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no lock is, another name would not help."""
+    """Without a folder of locks, the remedy names a clone, not another name."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="there is no environment 'cpu'") as error:
         lock_path("cpu")

@@ -1,4 +1,4 @@
-"""Making environments for real: once, whoever asks, and never half."""
+"""Making real environments: once for several processes, and never in part."""
 
 import fcntl
 import os
@@ -137,7 +137,7 @@ def test_the_workflows_own_has_two_locks(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def silent() -> Iterator[tuple[str, socket.socket]]:
-    """Return an index that takes questions and never answers, and its socket."""
+    """Return an index that accepts connections and never answers, and its socket."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/simple", server
 
@@ -175,7 +175,7 @@ def test_a_killed_one_is_begun_anew(
 def test_files_that_are_not_the_locks_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a hash differs, pip's own words are told, and what there is counts for nothing."""
+    """Where a hash differs, pip's own message is shown, and the environment is not complete."""
     project = make_tiny(tmp_path / "project")
     environment = environment_of(project, monkeypatch)
     lock = environment.locks[0]

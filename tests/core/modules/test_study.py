@@ -71,7 +71,7 @@ def test_a_dense_study_sweeps_formats_of_weights() -> None:
     ]  # fmt: skip
     unspecified, none_named = study(DENSE), study(DENSE, weights=[None])
     assert [setting_key(setting) for setting in unspecified.settings()] == [
-        setting_key(each) for each in none_named.settings()
+        setting_key(setting) for setting in none_named.settings()
     ]
 
 

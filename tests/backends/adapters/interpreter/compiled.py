@@ -38,9 +38,9 @@ def gate(out: Tensor, gate_and_up: Tensor) -> None:
     out.copy_(silu(gate_part) * up_part)
 
 
-def add_up(each: Tensor, out: Tensor, factor: float = 1.0) -> None:
+def add_up(expert_outputs: Tensor, out: Tensor, factor: float = 1.0) -> None:
     """Write the sum over a token's experts."""
-    out.copy_(each.sum(dim=1) * factor)
+    out.copy_(expert_outputs.sum(dim=1) * factor)
 
 
 def install() -> None:

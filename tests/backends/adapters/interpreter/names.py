@@ -11,7 +11,7 @@ from interpreter.stubs import Names
 
 
 def no(*_: object, **__: object) -> bool:
-    """Say no, whatever is asked."""
+    """Return False for any arguments."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""Which fetched files may be executed at all: those that envs/kernels.lock pins by hash."""
+"""Only fetched files that envs/kernels.lock pins by hash may be executed."""
 
 import re
 from collections.abc import Mapping

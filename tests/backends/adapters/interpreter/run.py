@@ -23,7 +23,7 @@ MODULES = {
     "sglang": "sglang.srt.layers.moe.fused_moe_triton.fused_moe",
 }
 OPTIONS = {"vllm": {}, "sglang": {"filter_expert": False}}
-"""All experts are on one GPU; SGLang is told so."""
+"""All experts are on one GPU, which SGLang takes as an option."""
 
 
 def main(package: str, folder: str, device: str) -> None:

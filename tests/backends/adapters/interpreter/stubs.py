@@ -31,7 +31,7 @@ class Stub(ModuleType):
 
 
 class Stubs(MetaPathFinder, Loader):
-    """Serves all packages that `names` speaks of: a pinned file where there is one, else a stub.
+    """Serves all packages in `names`: a pinned file where there is one, else a stub.
 
     It goes first on the meta path, so that an installed engine is never taken instead.
     """

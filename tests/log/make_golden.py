@@ -83,14 +83,14 @@ def write_interrupted(layout: Layout, plan: Plan, name: TakeName, *attempts: lis
     finished = RunFinished(outcome="complete", wall_s=1.5, timed_s=0.25)
     start = make_started(plan, 2)
     second = write_attempt(layout, name, 2, start, recovered, *attempts[1], finished)
-    whole = read_segment(second, name.segment(2))
+    first_attempt = read_segment(second, name.segment(2))
     seal = Seal(
         scope=name.scope,
         stream=name.stream,
         take=name.take,
         plan_digest=plan_digest(plan),
         outcome="complete",
-        segments=(part, seal_segment(second, whole, 2, len(whole.events))),
+        segments=(part, seal_segment(second, first_attempt, 2, len(first_attempt.events))),
     )
     write_seal(layout, seal)
 

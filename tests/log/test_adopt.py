@@ -205,8 +205,8 @@ def test_a_retired_take_leaves_the_repository(layout: Layout, config: Path) -> N
     assert str(dense) in first.seals.keys() & second.seals.keys()
     assert {*map(str, adopted_takes(layout))} == third.seals.keys()
     assert damage(layout.root) == []
-    told = [each.message for each in verify(layout.root).findings]
-    assert told == [f"lists {dense} as the first; a later one retired it"]
+    messages = [finding.message for finding in verify(layout.root).findings]
+    assert messages == [f"lists {dense} as the first; a later one retired it"]
     assert adopt(layout, config, "cpu") == []
     assert len(read_chain(layout.ledgers)) == 3
 
@@ -231,7 +231,7 @@ def test_what_is_gone_without_a_word_is_damage(layout: Layout, config: Path) -> 
     dense, moe = adopt(layout, config, "cpu")
     retire(layout, config, [dense], used_events=frozenset())
     layout.seal(moe).unlink()
-    assert [str(moe) in each.message for each in damage(layout.root)].count(True) == 3
+    assert [str(moe) in finding.message for finding in damage(layout.root)].count(True) == 3
 
 
 def test_what_is_read_or_not_adopted_stays(layout: Layout, config: Path) -> None:

@@ -79,9 +79,9 @@ def test_eight_writers_of_one_scope(layout: Layout) -> None:
 
 def test_eight_writers_of_one_take(layout: Layout) -> None:
     """Of eight processes that want one take, at least one seals it; the others are busy."""
-    said = race(layout, [1] * 8)
-    assert "sealed" in said
-    assert set(said) <= {"sealed", "BusyError"}
+    answers = race(layout, [1] * 8)
+    assert "sealed" in answers
+    assert set(answers) <= {"sealed", "BusyError"}
     assert points(layout) == WHOLE
     assert damage(layout.root) == []
 

@@ -34,17 +34,17 @@ def sealed_under(layout: Layout, years: list[int]) -> list[tuple[int, int]]:
         patch.setitem(SegmentWriter.__init__.__kwdefaults__, "now", now)
         with pytest.raises(EvidenceError):
             write_take(layout, work=halfway)
-        kept: list[tuple[int, int]] = []
+        sealed: list[tuple[int, int]] = []
 
         def work(take: OpenTake) -> float:
-            kept.extend(latencies(take))
+            sealed.extend(latencies(take))
             return measure_rounds(take)
 
         seal = write_take(layout, work=work)
     events = read_take(layout, seal.name).events
-    found = [(e.data.round, e.data.n) for e in events if isinstance(e.data, LatencyMeasured)]
-    assert found == kept
-    return found
+    places = [(e.data.round, e.data.n) for e in events if isinstance(e.data, LatencyMeasured)]
+    assert places == sealed
+    return places
 
 
 @settings(deadline=None, max_examples=30)

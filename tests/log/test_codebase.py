@@ -48,8 +48,8 @@ def append(text: str) -> Callable[[Path], None]:
 
 def test_the_closure_follows_imports() -> None:
     """A module's closure holds the module, what it imports, and what that imports in turn."""
-    found = closure("nearfree.core.boundary")
-    assert found == ["nearfree.core.boundary", "nearfree.core.protocols", "nearfree.errors"]
+    modules = closure("nearfree.core.boundary")
+    assert modules == ["nearfree.core.boundary", "nearfree.core.protocols", "nearfree.errors"]
     assert {"nearfree.derive.tables.latency", "nearfree.core.boundary", "nearfree.units"} <= set(
         closure("nearfree.derive.tables.project")
     )
@@ -64,7 +64,7 @@ def test_every_import_is_found() -> None:
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
-                names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         assert _imports(path) == {name for name in names if _path(name)}, path
 
 

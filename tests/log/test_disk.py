@@ -59,8 +59,8 @@ WHOLE = [(number, n) for number in range(40) for n in (1, 2, 4)]
 def test_a_quota_stops_the_writer(layout: Layout, limit: int) -> None:
     """Short writes at a quota raise WriteError, close the writer, and cost only the torn tail."""
     with start_child("starve", layout.root, limit) as child:
-        said, _ = child.communicate()
-    lines = said.splitlines()
+        output, _ = child.communicate()
+    lines = output.splitlines()
     path = layout.segment(NAME, 1)
     assert path.stat().st_size == limit, "the last write was not short"
     segment = read_segment(path, NAME.segment(1))
@@ -84,15 +84,15 @@ def test_a_full_disk_stops_the_writer(disk: Path) -> None:
     assert "Free space" in caught.value.remedy
     segment = read_segment(layout.segment(NAME, 1), NAME.segment(1))
     assert not any(isinstance(e.data, RunFailed) for e in segment.events)
-    kept: list[int] = []
+    acknowledged: list[int] = []
 
     def work(take: OpenTake) -> float:
-        kept.append(len(latencies(take)))
+        acknowledged.append(len(latencies(take)))
         return measure_rounds(take)
 
     subprocess.run(["mount", "-o", "remount,size=256k", disk], check=True)
     write_take(layout, plan=LONG, work=work)
-    assert kept[0] > 40
+    assert acknowledged[0] > 40
     assert points(layout) == WHOLE
     assert damage(layout.root) == []
 

@@ -56,8 +56,8 @@ def test_a_scope_holds_its_sealed_takes_sorted(layout: Layout) -> None:
         write_take(layout, stream=stream, take=take)
     write_take(layout, scope="h20")
     SegmentWriter(layout, name("attention"), 1).close()
-    found = [(t.name.stream, t.name.take) for t in read_scope(layout, "cpu")]
-    assert found == [("dense", 9), ("dense", 10), ("moe", 1)]
+    takes = [(t.name.stream, t.name.take) for t in read_scope(layout, "cpu")]
+    assert takes == [("dense", 9), ("dense", 10), ("moe", 1)]
     assert read_scope(layout, "h200") == []
 
 
@@ -68,8 +68,8 @@ def test_one_stream_alone(layout: Layout) -> None:
             write_payloads(layout, name(stream, take), PLAN, make_latency())
     retracted(layout, str(name("dense", 1)))
     retracted(layout, str(name("moe", 2)), 2)
-    found = [(t.name.stream, t.name.take) for t in read_scope(layout, "cpu", stream="dense")]
-    assert found == [("dense", 2)]
+    takes = [(t.name.stream, t.name.take) for t in read_scope(layout, "cpu", stream="dense")]
+    assert takes == [("dense", 2)]
 
 
 def test_a_retracted_event_is_left_out(layout: Layout) -> None:
@@ -88,8 +88,8 @@ def test_a_retracted_take_is_left_out(layout: Layout) -> None:
     write_payloads(layout, name(take=1), PLAN, make_latency())
     write_payloads(layout, name(take=11), PLAN, make_latency())
     retracted(layout, str(name(take=1)))
-    found = [t.name for t in read_scope(layout, "cpu") if t.name.stream != "retracted"]
-    assert found == [name(take=11)]
+    names = [t.name for t in read_scope(layout, "cpu") if t.name.stream != "retracted"]
+    assert names == [name(take=11)]
 
 
 def test_the_targets_of_a_scope(layout: Layout) -> None:
@@ -126,8 +126,8 @@ def test_a_damaged_take_can_be_retracted(layout: Layout) -> None:
     path = layout.segment(name(), 1)
     path.write_bytes(flip(path.read_bytes(), 4000))
     retracted(layout, str(name()))
-    found = [t.name for t in read_scope(layout, "cpu") if t.name.stream != "retracted"]
-    assert found == [name(take=2)]
+    names = [t.name for t in read_scope(layout, "cpu") if t.name.stream != "retracted"]
+    assert names == [name(take=2)]
 
 
 def test_a_take_gives_its_events_by_type(layout: Layout) -> None:
@@ -172,8 +172,8 @@ def test_takes_can_be_read_for_some_types_alone(layout: Layout) -> None:
     write_payloads(layout, name(), PLAN, make_latency(0, 2), make_latency(0, 1))
     (take,) = read_scope(layout, "cpu", only=(RunFinished,))
     assert [type(event.data) for event in take.events] == [RunStarted, RunFinished]
-    whole = read_take(layout, name())
-    assert take.events == (whole.events[0], whole.events[-1])
+    whole_take = read_take(layout, name())
+    assert take.events == (whole_take.events[0], whole_take.events[-1])
 
 
 def test_a_flipped_bit_is_found_in_what_is_not_wanted(layout: Layout) -> None:
@@ -201,7 +201,7 @@ def test_takes_come_one_by_one(layout: Layout) -> None:
         write_payloads(layout, name(take=take), PLAN, make_latency(0, 2), make_latency(0, 1))
     retracted(layout, f"{name()}.1#2")
     passed = [(take, seal, tuple(events)) for take, seal, events in open_takes(layout, "cpu")]
-    assert passed == [(each.name, each.seal, each.events) for each in read_scope(layout, "cpu")]
+    assert passed == [(take.name, take.seal, take.events) for take in read_scope(layout, "cpu")]
 
 
 def on_machine(layout: Layout, stream: str, take: int, device: str | None) -> TakeName:

@@ -61,8 +61,8 @@ def test_a_pipe_in_the_place_of_a_file_is_found(layout: Layout, what: str) -> No
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    told = "\n".join(f"{finding.path} {finding.message}" for finding in damage(layout.root))
-    assert path.name in told
+    messages = "\n".join(f"{finding.path} {finding.message}" for finding in damage(layout.root))
+    assert path.name in messages
 
 
 @pytest.mark.parametrize("ending", [".bak", ".txt", ""])

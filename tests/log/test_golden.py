@@ -52,13 +52,13 @@ def test_the_golden_log_says_what_it_always_said() -> None:
 
 def test_the_golden_log_holds_every_first_version() -> None:
     """Each event type of the first release is there, in what is sealed or after it."""
-    found = {
+    type_names = {
         event.data.type_name
         for name in LAYOUT.takes()
         for attempt in LAYOUT.attempts(name)
         for event in read_segment(LAYOUT.segment(name, attempt), name.segment(attempt)).events
     }
-    assert found == {f"nearfree.{name}.v1" for name in TYPES}
+    assert type_names == {f"nearfree.{name}.v1" for name in TYPES}
 
 
 def test_the_golden_evidence() -> None:

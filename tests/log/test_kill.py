@@ -59,16 +59,16 @@ def go_on(root: Path, plan: MeasurePlan, acknowledged: Points) -> Seal:
     layout = Layout(root)
 
     def work(take: OpenTake) -> float:
-        kept = latencies(take)
-        assert kept == grid(plan)[: len(kept)]
-        assert len(kept) % len(plan.sweeps[0].positions) == 0
-        assert whole(acknowledged, plan) <= set(kept)
+        latencies_before = latencies(take)
+        assert latencies_before == grid(plan)[: len(latencies_before)]
+        assert len(latencies_before) % len(plan.sweeps[0].positions) == 0
+        assert whole(acknowledged, plan) <= set(latencies_before)
         return measure_rounds(take)
 
     seal = write_take(layout, plan=plan, work=work)
     events = read_take(layout, seal.name).events
-    found = [(e.data.round, e.data.n) for e in events if isinstance(e.data, LatencyMeasured)]
-    assert found == grid(plan)
+    places = [(e.data.round, e.data.n) for e in events if isinstance(e.data, LatencyMeasured)]
+    assert places == grid(plan)
     assert damage(root) == []
     return seal
 

@@ -127,8 +127,8 @@ def test_takes_come_in_the_order_of_their_numbers(layout: Layout) -> None:
     layout.segment(NAME, 1).touch()
     for folder in ("", "cpu", "cpu/dense"):
         (layout.events / folder / "notes.txt").touch()
-    found = [(t.scope, t.take) for t in layout.takes()]
-    assert found == [("cpu", 9), ("cpu", 10), ("h20", 1)]
+    takes = [(t.scope, t.take) for t in layout.takes()]
+    assert takes == [("cpu", 9), ("cpu", 10), ("h20", 1)]
     assert [t.take for t in layout.takes("h20")] == [1]
     assert layout.takes(sealed=False) == [NAME]
     assert layout.takes("none") == []

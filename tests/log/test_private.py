@@ -18,7 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def private(text: str) -> list[str]:
     """Return the pieces of a text that must not be on record."""
-    return [found for each in private_patterns() for found in each.findall(text)]
+    return [match for pattern in private_patterns() for match in pattern.findall(text)]
 
 
 def test_the_home_folder_is_private(folder: Path) -> None:

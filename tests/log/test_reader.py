@@ -67,10 +67,10 @@ def test_a_torn_tail_is_no_damage(path: Path) -> None:
     raw = path.read_bytes()
     ends = (0, *read(path).ends)
     for cut in range(len(raw)):
-        whole = max(i for i, end in enumerate(ends) if end <= cut)
+        complete = max(i for i, end in enumerate(ends) if end <= cut)
         segment = parse_segment(raw[:cut], NAME.segment(1), path)
-        assert len(segment.events) == whole
-        assert segment.torn_bytes == cut - ends[whole]
+        assert len(segment.events) == complete
+        assert segment.torn_bytes == cut - ends[complete]
 
 
 def test_a_line_without_its_newline_is_torn(path: Path) -> None:
@@ -190,10 +190,10 @@ def test_an_unknown_event_is_named(path: Path, old: bytes, new: bytes) -> None:
 def test_a_plan_that_is_refused_today_is_named(path: Path) -> None:
     """A sound line whose plan this version would not accept says where it is, too."""
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
-    whole = path.read_bytes()
+    content = path.read_bytes()
     deep = b'"models":{"a":{"b":' + b"[" * 200_000 + b"]" * 200_000 + b'}},"environment"'
     for old, new in ((b"[1,2,4]", b"[2,4]"), (b'"environment"', deep)):
-        path.write_bytes(whole)
+        path.write_bytes(content)
         edit_line(path, 1, lambda body, old=old, new=new: body.replace(old, new))
         with pytest.raises(LogError, match="line 1 holds an event"):
             read(path)

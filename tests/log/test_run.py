@@ -141,9 +141,9 @@ def test_a_step_asks_how_often_its_job_was_started(
     job = scheduler()
     assert job is not None
     assert job.restart is None
-    asked = tmp_path / "scontrol"
-    asked.write_text('#!/bin/sh\necho "JobId=$4 Requeue=1 Restarts=3 BatchFlag=1"\n')
-    asked.chmod(0o755)
+    arguments_file = tmp_path / "scontrol"
+    arguments_file.write_text('#!/bin/sh\necho "JobId=$4 Requeue=1 Restarts=3 BatchFlag=1"\n')
+    arguments_file.chmod(0o755)
     job = scheduler()
     assert job is not None
     assert (job.job_id, job.restart) == ("17", "3")
@@ -157,10 +157,10 @@ def test_the_host_has_the_label_that_its_user_chose(monkeypatch: pytest.MonkeyPa
 
 def test_versions_are_those_installed() -> None:
     """The versions of what can change a measurement are recorded, absent packages left out."""
-    found = versions()
-    assert "msgspec" in found
-    assert "sglang" not in found
-    assert all(re.match(r"[0-9]+\.[0-9]", version) for version in found.values())
+    installed = versions()
+    assert "msgspec" in installed
+    assert "sglang" not in installed
+    assert all(re.match(r"[0-9]+\.[0-9]", version) for version in installed.values())
 
 
 def test_a_record_holds_no_private_text(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,8 @@ Reader = Callable[[Layout, Seal], object]
 def test_a_dropped_tail_is_found(layout: Layout, seal: Seal, lines: int, read: Reader) -> None:
     """Whole lines that went missing from the end of a sealed segment are found."""
     path = segment_path(layout, seal)
-    kept = path.read_bytes().splitlines(keepends=True)[:-lines]
-    path.write_bytes(b"".join(kept))
+    remaining = path.read_bytes().splitlines(keepends=True)[:-lines]
+    path.write_bytes(b"".join(remaining))
     assert len(read_segment(path, seal.name.segment(1)).events) == 11 - lines, "a sound segment"
     with pytest.raises(DamageError, match="is not what its seal says: its first"):
         read(layout, seal)

@@ -109,7 +109,7 @@ def test_a_new_segment_is_durable_in_its_folder(
     SegmentWriter(layout, NAME, 1).close()
     folder = layout.segment(NAME, 1).parent
     above = (layout.root.parent, layout.root, layout.events, folder.parent)
-    assert synced == [each.stat().st_ino for each in (*above, folder)]
+    assert synced == [path.stat().st_ino for path in (*above, folder)]
     SegmentWriter(layout, NAME, 2).close()
     assert synced[5:] == [folder.stat().st_ino]
 

@@ -23,7 +23,7 @@ def test_the_plan_tells(layout: Layout) -> None:
             ("retracted", RetractPlan(target="cpu/real/1-00000000", reason="x"), lambda _: None),
         )
     )
-    assert [is_simulated(layout, each) for each in (real, other, none)] == [False, True, None]
+    assert [is_simulated(layout, scope) for scope in (real, other, none)] == [False, True, None]
 
 
 def test_an_empty_root_takes_either(layout: Layout) -> None:

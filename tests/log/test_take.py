@@ -102,12 +102,14 @@ def test_a_damaged_seal_is_not_written_over(layout: Layout) -> None:
         write_take(layout, work=lambda _: pytest.fail("measured again"))
 
 
-@pytest.mark.parametrize(("observations", "kept"), [(0, 0), (2, 0), (3, 3), (5, 3), (6, 6), (9, 9)])
+@pytest.mark.parametrize(
+    ("observations", "lines_kept"), [(0, 0), (2, 0), (3, 3), (5, 3), (6, 6), (9, 9)]
+)
 @pytest.mark.parametrize(
     "tail", [b"", b"{", b'{"specversion":"1.0","ty'], ids=["no", "short", "long"]
 )
 def test_the_next_attempt_keeps_whole_rounds(
-    layout: Layout, observations: int, kept: int, tail: bytes
+    layout: Layout, observations: int, lines_kept: int, tail: bytes
 ) -> None:
     """After an interruption the whole rounds stay, the rest is left out, and both is on record."""
     path = interrupted(layout, observations, tail)
@@ -118,13 +120,13 @@ def test_the_next_attempt_keeps_whole_rounds(
         return measure_rounds(take)
 
     seal = write_take(layout, work=work)
-    assert seen == [kept]
-    assert [part.events for part in seal.segments] == [1 + kept, 3 + 9 - kept]
+    assert seen == [lines_kept]
+    assert [part.events for part in seal.segments] == [1 + lines_kept, 3 + 9 - lines_kept]
     record = next(
         e.data for e in read_take(layout, NAME).events if type(e.data) is SegmentRecovered
     )
     assert record.segment == NAME.segment(1)
-    assert (record.kept_events, record.kept_bytes) == (1 + kept, seal.segments[0].bytes)
+    assert (record.kept_events, record.kept_bytes) == (1 + lines_kept, seal.segments[0].bytes)
     assert record.ignored_bytes == path.stat().st_size - seal.segments[0].bytes
     assert record.head == seal.segments[0].head
     assert record.torn is bool(tail)
@@ -137,8 +139,8 @@ def test_each_point_is_there_once_after_many_interruptions(layout: Layout) -> No
         interrupted(layout, observations, tail)
     seal = write_take(layout)
     data = [event.data for event in read_take(layout, NAME).events]
-    found = [(d.round, d.n) for d in data if isinstance(d, LatencyMeasured)]
-    assert found == [(number, n) for number in range(3) for n in (1, 2, 4)]
+    places = [(d.round, d.n) for d in data if isinstance(d, LatencyMeasured)]
+    assert places == [(number, n) for number in range(3) for n in (1, 2, 4)]
     assert [part.attempt for part in seal.segments] == [1, 2, 3, 4, 5]
     assert [type(d) for d in data].count(SegmentRecovered) == 0 + 1 + 2 + 3 + 4
     assert [d.attempt for d in data if isinstance(d, RunStarted)] == [1, 2, 3, 4, 5]

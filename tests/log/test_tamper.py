@@ -63,7 +63,7 @@ def files(root: Path) -> list[Path]:
 def named(root: Path, path: Path) -> bool:
     """Return whether `verify` says which file is damaged."""
     name = path.relative_to(root).as_posix()
-    return any(found.path == name or f"/{name}" in found.message for found in damage(root))
+    return any(finding.path == name or f"/{name}" in finding.message for finding in damage(root))
 
 
 def test_the_root_holds_every_kind_of_file(root: Path) -> None:

@@ -166,9 +166,11 @@ def test_figures_and_the_report_need_their_manifests(layout: Layout) -> None:
         raw = beside.read_bytes()
         beside.unlink()
         folder = beside.relative_to(layout.root).parts[0]
-        (told,) = (each for each in damage(layout.root) if each.path.startswith(folder))
-        assert told.path == beside.relative_to(layout.root).as_posix()
-        assert told.message.endswith(f"run `nearfree {folder}` again")
+        (finding,) = (
+            candidate for candidate in damage(layout.root) if candidate.path.startswith(folder)
+        )
+        assert finding.path == beside.relative_to(layout.root).as_posix()
+        assert finding.message.endswith(f"run `nearfree {folder}` again")
         beside.write_bytes(raw)
         path.write_bytes(path.read_bytes() + b" ")
         assert "is not what its manifest says" in found(layout, path)[0].message
@@ -192,7 +194,7 @@ def test_a_link_to_a_folder_is_found(layout: Layout, tmp_path: Path, path: str) 
     there = layout.root / path
     there.rename(tmp_path / "elsewhere")
     there.symlink_to(tmp_path / "elsewhere")
-    assert [each.message for each in found(layout, there)] == [LINK]
+    assert [finding.message for finding in found(layout, there)] == [LINK]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_a_link_to_a_file_is_found(layout: Layout, tmp_path: Path, path: str) ->
     there = layout.root / path
     there.rename(tmp_path / "elsewhere")
     there.symlink_to(tmp_path / "elsewhere")
-    assert LINK in [each.message for each in found(layout, there)]
+    assert LINK in [finding.message for finding in found(layout, there)]
 
 
 def test_a_link_to_a_segment_is_read_through(layout: Layout, tmp_path: Path) -> None:
@@ -248,16 +250,16 @@ def test_results_of_earlier_ledgers_are_verified(layout: Layout, path: str) -> N
     assert verify(layout.root).findings == ()
     with (again / path).open("ab") as file:
         file.write(b" ")
-    told = {each.path for each in damage(layout.root)}
+    paths = {finding.path for finding in damage(layout.root)}
     expected = (again / path).resolve().relative_to(layout.root).as_posix()
-    assert told == {expected if path != "config/config.yaml" else "as_of/000001/config"}
+    assert paths == {expected if path != "config/config.yaml" else "as_of/000001/config"}
 
 
 def test_results_of_an_earlier_ledger_without_a_log_are_found(layout: Layout) -> None:
     """A root below as_of/ that holds no log is found, and stops no further check."""
     again = make_again(layout)
     shutil.rmtree(again / "results" / "events")
-    assert [each.path for each in damage(layout.root)] == ["as_of/000001"]
+    assert [finding.path for finding in damage(layout.root)] == ["as_of/000001"]
 
 
 def test_names_that_are_no_text_are_shown_in_their_line(

@@ -37,7 +37,7 @@ OLD = [kind for kind in VERSIONS if kind not in PAYLOADS]
 def takes() -> list[Take]:
     """Return the golden takes: constants of version 1, then version 2; all others likewise."""
     streams = "constants", "kernels", "decodes", "packed"
-    return [take for each in streams for take in read_scope(LAYOUT, "public", stream=each)]
+    return [take for stream in streams for take in read_scope(LAYOUT, "public", stream=stream)]
 
 
 @pytest.mark.parametrize("kind", PAYLOADS)
@@ -63,8 +63,8 @@ def test_the_golden_versions_are_sound() -> None:
 
 def test_the_golden_versions_hold_every_old_version(takes: list[Take]) -> None:
     """Each version that is not the newest lies in the golden log, beside its successor."""
-    found = {event.type_name for take in takes for event in take.events}
-    assert {kind.type_name for kind in OLD} | {ConstantsCalibrated.type_name} <= found
+    type_names = {event.type_name for take in takes for event in take.events}
+    assert {kind.type_name for kind in OLD} | {ConstantsCalibrated.type_name} <= type_names
 
 
 def test_readers_see_the_newest_version_alone(takes: list[Take]) -> None:
@@ -88,7 +88,7 @@ def test_readers_see_the_newest_version_alone(takes: list[Take]) -> None:
     assert steps.type_name == "nearfree.kernel.referenced.v2"
     assert (plain.data.stepped, steps.data.stepped) == (False, True)
     assert steps.data == structs.replace(plain.data, packed=steps.data.packed, stepped=True)
-    ours, theirs = (group_of(each) for each in (plain, steps))
+    ours, theirs = (group_of(take) for take in (plain, steps))
     assert (ours.ratio, ours.residual) == (theirs.ratio, theirs.residual)
     assert ours.first_us.tolist() == theirs.first_us.tolist()
     assert ours.curves.equals(theirs.curves)

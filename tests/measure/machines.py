@@ -93,7 +93,7 @@ def take(
 def measured(layout: Layout, seal: Seal) -> list[LatencyMeasured]:
     """Return the visits of a sealed take."""
     data = (event.data for event in read_sealed(layout, seal))
-    return [each for each in data if isinstance(each, LatencyMeasured)]
+    return [event for event in data if isinstance(event, LatencyMeasured)]
 
 
 def bench(kernel: FakeKernel, plan: MeasurePlan, timer: FakeTimer) -> tuple[Bench, Point]:

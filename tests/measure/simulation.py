@@ -96,27 +96,27 @@ class Memory:
         """Have nothing to write."""
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class SearchRun(Struct, frozen=True, kw_only=True):
     """What one run found, and what is true of its curve over the same grid."""
 
     truth: int
-    found: Boundary
+    boundary: Boundary
     forwards: int
 
     @property
     def holds(self) -> bool:
         """Whether the interval holds the truth."""
-        return self.found.low <= self.truth <= self.found.high
+        return self.boundary.low <= self.truth <= self.boundary.high
 
     @property
     def width(self) -> float:
         """The interval's ends, one over the other."""
-        return self.found.high / self.found.low
+        return self.boundary.high / self.boundary.low
 
     @property
     def wrong(self) -> bool:
         """Whether a decided verdict names an interval without the truth."""
-        return self.found.verdict != "undecided" and not self.holds
+        return self.boundary.verdict != "undecided" and not self.holds
 
 
 def search(
@@ -126,7 +126,7 @@ def search(
     *,
     noise: Noise,
     seed: int,
-) -> Found:
+) -> SearchRun:
     """Run the adaptive protocol on a simulated machine, T(N) = `curve` times T(1)."""
     machine = Machine(curve, noise, seed)
     points = [Point(_SETTING, grid[0], n, machine) for n in grid]  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def search(
     )
     limit = (1 + protocol.epsilon) * curve(grid[0])
     truth = max(n for n in grid if curve(n) <= limit)
-    return Found(truth=truth, found=result, forwards=machine.forwards)
+    return SearchRun(truth=truth, boundary=result, forwards=machine.forwards)
 
 
 def staircase(tile: int, step: float, slope: float) -> Callable[[int], float]:
@@ -155,8 +155,8 @@ def tails(tile: int, full: float, tail: float) -> Callable[[int], float]:
     """Return a curve that is not monotone: a tile of one row takes a slow path of its own."""
 
     def curve(n: int) -> float:
-        whole, rest = divmod(n - 1, tile)
-        return 1 + full * whole + (tail if rest == 0 and whole else 0.12 * rest / tile)
+        full_tiles, rest = divmod(n - 1, tile)
+        return 1 + full * full_tiles + (tail if rest == 0 and full_tiles else 0.12 * rest / tile)
 
     return curve
 
@@ -184,7 +184,7 @@ def some_curve(draw: random.Random, kind: Kind) -> tuple[Callable[[int], float],
 
 def simulate(
     runs: int, protocol: Adaptive, noise: Noise, *, kinds: Sequence[Kind] = EDGED, seed: int = 0
-) -> list[Found]:
+) -> list[SearchRun]:
     """Return what a protocol finds on that many random curves of the given kinds, in turn."""
     results = []
     for number in range(runs):

@@ -49,13 +49,13 @@ def test_a_model_needs_proof_of_what_runs_its_experts(layout: Layout) -> None:
     """Its attention alone is not enough; a take of the experts by themselves is."""
     write_take(layout, scope="h200", plan=make_plan(**MODEL), work=on_gpu)
     assert adapter_runs(layout) == {("model", "flash_attn", "cuda")}
-    asked = make_plan(**MODEL, moe="vllm")
+    vllm_plan = make_plan(**MODEL, moe="vllm")
     with pytest.raises(EvidenceError, match="moe_ffn on vllm has never run on a GPU"):
-        refuse_never_run(layout, asked, "cuda")
+        refuse_never_run(layout, vllm_plan, "cuda")
     experts = {"module": "moe_ffn", "experts": 8, "top_k": 2, "routing": "balanced"}
     plan = make_plan(**experts, backend="vllm")
     write_take(layout, scope="h200", stream="moe", plan=plan, work=on_gpu)
-    refuse_never_run(layout, asked, "cuda")
+    refuse_never_run(layout, vllm_plan, "cuda")
 
 
 def test_a_cpu_needs_no_proof(layout: Layout) -> None:

@@ -21,7 +21,7 @@ PLAN = replace(make_plan(positions=GRID), protocol=PROTOCOL)
 
 def curve(**values: tuple[float, float, float]) -> list[Ratio]:
     """Return ratios from n1=(value, low, high) and so on."""
-    return [Ratio(int(name[1:]), *each) for name, each in values.items()]
+    return [Ratio(int(name[1:]), *value) for name, value in values.items()]
 
 
 SURE = (1.0, 1.0, 1.0)
@@ -35,29 +35,29 @@ def test_a_known_boundary_needs_no_pairs() -> None:
 
 def test_what_lies_beyond_the_boundary_is_tested() -> None:
     """Every N above that may still pass is tested, wherever it lies: curves need not rise."""
-    found = curve(n1=SURE, n8=(1.1, 1.0, 1.1), n16=(1.5, 1.1, 1.6), n17=(2, 1.9, 2.1),
+    ratios = curve(n1=SURE, n8=(1.1, 1.0, 1.1), n16=(1.5, 1.1, 1.6), n17=(2, 1.9, 2.1),
                   n32=(1.3, 1.1, 1.5))  # fmt: skip
-    assert open_positions(found, 1, PROTOCOL) == [16, 32]
+    assert open_positions(ratios, 1, PROTOCOL) == [16, 32]
 
 
 def test_what_seems_to_pass_is_tested() -> None:
     """The largest N that seems to pass is tested until it surely does."""
-    found = curve(n1=SURE, n8=(1.1, 1.0, 1.15), n16=(1.15, 1.1, 1.3), n32=(2, 1.9, 2.1))
-    assert open_positions(found, 1, PROTOCOL) == [16]
+    ratios = curve(n1=SURE, n8=(1.1, 1.0, 1.15), n16=(1.15, 1.1, 1.3), n32=(2, 1.9, 2.1))
+    assert open_positions(ratios, 1, PROTOCOL) == [16]
 
 
 def test_an_interval_that_is_narrow_enough_may_stay_open() -> None:
     """What is closer than the square root of `width` to the boundary is not fought over."""
-    found = curve(n1=SURE, n96=(1.1, 1.05, 1.19), n100=(1.19, 1.1, 1.3), n104=(1.21, 1.1, 1.3),
+    ratios = curve(n1=SURE, n96=(1.1, 1.05, 1.19), n100=(1.19, 1.1, 1.3), n104=(1.21, 1.1, 1.3),
                   n120=(1.5, 1.4, 1.6))  # fmt: skip
-    assert open_positions(found, 1, PROTOCOL) == []
-    assert open_positions(found, 1, replace(PROTOCOL, width=1.0)) == [100, 104]
+    assert open_positions(ratios, 1, PROTOCOL) == []
+    assert open_positions(ratios, 1, replace(PROTOCOL, width=1.0)) == [100, 104]
 
 
 def test_a_round_tests_a_limited_number_of_points() -> None:
     """No more than `probes` points are tested in one round, what seems to pass first."""
-    found = [Ratio(1, *SURE), *(Ratio(n, 1.3, 1.1, 1.5) for n in range(10, 40))]
-    assert open_positions(found, 1, PROTOCOL) == list(range(32, 40))
+    ratios = [Ratio(1, *SURE), *(Ratio(n, 1.3, 1.1, 1.5) for n in range(10, 40))]
+    assert open_positions(ratios, 1, PROTOCOL) == list(range(32, 40))
 
 
 @given(
@@ -69,13 +69,13 @@ def test_it_stops_only_when_the_interval_is_narrow(
 ) -> None:
     """Nothing left to test means that no N beyond `width` of a sure pass may still pass."""
     protocol = replace(PROTOCOL, width=width)
-    found = [Ratio(1, *SURE)] + [
+    ratios = [Ratio(1, *SURE)] + [
         Ratio(n + 2, value, value - below, value + above)
         for n, (value, below, above) in enumerate(points)
     ]
-    if open_positions(found, 1, protocol) == []:
-        low = max(p.n for p in found if p.high <= 1.2)
-        high = max(p.n for p in found if p.low <= 1.2)
+    if open_positions(ratios, 1, protocol) == []:
+        low = max(p.n for p in ratios if p.high <= 1.2)
+        high = max(p.n for p in ratios if p.low <= 1.2)
         assert high <= width * low or high == low
 
 
@@ -139,9 +139,9 @@ def test_who_goes_on_decides_as_at_the_last_look() -> None:
 def test_of_what_passes_the_smallest_and_the_largest_are_tested() -> None:
     """Near a boundary that nothing proves from below, an N between that fails is left alone."""
     wide = replace(PROTOCOL, width=4.0)
-    found = curve(n1=SURE, n20=(1.1, 1.0, 1.3), n24=(1.3, 1.25, 1.4), n28=(1.1, 1.0, 1.3),
+    ratios = curve(n1=SURE, n20=(1.1, 1.0, 1.3), n24=(1.3, 1.25, 1.4), n28=(1.1, 1.0, 1.3),
                   n32=(1.15, 1.0, 1.3), n64=(2, 1.9, 2.1))  # fmt: skip
-    assert open_positions(found, 1, wide) == [20, 32]
+    assert open_positions(ratios, 1, wide) == [20, 32]
     failing = curve(n1=SURE, n20=(1.3, 1.25, 1.4), n28=(1.1, 1.0, 1.3), n32=(1.15, 1.0, 1.3))
     assert open_positions(failing, 1, wide) == [28, 32]
 
@@ -150,8 +150,8 @@ def test_settings_are_paired_in_rounds_of_their_own(layout: Layout) -> None:
     """A paired round is of one setting, each has a number, and the share that is done rises."""
     (sweep,) = PLAN.sweeps
     plan = replace(PLAN, sweeps=(sweep, replace(sweep, setting=make_setting(batch=2))))
-    told: list[float] = []
-    visits = measured(layout, take(layout, plan, FakeKernel(), noisy(), told.append))
+    progress: list[float] = []
+    visits = measured(layout, take(layout, plan, FakeKernel(), noisy(), progress.append))
     settings: dict[int, set[int]] = {}
     for visit in visits:
         settings.setdefault(visit.round, set()).add(visit.setting.batch)
@@ -159,9 +159,9 @@ def test_settings_are_paired_in_rounds_of_their_own(layout: Layout) -> None:
     assert sorted(settings) == list(range(len(settings)))
     assert [len(settings[number]) for number in sorted(paired)] == [1] * len(paired)
     assert {batch for number in paired for batch in settings[number]} == {sweep.setting.batch, 2}
-    whole = PROTOCOL.rounds + PROTOCOL.looks[-1]
-    assert told == pytest.approx([(done + 1) / whole for done in range(len(told))])
-    assert len(told) > PROTOCOL.rounds
+    total_rounds = PROTOCOL.rounds + PROTOCOL.looks[-1]
+    assert progress == pytest.approx([(done + 1) / total_rounds for done in range(len(progress))])
+    assert len(progress) > PROTOCOL.rounds
 
 
 def test_caps_end_a_search() -> None:

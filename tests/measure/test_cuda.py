@@ -140,9 +140,9 @@ def test_a_forward_that_cannot_be_captured_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "set_stream", put_back.append)
     with pytest.raises(
         EvidenceError, match=r"over N=4 .* graph: cannot wait for the host\."
-    ) as told:
+    ) as refusal:
         CudaTimer("graph", 20).sample(Fragile(), 4)  # type: ignore[arg-type]
-    assert "launch: eager" in told.value.remedy
+    assert "launch: eager" in refusal.value.remedy
     assert len(put_back) == 1
 
 

@@ -95,7 +95,7 @@ def engine(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Rounding:
 
 def planned(*runs: Drafting, traced: bool = True) -> tuple[DecodePlan, TakeName]:
     """Return a plan of the prompts, and what its take is called."""
-    mine = structs.replace(asked(), prompts=tuple(each.part for each in PROMPTS))
+    mine = structs.replace(asked(), prompts=tuple(prompt.part for prompt in PROMPTS))
     plan = structs.replace(trace_plan(mine, SOURCES[:2], PLAIN), runs=runs)
     plan = plan if traced else structs.replace(plan, traced=(), made_from=("a",))
     return plan, take_name("cpu", "a_trace", 1, plan)
@@ -106,12 +106,14 @@ def test_a_trace_is_of_the_output_that_is_on_record(layout: Layout, engine: Roun
     for many in (1, 2):
         plan, name = planned(Drafting(threads=many))
         measure_decodes(layout, "cpu", name.stream, 1, plan, prompts=PROMPTS, files={})
-        found = traces_of([read_take(layout, name)])
-        assert [trace.tokens for trace in found] == [7 + many] * 2
-        for trace in found:
+        traces = traces_of([read_take(layout, name)])
+        assert [trace.tokens for trace in traces] == [7 + many] * 2
+        for trace in traces:
             offered = trace.available.values()
-            assert {len(each.drafted) for each in offered} == {trace.tokens - 1}
-            assert all(sum(trace.steps(each).accepted) < trace.tokens for each in trace.available)
+            assert {len(draft.drafted) for draft in offered} == {trace.tokens - 1}
+            assert all(
+                sum(trace.steps(drafting).accepted) < trace.tokens for drafting in trace.available
+            )
 
 
 def test_a_difference_is_asked_of_the_weights_that_made_it(
@@ -125,9 +127,9 @@ def test_a_difference_is_asked_of_the_weights_that_made_it(
     plan, name = planned(*runs, traced=False)
     measure_decodes(layout, "cpu", name.stream, 1, plan, prompts=PROMPTS, files={})
     ran = [event.data for event in read_take(layout, name).events_of(DecodeMeasured)]
-    drafted = [each for each in ran if each.drafting.k]
-    assert engine.asked == [each.drafting.repack for each in drafted]
-    assert {(each.output_tokens, each.same_tokens, each.margin) for each in drafted} == {
+    drafted = [event for event in ran if event.drafting.k]
+    assert engine.asked == [event.drafting.repack for event in drafted]
+    assert {(event.output_tokens, event.same_tokens, event.margin) for event in drafted} == {
         (9, 8, 1.0)
     }
 
@@ -135,11 +137,11 @@ def test_a_difference_is_asked_of_the_weights_that_made_it(
 def test_what_is_exact_is_asked_of_each_decode(layout: Layout, engine: Rounding) -> None:
     """Threads, positions and rows decide, and rows are no more than an output has."""
     runs = (PLAIN, structs.replace(SOURCES[0], k=64), Drafting(threads=2))
-    told = list[tuple[int, int, int]]()
-    engine.exact = lambda *how: bool(told.append(how))  # type: ignore[method-assign, func-returns-value]
+    queries = list[tuple[int, int, int]]()
+    engine.exact = lambda *how: bool(queries.append(how))  # type: ignore[method-assign, func-returns-value]
     plan, name = planned(*runs, traced=False)
     measure_decodes(layout, "cpu", name.stream, 1, plan, prompts=PROMPTS, files={})
-    assert set(told) == {(1, 4 + 8 - 1, 1), (1, 4 + 8 - 1, plan.limit), (2, 4 + 9 - 1, 1)}
+    assert set(queries) == {(1, 4 + 8 - 1, 1), (1, 4 + 8 - 1, plan.limit), (2, 4 + 9 - 1, 1)}
 
 
 def test_a_signal_while_an_engine_loads_ends_the_take(
@@ -172,8 +174,8 @@ def prompt_events(plan: DecodePlan, place: int) -> list[Payload]:
     """Return the events of one prompt: a decode, and a trace of each drafter."""
     part = plan.prompts[place]
     traces_of = [
-        DraftsTraced(**about(plan, part), drafting=each, available=available(part.kind))  # type: ignore[arg-type]
-        for each in plan.traced
+        DraftsTraced(**about(plan, part), drafting=drafting, available=available(part.kind))  # type: ignore[arg-type]
+        for drafting in plan.traced
     ]
     return [decode(plan, part, Drafting(), seconds=1.0), *traces_of]
 
@@ -187,16 +189,20 @@ def segment(layout: Layout, events: list[Payload]) -> Segment:
     return read_segment(writer.path, writer.name)
 
 
-@pytest.mark.parametrize(("written", "kept"), [(0, 1), (1, 1), (2, 1), (3, 4), (4, 4), (6, 7)])
-def test_an_interrupted_take_keeps_whole_prompts(layout: Layout, written: int, kept: int) -> None:
+@pytest.mark.parametrize(
+    ("written", "prompts_kept"), [(0, 1), (1, 1), (2, 1), (3, 4), (4, 4), (6, 7)]
+)
+def test_an_interrupted_take_keeps_whole_prompts(
+    layout: Layout, written: int, prompts_kept: int
+) -> None:
     """A prompt counts once its decodes and all its traces are there."""
     events = [*prompt_events(PLAN, 0), *prompt_events(PLAN, 1)]
-    assert whole_rounds(segment(layout, events[:written]), PLAN) == kept
+    assert whole_rounds(segment(layout, events[:written]), PLAN) == prompts_kept
 
 
-@pytest.mark.parametrize(("written", "kept"), [(0, 1), (1, 1), (2, 3), (3, 3), (4, 5)])
+@pytest.mark.parametrize(("written", "prompts_kept"), [(0, 1), (1, 1), (2, 3), (3, 3), (4, 5)])
 def test_prompts_that_are_decoded_at_once_are_kept_together(
-    layout: Layout, written: int, kept: int
+    layout: Layout, written: int, prompts_kept: int
 ) -> None:
     """With a batch a repeat counts once all of its prompts are there."""
     plan = structs.replace(
@@ -207,7 +213,7 @@ def test_prompts_that_are_decoded_at_once_are_kept_together(
         for repeat in range(2)
         for part in plan.prompts
     ]
-    assert whole_rounds(segment(layout, events[:written]), plan) == kept
+    assert whole_rounds(segment(layout, events[:written]), plan) == prompts_kept
 
 
 def test_texts_lie_beside_the_results_root_for_their_user_alone(tmp_path: Path) -> None:
@@ -216,10 +222,10 @@ def test_texts_lie_beside_the_results_root_for_their_user_alone(tmp_path: Path) 
     folder = texts_folder(layout)
     assert folder == tmp_path / "results.texts"
     texts = Texts(folder, PLAN)
-    kept = StoredText(prompt="hello", prompt_ids=(1, 2), output_ids=(3,))
-    texts.keep("a" * 64, kept, PLAIN)
+    stored = StoredText(prompt="hello", prompt_ids=(1, 2), output_ids=(3,))
+    texts.keep("a" * 64, stored, PLAIN)
     assert folder.stat().st_mode & 0o077 == 0
-    assert texts.find("a" * 64, (1, 2), PLAIN) == kept
+    assert texts.find("a" * 64, (1, 2), PLAIN) == stored
     assert texts.find("a" * 64, (1, 3), PLAIN) is None
     assert texts.find("a" * 64, (1, 2), Drafting(repack=False)) is None
     assert texts.find("a" * 64, (1, 2), Drafting(threads=2)) is None

@@ -83,11 +83,11 @@ def test_what_was_loaded_comes_first(measured: tuple[Layout, Seal], real: Real) 
         *[SharesMeasured] * EVERY_SHARE,
         RunFinished,
     ]
-    said = of(layout, seal, EngineLoaded)
-    assert [each.repack for each in said] == [True, False]
-    assert {each.weights_sha256 for each in said} == {real.weights.sha256}  # type: ignore[union-attr]
-    assert {each.model for each in said} == {real.study.model}
-    assert said[0].library_sha256
+    loads = of(layout, seal, EngineLoaded)
+    assert [load.repack for load in loads] == [True, False]
+    assert {load.weights_sha256 for load in loads} == {real.weights.sha256}  # type: ignore[union-attr]
+    assert {load.model for load in loads} == {real.study.model}
+    assert loads[0].library_sha256
 
 
 def test_a_take_of_an_engine_verifies(measured: tuple[Layout, Seal]) -> None:
@@ -115,8 +115,8 @@ def test_each_visit_is_timed_by_both_clocks(measured: tuple[Layout, Seal]) -> No
 def test_a_point_s_kernels_are_its_formats(measured: tuple[Layout, Seal]) -> None:
     """The work of each point is on record with the formats that are multiplied by."""
     work = of(*measured, WorkCounted)
-    assert {each.kernels for each in work} == {("mul_mat q4_1", "mul_mat q8_0")}
-    assert len({each.work.flop_logical for each in work}) == 3
+    assert {event.kernels for event in work} == {("mul_mat q4_1", "mul_mat q8_0")}
+    assert len({event.work.flop_logical for event in work}) == 3
 
 
 def test_shares_are_of_known_modules(measured: tuple[Layout, Seal]) -> None:
@@ -126,18 +126,18 @@ def test_shares_are_of_known_modules(measured: tuple[Layout, Seal]) -> None:
         (repack, n, number)
         for repack in (True, False) for n in WATCHED for number in range(engine_shares.ROUNDS)
     )  # fmt: skip
-    for each in shares:
-        assert set(each.part_us) == {ATTENTION, BETWEEN, DENSE, HEAD, OUTPUT, QKV}
-        assert all(us > 0 for us in each.part_us.values())
-        assert each.timer == "cpu"
+    for event in shares:
+        assert set(event.part_us) == {ATTENTION, BETWEEN, DENSE, HEAD, OUTPUT, QKV}
+        assert all(us > 0 for us in event.part_us.values())
+        assert event.timer == "cpu"
 
 
 def test_the_timed_seconds_hold_all_forwards(measured: tuple[Layout, Seal]) -> None:
     """The seconds inside forwards are at least those timed and watched, and fit into the run's."""
     layout, seal = measured
     (end,) = of(layout, seal, RunFinished)
-    timed = sum(us for each in of(layout, seal, LatencyMeasured) for us in each.wall_us)
-    parts = sum(us for each in of(layout, seal, SharesMeasured) for us in each.part_us.values())
+    timed = sum(us for event in of(layout, seal, LatencyMeasured) for us in event.wall_us)
+    parts = sum(us for event in of(layout, seal, SharesMeasured) for us in event.part_us.values())
     assert end.timed_s is not None
     assert (timed + parts) / 1e6 < end.timed_s <= end.wall_s
 
@@ -190,13 +190,13 @@ def test_a_killed_take_goes_on(kind: str, count: int, known: Layout, real: Real)
     )
     assert done.returncode == -signal.SIGKILL
     seal = engine_takes.take(known)
-    assert [each.repack for each in of(known, seal, EngineLoaded)] == [True, False]
+    assert [event.repack for event in of(known, seal, EngineLoaded)] == [True, False]
     once: dict[type[Payload], int] = {
         WorkCounted: POINTS, LatencyMeasured: POINTS * ROUNDS, SharesMeasured: EVERY_SHARE
     }  # fmt: skip
-    for each, many in once.items():
-        found: list[Any] = of(known, seal, each)
-        places = [(x.setting.repack, x.n, getattr(x, "round", 0)) for x in found]
+    for event_type, many in once.items():
+        events: list[Any] = of(known, seal, event_type)
+        places = [(x.setting.repack, x.n, getattr(x, "round", 0)) for x in events]
         assert len(places) == len(set(places)) == many
     assert not verify(known.root).damaged
     if kind == "LatencyMeasured":

@@ -171,9 +171,9 @@ def test_a_missing_counter_is_none(counter: str, field: str, how: str) -> None:
     """A counter that one kernel lacks leaves its figure open, and every other one as it was."""
     kernels = [*KERNELS[:2], (16, "add", {TIME: "6,000.00", counter: how})]
     text = report(leave_out=(counter,)) if how == "column" else report(kernels)
-    whole, sixteen = read(report())[1], read(text)[1]
-    assert getattr(whole, field) is not None
-    assert sixteen == replace(whole, **{field: None})
+    tensor, sixteen = read(report())[1], read(text)[1]
+    assert getattr(tensor, field) is not None
+    assert sixteen == replace(tensor, **{field: None})
 
 
 BAD = {
@@ -213,11 +213,11 @@ def test_another_form_is_refused(text: str) -> None:
 def test_the_command_counts_the_tensor_operations_of_the_dtype(dtype: str, tensor: str) -> None:
     """`ncu` is asked for the counter of the setting's dtype alone, and for each counter once."""
     command = ncu_command("ncu", replace(SETTING, dtype=dtype), Path("r"), ["program"])
-    asked = command[command.index("--metrics") + 1].split(",")
-    assert [name for name in asked if "_path_tensor_" in name] == [
-        name for name in asked if f"src_{tensor}" in name
+    metrics = command[command.index("--metrics") + 1].split(",")
+    assert [name for name in metrics if "_path_tensor_" in name] == [
+        name for name in metrics if f"src_{tensor}" in name
     ]
-    assert len(set(asked)) == len(asked) == len(counters(SETTING))
+    assert len(set(metrics)) == len(metrics) == len(counters(SETTING))
 
 
 def test_the_command_is_a_list_that_ends_with_the_program() -> None:
@@ -237,7 +237,7 @@ def test_forwards_run_inside_their_marks() -> None:
     def mark(n: int) -> Iterator[None]:
         with profiler_legacy.profile() as inside:
             yield
-        products = [each for each in inside.function_events if each.name == "aten::mm"]
+        products = [event for event in inside.function_events if event.name == "aten::mm"]
         seen.append((n, len(products) // 2))
 
     setting = replace(SETTING, dtype="float32")
@@ -293,8 +293,8 @@ def test_ncu_is_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(HardwareError, match="not on the PATH") as caught:
         find_ncu()
     assert "CUDA toolkit" in caught.value.remedy
-    told = "NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.1.1.0 (build 1)"
-    (tmp_path / "ncu").write_text(f"#!{sys.executable}\nprint({told!r})\n")
+    version_text = "NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.1.1.0 (build 1)"
+    (tmp_path / "ncu").write_text(f"#!{sys.executable}\nprint({version_text!r})\n")
     (tmp_path / "ncu").chmod(0o755)
     assert find_ncu() == (str(tmp_path / "ncu"), "Nsight Compute 2025.1.1.0")
 
@@ -319,17 +319,17 @@ def test_a_profile_is_a_take_of_its_own(
     stand_in(tmp_path, "sys.exit('why')")
     with pytest.raises(HardwareError, match="why"):
         record(layout, "h200", "dense", 1, plan)
-    asked = "assert sys.argv[-5:-1] == ['profile', 'h200', 'dense', '--inside']\n"
-    stand_in(tmp_path, f"{asked}report.write_text({report()!r})")
+    check = "assert sys.argv[-5:-1] == ['profile', 'h200', 'dense', '--inside']\n"
+    stand_in(tmp_path, f"{check}report.write_text({report()!r})")
     seal = record(layout, "h200", "dense", 1, plan)
     assert (seal.stream, len(seal.segments)) == ("dense_profile", 2)
     events = [event.data for event in read_sealed(layout, seal)]
-    started = [each for each in events if isinstance(each, RunStarted)]
-    assert [each.command for each in started] == 2 * [
+    started = [event for event in events if isinstance(event, RunStarted)]
+    assert [event.command for event in started] == 2 * [
         "nearfree profile h200 dense --take 1 --forwards 1"
     ]
-    seen = [each for each in events if isinstance(each, KernelProfiled)]
-    assert [(each.n, each.setting) for each in seen] == [(1, SETTING), (16, SETTING)]
+    seen = [event for event in events if isinstance(event, KernelProfiled)]
+    assert [(event.n, event.setting) for event in seen] == [(1, SETTING), (16, SETTING)]
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

@@ -135,10 +135,10 @@ def test_a_pair_says_its_ratio_by_either_clock() -> None:
                              forwards_a_sample=4)  # fmt: skip
     visit = make_latency(0, 4, wall_us=(30.0,), process_us=(16.0,), dirty=(False,),
                          forwards_a_sample=4)  # fmt: skip
-    told = pair_of([reference, visit])
-    assert (told.visit.n, told.wall_ratio, told.process_ratio) == (4, 3.0, 2.0)
-    assert (told.clean, told.samples) == (2, 3)
-    assert told.seconds == pytest.approx(520e-6)
+    pair = pair_of([reference, visit])
+    assert (pair.visit.n, pair.wall_ratio, pair.process_ratio) == (4, 3.0, 2.0)
+    assert (pair.clean, pair.samples) == (2, 3)
+    assert pair.seconds == pytest.approx(520e-6)
     assert pair_of([reference]).wall_ratio == 1.0
 
 
@@ -156,7 +156,7 @@ def test_wall_time_tells_where_samples_are_clean() -> None:
     assert unresolved_n({4: by_wall}, PROTOCOL) == set()
     by_process = [replace(pair(4.0), wall_ratio=4.0 * (1 + k % 2), clean=0) for k in range(8)]
     assert unresolved_n({4: by_process}, PROTOCOL) == set()
-    assert unresolved_n({4: [replace(each, clean=2) for each in by_process]}, PROTOCOL) == {4}
+    assert unresolved_n({4: [replace(sample, clean=2) for sample in by_process]}, PROTOCOL) == {4}
 
 
 def test_an_n_without_a_ratio_stays_open() -> None:
@@ -167,11 +167,11 @@ def test_an_n_without_a_ratio_stays_open() -> None:
 
 def test_progress_rises_to_one(layout: Layout) -> None:
     """Who watches is told a share after each pair, and at the end that all is done."""
-    told: list[float] = []
-    take(layout, PLAN, FakeKernel(), noisy(0.9), told.append)
-    assert told == sorted(told)
-    assert (told[0], told[-1]) == (0.0, 1.0)
-    assert len(set(told)) > PROTOCOL.rounds
+    progress: list[float] = []
+    take(layout, PLAN, FakeKernel(), noisy(0.9), progress.append)
+    assert progress == sorted(progress)
+    assert (progress[0], progress[-1]) == (0.0, 1.0)
+    assert len(set(progress)) > PROTOCOL.rounds
 
 
 @pytest.mark.parametrize("sigma", [0.02, 0.06, 0.12])
@@ -186,7 +186,7 @@ def test_intervals_hold_the_ratio_however_often_it_is_looked_at(sigma: float) ->
             pairs += [pair(4 * math.exp(draw.gauss(0, sigma))) for _ in range(look - len(pairs))]
             if not unresolved_n({4: pairs}, protocol):
                 break
-        low, high = interval([each.process_ratio for each in pairs])
+        low, high = interval([pair.process_ratio for pair in pairs])
         held += low <= 4 <= high
         made += len(pairs)
     assert held >= 0.95 * 400

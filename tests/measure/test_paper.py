@@ -29,13 +29,13 @@ def test_one_n_after_the_other(layout: Layout) -> None:
     assert {len(v.wall_us) for v in visits} == {5}
 
 
-@pytest.mark.parametrize(("fails_at", "kept"), [(3, 0), (10, 1), (22, 3), (38, 5)])
-def test_a_resumed_take_keeps_every_round(layout: Layout, fails_at: int, kept: int) -> None:
+@pytest.mark.parametrize(("fails_at", "rounds_kept"), [(3, 0), (10, 1), (22, 3), (38, 5)])
+def test_a_resumed_take_keeps_every_round(layout: Layout, fails_at: int, rounds_kept: int) -> None:
     """Each round is durable by itself; the N that was at work is warmed up again."""
     with pytest.raises(HardwareError):
         take(layout, PLAN, FakeKernel(fails_at))
     kernel = FakeKernel()
     visits = measured(layout, take(layout, PLAN, kernel))
     assert [(v.n, v.round) for v in visits] == [(n, r) for n in (1, 4) for r in range(3)]
-    warmed = len({(v.n) for v in visits[kept:]})
-    assert len(kernel.calls) == (6 - kept) * 5 + warmed * 4
+    warmed = len({(v.n) for v in visits[rounds_kept:]})
+    assert len(kernel.calls) == (6 - rounds_kept) * 5 + warmed * 4

@@ -56,7 +56,7 @@ def take(layout: Layout, plan: MeasurePlan = PLAN, number: int = 1) -> list[obje
 
 def visits(data: list[object]) -> list[LatencyMeasured]:
     """Return the visits among what events say."""
-    return [each for each in data if isinstance(each, LatencyMeasured)]
+    return [event for event in data if isinstance(event, LatencyMeasured)]
 
 
 def test_a_plan_is_measured_and_sealed(probed: Layout) -> None:
@@ -122,9 +122,9 @@ def test_another_machine_is_refused(probed: Layout, monkeypatch: pytest.MonkeyPa
     """A machine with another fingerprint is refused, with a new platform name proposed."""
     other = replace(cpu_fingerprint(), cores=cpu_fingerprint().cores + 1)
     monkeypatch.setattr(identity, "cpu_fingerprint", lambda: other)
-    with pytest.raises(HardwareError, match="cores") as caught:
+    with pytest.raises(HardwareError, match="cores") as refusal:
         measure(probed, "cpu", "dense", 1, PLAN)
-    assert "cpu_2" in caught.value.remedy
+    assert "cpu_2" in refusal.value.remedy
     assert probed.attempts(take_name("cpu", "dense", 1, PLAN)) == []
 
 
@@ -206,10 +206,10 @@ def test_every_protocol_measures(probed: Layout, protocol: Timing) -> None:
 def test_the_work_of_every_point_is_on_record(probed: Layout) -> None:
     """Before anything is timed, each point's work and kernels are told, once a take."""
     data = take(probed)
-    counted = [each for each in data if isinstance(each, WorkCounted)]
-    assert [(each.setting.batch, each.n) for each in counted] == [(1, 1), (1, 2)]
-    assert {each.work.flop_logical for each in counted} == {4 * n * 64 * 128 for n in (1, 2)}
-    assert all("mm" in each.kernels for each in counted)
+    counted = [event for event in data if isinstance(event, WorkCounted)]
+    assert [(event.setting.batch, event.n) for event in counted] == [(1, 1), (1, 2)]
+    assert {event.work.flop_logical for event in counted} == {4 * n * 64 * 128 for n in (1, 2)}
+    assert all("mm" in event.kernels for event in counted)
     assert data.index(counted[-1]) < data.index(visits(data)[0])
 
 
@@ -225,17 +225,17 @@ def test_a_resumed_take_tells_its_work_once(
         patched.setattr(run, "run", fail)
         with pytest.raises(HardwareError, match="stopped"):
             take(probed)
-    counted = [each for each in take(probed) if isinstance(each, WorkCounted)]
-    assert [each.n for each in counted] == [1, 2]
+    counted = [event for event in take(probed) if isinstance(event, WorkCounted)]
+    assert [event.n for event in counted] == [1, 2]
 
 
 def test_a_lost_gpu_is_told_from_a_mistake() -> None:
     """An error of CUDA becomes one message with what to do; any other error stays what it is."""
     gpu = Fingerprint(kind="cuda", model="Test GPU", features=(), cores=1, caches={})
-    told = pytest.raises(HardwareError, match="the GPU failed: CUDA error: unspecified")
-    with told as caught, run._torch_settings(gpu, PLAN.protocol):
+    failure = pytest.raises(HardwareError, match="the GPU failed: CUDA error: unspecified")
+    with failure as refusal, run._torch_settings(gpu, PLAN.protocol):
         raise RuntimeError("CUDA error: unspecified launch failure\nmore lines")
-    assert "kept" in caught.value.remedy
+    assert "kept" in refusal.value.remedy
     with pytest.raises(RuntimeError, match="shapes"), run._torch_settings(gpu, PLAN.protocol):
         raise RuntimeError("shapes differ")
     with (

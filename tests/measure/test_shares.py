@@ -60,7 +60,7 @@ def of(layout: Layout, seal: Seal, kind: type[Payload]) -> list[Payload]:
 
 def places(layout: Layout, seal: Seal) -> list[Place]:
     """Return round and N of each share of a take."""
-    return [(each.round, each.n) for each in of(layout, seal, SharesMeasured)]  # type: ignore[attr-defined]
+    return [(event.round, event.n) for event in of(layout, seal, SharesMeasured)]  # type: ignore[attr-defined]
 
 
 EVERY = [(number, n) for number in range(shares.ROUNDS) for n in (1, 2, 4, 8)]
@@ -73,11 +73,11 @@ def test_each_point_of_a_model_is_watched(known: Layout, kind: str) -> None:
     seal = watched.take(known, plan)
     assert sorted(places(known, seal)) == EVERY
     (setting,) = {sweep.setting for sweep in plan.sweeps}
-    for each in of(known, seal, SharesMeasured):
-        assert isinstance(each, SharesMeasured)
-        assert (each.setting, each.timer) == (setting, "cpu")
-        assert list(each.part_us) == ROLES[kind]
-        assert all(us > 0 for us in each.part_us.values())
+    for event in of(known, seal, SharesMeasured):
+        assert isinstance(event, SharesMeasured)
+        assert (event.setting, event.timer) == (setting, "cpu")
+        assert list(event.part_us) == ROLES[kind]
+        assert all(us > 0 for us in event.part_us.values())
     kinds = [type(event.data) for event in read_sealed(known, seal)]
     assert kinds.index(SharesMeasured) > len(kinds) - 1 - kinds[::-1].index(LatencyMeasured)
 
@@ -85,7 +85,7 @@ def test_each_point_of_a_model_is_watched(known: Layout, kind: str) -> None:
 def test_watching_is_in_the_timed_seconds(known: Layout) -> None:
     """The seconds inside forwards hold those that were watched, and fit into the run's."""
     seal = watched.take(known, watched.plan())
-    parts = [sum(each.part_us.values()) for each in of(known, seal, SharesMeasured)]  # type: ignore[attr-defined]
+    parts = [sum(event.part_us.values()) for event in of(known, seal, SharesMeasured)]  # type: ignore[attr-defined]
     (end,) = of(known, seal, RunFinished)
     assert isinstance(end, RunFinished)
     assert end.timed_s is not None
@@ -100,8 +100,11 @@ def test_a_module_is_not_watched(known: Layout) -> None:
 
 def test_rounds_have_orders_of_their_own(known: Layout) -> None:
     """The points of a round come in an order that its number decides, not always the same."""
-    found = places(known, watched.take(known, watched.plan()))
-    orders = [tuple(n for number, n in found if number == each) for each in range(shares.ROUNDS)]
+    order = places(known, watched.take(known, watched.plan()))
+    orders = [
+        tuple(n for number, n in order if number == round_number)
+        for round_number in range(shares.ROUNDS)
+    ]
     assert len(set(orders)) > 1
 
 
@@ -142,7 +145,7 @@ def check_resumed(layout: Layout, seal: Seal, counts: tuple[int, int]) -> None:
     `counts` are the least and the most that are kept of the first attempt.
     """
     assert sorted(places(layout, seal)) == EVERY
-    timed = Counter((each.round, each.n) for each in of(layout, seal, LatencyMeasured))  # type: ignore[attr-defined]
+    timed = Counter((event.round, event.n) for event in of(layout, seal, LatencyMeasured))  # type: ignore[attr-defined]
     assert set(timed.values()) == {1}
     assert len(timed) == 3 * POINTS
     name = take_name("cpu", "small", 1, watched.plan())
@@ -154,9 +157,9 @@ def check_resumed(layout: Layout, seal: Seal, counts: tuple[int, int]) -> None:
         ]
         for number in (1, 2)
     )
-    kept = len(EVERY) - len(second)
-    assert counts[0] <= kept <= counts[1]
-    assert sorted(first[:kept] + second) == EVERY
+    shares_kept = len(EVERY) - len(second)
+    assert counts[0] <= shares_kept <= counts[1]
+    assert sorted(first[:shares_kept] + second) == EVERY
 
 
 @pytest.mark.parametrize("count", [1, POINTS, POINTS + 1, 2 * POINTS, 3 * POINTS])

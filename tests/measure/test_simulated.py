@@ -51,30 +51,30 @@ def take(layout: Layout, plan: MeasurePlan, machine: Machine = MACHINE) -> Seal:
 def visits(layout: Layout, seal: Seal) -> list[LatencyMeasured]:
     """Return the visits of a take."""
     data = (event.data for event in read_sealed(layout, seal))
-    return [each for each in data if isinstance(each, LatencyMeasured)]
+    return [event for event in data if isinstance(event, LatencyMeasured)]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda each: each.name)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 def test_every_protocol_runs_on_it(probed: Layout, protocol: Timing) -> None:
     """A take holds visits of every point that the protocol makes, each said to be simulated."""
     seal = take(probed, simulated_plan(MACHINE, FFN, EXPERTS, MODEL, protocol=protocol))
-    found = visits(probed, seal)
-    assert {(v.setting, v.n) for v in found} == {
+    visited = visits(probed, seal)
+    assert {(v.setting, v.n) for v in visited} == {
         (s, n) for s in (FFN, EXPERTS, MODEL) for n in GRID
     }
-    assert {v.timer for v in found} == {"simulated"}
-    assert {v.launch for v in found} == {protocol.launch}
-    assert not any(True in v.dirty for v in found)
+    assert {v.timer for v in visited} == {"simulated"}
+    assert {v.launch for v in visited} == {protocol.launch}
+    assert not any(True in v.dirty for v in visited)
 
 
 def test_the_run_says_what_it_pretends_to_be(probed: Layout) -> None:
     """The run names the device as simulated, and the releases whose curves it takes."""
     data = [e.data for e in read_sealed(probed, take(probed, simulated_plan(MACHINE)))]
-    started = next(each for each in data if isinstance(each, RunStarted))
+    started = next(event for event in data if isinstance(event, RunStarted))
     assert started.device == "NVIDIA H20 (simulated)"
     assert started.versions["vllm"] == "0.33.0"
-    counted = [each for each in data if isinstance(each, WorkCounted)]
-    assert [(each.n, each.kernels) for each in counted] == [(n, ("simulated",)) for n in GRID]
+    counted = [event for event in data if isinstance(event, WorkCounted)]
+    assert [(event.n, event.kernels) for event in counted] == [(n, ("simulated",)) for n in GRID]
 
 
 def test_the_noise_is_small_and_has_no_bias() -> None:
@@ -87,18 +87,18 @@ def test_the_noise_is_small_and_has_no_bias() -> None:
 
 def test_noise_depends_on_the_point_and_the_samples_number_alone() -> None:
     """Points do not disturb each other, whatever their order; another seed is another noise."""
-    kernels = [SimulatedKernel(each, GRID, MACHINE) for each in (FFN, EXPERTS)]
+    kernels = [SimulatedKernel(setting, GRID, MACHINE) for setting in (FFN, EXPERTS)]
     one, other = SimulatedTimer(SMALL), SimulatedTimer(SMALL)
     there = [[one.sample(k, 1).wall_us for _ in range(3)] for k in kernels]
     back = [[other.sample(k, 1).wall_us for _ in range(3)] for k in reversed(kernels)]
     assert there == back[::-1]
-    assert len({us for each in there for us in each}) == 6
+    assert len({us for latencies in there for us in latencies}) == 6
     seeded = SimulatedTimer(Adaptive(seed=1))
     assert seeded.sample(kernels[0], 1).wall_us != there[0][0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda each: each.name)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 def test_an_interrupted_take_goes_on_as_it_would_have(
     probed: Layout, tmp_path_factory: pytest.TempPathFactory, protocol: Timing
 ) -> None:
@@ -120,10 +120,10 @@ def test_an_interrupted_take_goes_on_as_it_would_have(
     seal = simulate(other, "h20", "ffn", 1, plan, machine=MACHINE)
     assert len(seal.segments) == 3
 
-    def said(found: list[LatencyMeasured]) -> list[object]:
-        return [(v.setting, v.n, v.round, v.order, v.paired, v.wall_us) for v in found]
+    def rows_of(taken: list[LatencyMeasured]) -> list[object]:
+        return [(v.setting, v.n, v.round, v.order, v.paired, v.wall_us) for v in taken]
 
-    assert said(visits(other, seal)) == said(straight)
+    assert rows_of(visits(other, seal)) == rows_of(straight)
 
 
 def test_the_boundary_is_that_of_the_curve(probed: Layout) -> None:
@@ -131,8 +131,8 @@ def test_the_boundary_is_that_of_the_curve(probed: Layout) -> None:
     rounds: dict[int, dict[int, float]] = defaultdict(dict)
     for visit in visits(probed, take(probed, simulated_plan(MACHINE, protocol=Adaptive()))):
         rounds[visit.n][visit.round] = median(visit.wall_us)
-    found = boundary(ratios(rounds, 1), 0.2, 1)
-    assert (found.last_pass, found.low, found.high) == (8, 8, 8)
+    interval = boundary(ratios(rounds, 1), 0.2, 1)
+    assert (interval.last_pass, interval.low, interval.high) == (8, 8, 8)
 
 
 def test_it_is_sealed_once(probed: Layout) -> None:
@@ -154,7 +154,7 @@ def test_a_refused_setting_fails_with_its_reason(probed: Layout) -> None:
     """Nothing of a plan is begun if the predictor refused one of its settings."""
     with pytest.raises(EvidenceError, match="no rules are read"):
         take(probed, simulated_plan(MACHINE, FFN, REFUSED))
-    assert [each.stream for each in probed.takes(sealed=False)] == []
+    assert [take.stream for take in probed.takes(sealed=False)] == []
 
 
 def test_the_platform_is_probed_first(layout: Layout) -> None:

@@ -28,15 +28,15 @@ def kernel(setting: Setting, **curve: object) -> SimulatedKernel:
 
 def test_a_module_takes_what_its_curve_says() -> None:
     """T(N) without noise is the file's."""
-    found = SimulatedKernel(FFN, GRID, make_machine())
-    assert [found.latency_us(n) for n in GRID] == list(map(knee, GRID))
-    assert found.cache == "cold"
+    kernel = SimulatedKernel(FFN, GRID, make_machine())
+    assert [kernel.latency_us(n) for n in GRID] == list(map(knee, GRID))
+    assert kernel.cache == "cold"
 
 
 def test_a_model_takes_the_sum_of_its_modules() -> None:
     """T(N) of a model is that of its modules, each as often as it runs."""
-    found = SimulatedKernel(MODEL, GRID, make_machine())
-    assert [found.latency_us(n) for n in GRID] == [knee(n) + 3 * (10 + n) for n in GRID]
+    kernel = SimulatedKernel(MODEL, GRID, make_machine())
+    assert [kernel.latency_us(n) for n in GRID] == [knee(n) + 3 * (10 + n) for n in GRID]
 
 
 @pytest.mark.parametrize("setting", [REFUSED, replace(FFN, batch=3)])
@@ -73,9 +73,9 @@ def test_attention_fills_the_tiles_of_the_rules() -> None:
 
 def test_a_models_work_is_its_modules() -> None:
     """FLOPs and bytes add up; a model has no blocks of its own."""
-    found = SimulatedKernel(MODEL, GRID, make_machine()).work(8)
+    work = SimulatedKernel(MODEL, GRID, make_machine()).work(8)
     ffn, experts = (SimulatedKernel(s, GRID, make_machine()).work(8) for s in (FFN, EXPERTS))
-    assert found.flop_executed == ffn.flop_executed + 3 * experts.flop_executed
-    assert found.flop_logical == ffn.flop_logical + 3 * experts.flop_logical
-    assert found.bytes_compulsory == ffn.bytes_compulsory + 3 * experts.bytes_compulsory
-    assert (found.blocks, found.block_rows) == (None, None)
+    assert work.flop_executed == ffn.flop_executed + 3 * experts.flop_executed
+    assert work.flop_logical == ffn.flop_logical + 3 * experts.flop_logical
+    assert work.bytes_compulsory == ffn.bytes_compulsory + 3 * experts.bytes_compulsory
+    assert (work.blocks, work.block_rows) == (None, None)

@@ -8,8 +8,8 @@ from nearfree.core.protocols import Adaptive
 from once import ALL
 
 from measure.simulation import (
-    Found,
     Noise,
+    SearchRun,
     search,
     simulate,
     some_curve,
@@ -22,15 +22,15 @@ LESS = 1 if ALL else 4
 PAPER_FORWARDS = 50 + 10 * 200
 
 
-def check(found: list[Found], undecided: float = 0.10) -> None:
+def check(searches: list[SearchRun], undecided: float = 0.10) -> None:
     """Hold that intervals hold the truth, are narrow, and seldom undecided."""
     share = {
-        "holds": sum(run.holds for run in found) / len(found),
-        "undecided": sum(run.found.verdict == "undecided" for run in found) / len(found),
-        "wrong": sum(run.wrong for run in found) / len(found),
+        "holds": sum(run.holds for run in searches) / len(searches),
+        "undecided": sum(run.boundary.verdict == "undecided" for run in searches) / len(searches),
+        "wrong": sum(run.wrong for run in searches) / len(searches),
     }
-    width = median(run.width for run in found)
-    print(f"{len(found)} runs: {share}, median width {width:.3f}")
+    width = median(run.width for run in searches)
+    print(f"{len(searches)} runs: {share}, median width {width:.3f}")
     assert share["holds"] >= 0.95
     assert share["undecided"] <= undecided
     assert width <= 1.15
@@ -65,18 +65,18 @@ def test_the_cost_is_a_small_part_of_the_papers() -> None:
 def test_noise_alone_moves_no_clear_boundary() -> None:
     """With ten times the usual spikes the interval still holds the truth of a staircase."""
     noise = Noise(spike=0.2)
-    found = [
+    searches = [
         search(staircase(16, 0.8, 0), [1, 8, 16, 17, 32], Adaptive(), noise=noise, seed=seed)
         for seed in range(30)
     ]
-    assert all(run.holds for run in found)
+    assert all(run.holds for run in searches)
 
 
 def test_a_boundary_on_the_limit_is_undecided() -> None:
     """An N whose time is exactly the limit cannot be decided, and the verdict says so."""
     run = search(lambda n: 1.2 if n > 8 else 1.0, [1, 8, 16], Adaptive(), noise=Noise(), seed=1)
-    assert run.found.verdict == "undecided"
-    assert (run.found.low, run.found.high) == (8, 16)
+    assert run.boundary.verdict == "undecided"
+    assert (run.boundary.low, run.boundary.high) == (8, 16)
 
 
 def test_curves_that_are_not_monotone() -> None:
@@ -84,5 +84,5 @@ def test_curves_that_are_not_monotone() -> None:
     curve = tails(16, 0.15, 0.9)
     assert curve(17) > 1.2 > curve(18)
     run = search(curve, [1, 16, 17, 18, 32, 33], Adaptive(), noise=Noise(sigma=0.01), seed=2)
-    assert run.truth == run.found.last_pass == 18
-    assert run.found.first_exit == 16
+    assert run.truth == run.boundary.last_pass == 18
+    assert run.boundary.first_exit == 16

@@ -22,11 +22,11 @@ from measure.machines import TICK, FakeKernel, FakeTimer, take
 def test_a_round_that_runs_is_finished_first() -> None:
     """After SIGTERM the next durable round ends the take; before it, nothing happens."""
     seen: list[float] = []
-    with stoppable(seen.append) as told:
-        told(0.2)
+    with stoppable(seen.append) as stop:
+        stop(0.2)
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(StoppedError, match="SIGTERM"):
-            told(0.4)
+            stop(0.4)
     assert seen == [0.2, 0.4]
 
 
@@ -39,18 +39,18 @@ def test_a_round_that_runs_is_finished_first() -> None:
         (Adaptive(rounds=3, looks=(4,)), 1),
         (Adaptive(rounds=3, looks=(4,)), 5),
     ],
-    ids=lambda each: getattr(each, "name", each),
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_every_protocol_ends_after_the_round_that_runs(
     layout: Layout, protocol: Timing, rounds: int
 ) -> None:
     """A take is told to stop in a round: this one is durable, and none is begun after it."""
     plan = structs.replace(make_plan(positions=(1, 2, 4)), protocol=protocol)
-    told: list[float] = []
+    progress: list[float] = []
 
     def strike(share: float) -> None:
-        told.append(share)
-        if len(told) == rounds:
+        progress.append(share)
+        if len(progress) == rounds:
             os.kill(os.getpid(), signal.SIGTERM)
 
     noise = Random(1)  # noqa: S311 (noise, no secret)
@@ -59,17 +59,17 @@ def test_every_protocol_ends_after_the_round_that_runs(
         take(layout, plan, FakeKernel(), timer, told_or_stopped)
     (name,) = layout.takes("cpu", sealed=False)
     segment = read_segment(layout.segment(name, 1), name.segment(1))
-    kept = {e.data.round for e in segment.events if isinstance(e.data, LatencyMeasured)}
-    assert kept == set(range(rounds))
-    assert told == sorted(told)
-    assert told[-1] < 1
+    rounds_kept = {e.data.round for e in segment.events if isinstance(e.data, LatencyMeasured)}
+    assert rounds_kept == set(range(rounds))
+    assert progress == sorted(progress)
+    assert progress[-1] < 1
 
 
 def test_the_last_round_is_sealed_all_the_same() -> None:
     """A take that is complete is not thrown away for a signal."""
-    with stoppable(lambda _share: None) as told:
+    with stoppable(lambda _share: None) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        told(1.0)
+        stop(1.0)
 
 
 def test_the_handler_of_before_is_back_afterwards() -> None:
@@ -97,9 +97,9 @@ def test_a_second_signal_ends_the_program() -> None:
 def test_a_signal_is_handed_on_to_who_noted_it_before() -> None:
     """What a take that was sealed all the same did not tell, the one around it does."""
     with stoppable(lambda _share: None) as around:
-        with stoppable(lambda _share: None) as told:
+        with stoppable(lambda _share: None) as stop:
             os.kill(os.getpid(), signal.SIGTERM)
-            told(1.0)
+            stop(1.0)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         with pytest.raises(StoppedError, match="SIGTERM"):
             around(0.5)

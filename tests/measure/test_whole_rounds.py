@@ -23,8 +23,8 @@ def test_whole_rounds_are_kept(*, points: int, done: int, recovered: int, failed
     plan = make_plan(positions=tuple(range(1, points + 1)))
     header = [make_started(plan), *[RECOVERED] * recovered]
     rounds = [make_latency(index // points) for index in range(done)]
-    kept = whole_rounds(segment(*header, *rounds, *[FAILED] * failed), plan)
-    assert kept == len(header) + done // points * points
+    rounds_kept = whole_rounds(segment(*header, *rounds, *[FAILED] * failed), plan)
+    assert rounds_kept == len(header) + done // points * points
 
 
 @pytest.mark.parametrize("plan", [PLAN, ProbePlan(dtypes=("float32",))], ids=["measure", "probe"])
@@ -76,14 +76,14 @@ def rounds(count: int) -> list[Payload]:
 def test_shares_after_whole_rounds_are_kept(done: int, watched: int, *, failed: bool) -> None:
     """All shares count, after as many rounds as an attempt made itself, which may be none."""
     events = [make_started(PLAN), *rounds(done), *map(shares, range(watched))]
-    found = segment(*events, *([FAILED] if failed else []))
-    assert whole_rounds(found, PLAN) == len(events)
+    events_kept = segment(*events, *([FAILED] if failed else []))
+    assert whole_rounds(events_kept, PLAN) == len(events)
 
 
 @given(st.integers(0, 3), st.integers(1, 2), st.integers(1, 3))
 def test_shares_after_a_torn_round_are_not_kept(done: int, torn: int, watched: int) -> None:
     """What stands behind a round that is not whole was never acknowledged."""
-    whole = [make_started(PLAN), *rounds(done)]
+    complete = [make_started(PLAN), *rounds(done)]
     after = [make_latency(done, n) for n in (1, 2, 4)[:torn]]
-    found = segment(*whole, *after, *map(shares, range(watched)))
-    assert whole_rounds(found, PLAN) == len(whole)
+    interrupted = segment(*complete, *after, *map(shares, range(watched)))
+    assert whole_rounds(interrupted, PLAN) == len(complete)

@@ -35,9 +35,9 @@ def known(layout: Layout) -> Layout:
     return layout
 
 
-def take(layout: Layout, asked: MeasurePlan) -> Seal:
+def take(layout: Layout, plan: MeasurePlan) -> Seal:
     """Make sure that a plan is sealed."""
-    return measure(layout, "cpu", "small", 1, asked)
+    return measure(layout, "cpu", "small", 1, plan)
 
 
 def die_after(count: int) -> None:

@@ -18,17 +18,17 @@ class GivenWeights:
 
     def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return a weight; ConfigError if there is none of its name, or one of another shape."""
-        found = self._tensors.get(name)
-        if found is None:
+        tensor = self._tensors.get(name)
+        if tensor is None:
             raise ConfigError(f"no weight {name}", remedy="Give the weights of the same model")
-        if tuple(found.shape) != shape:
+        if tuple(tensor.shape) != shape:
             raise ConfigError(
-                f"the weight {name} has the shape {tuple(found.shape)} in place of {shape}",
+                f"the weight {name} has the shape {tuple(tensor.shape)} in place of {shape}",
                 remedy="Give the weights of the same model",
             )
-        return found.detach().to(self._device, self._dtype)
+        return tensor.detach().to(self._device, self._dtype)
 
     def joined(self, parts: Sequence[Part]) -> Tensor:
         """Return weights of one input as one tensor."""
-        found = [self(*part) for part in parts]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        tensors = [self(*part) for part in parts]
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors)

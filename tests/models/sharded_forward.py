@@ -63,10 +63,12 @@ class Wire:
     def all_gather(self, name: str, rows: Tensor, group: Sequence[int]) -> list[Tensor]:
         """Return the rows of all ranks, in their order."""
         at, ranks = group.index(dist.get_rank()), len(group)
-        found = {at: rows}
+        gathered = {at: rows}
         for step in range(ranks - 1):
-            found[(at - step - 1) % ranks] = self._pass(name, found[(at - step) % ranks], group)
-        return [found[place] for place in range(ranks)]
+            gathered[(at - step - 1) % ranks] = self._pass(
+                name, gathered[(at - step) % ranks], group
+            )
+        return [gathered[place] for place in range(ranks)]
 
     def reduce_scatter(self, name: str, rows: Tensor, group: Sequence[int]) -> Tensor:
         """Return this rank's part of the sum of all ranks' rows."""
@@ -152,35 +154,35 @@ class Rank(NamedTuple):
 class RankWeights:
     """What a rank holds of whole weights, by the same names."""
 
-    def __init__(self, whole: dict[str, Tensor], decoder: Decoder, rank: Rank, rows: int) -> None:
+    def __init__(self, weights: dict[str, Tensor], decoder: Decoder, rank: Rank, rows: int) -> None:
         """Take the rows that the rank holds of a padded vocabulary."""
-        self._whole, self._decoder, self._rank, self._rows = whole, decoder, rank, rows
+        self._whole, self._decoder, self._rank, self._rows = weights, decoder, rank, rows
         self._names = NAMES.get(decoder.model_type, Names())
 
     def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return the part of a weight; its shape must be the one that a shard asks for."""
-        found = self._part(name)
+        weight = self._part(name)
         whole_experts = ".experts." in name
-        assert found.shape[whole_experts:] == shape[whole_experts:], (name, found.shape, shape)
-        return found.contiguous()
+        assert weight.shape[whole_experts:] == shape[whole_experts:], (name, weight.shape, shape)
+        return weight.contiguous()
 
     def joined(self, parts: Sequence[tuple[str, tuple[int, ...]]]) -> Tensor:
         """Return weights of one input as one tensor."""
         return torch.cat([self(*part) for part in parts])
 
     def _part(self, name: str) -> Tensor:
-        whole, leaf = self._whole[name], name.split(".")[-2]
+        weight, leaf = self._whole[name], name.split(".")[-2]
         tp, place = self._rank.parallel.tp, self._rank.place
         if leaf in self._names.qkv:
-            return self._heads(whole, leaf)
+            return self._heads(weight, leaf)
         if ".experts." in name:
-            return self._experts(whole, name)
+            return self._experts(weight, name)
         if name == f"{self._names.embedding}.weight" or leaf == "lm_head":
-            whole = functional.pad(whole, (0, 0, 0, tp * self._rows - len(whole)))
+            weight = functional.pad(weight, (0, 0, 0, tp * self._rows - len(weight)))
         if leaf == self._names.output and name.endswith(".bias"):
-            return whole * (place == 0)
+            return weight * (place == 0)
         cut = self._cut(name, leaf)
-        return whole if cut is None else whole.chunk(tp, cut)[place]
+        return weight if cut is None else weight.chunk(tp, cut)[place]
 
     def _cut(self, name: str, leaf: str) -> int | None:
         """Return the dimension that a matrix is cut in, None if it is whole on each rank."""
@@ -189,13 +191,13 @@ class RankWeights:
         rows = leaf in ("gate_proj", "up_proj", "lm_head")
         return 0 if rows or name == f"{self._names.embedding}.weight" else None
 
-    def _heads(self, whole: Tensor, leaf: str) -> Tensor:
+    def _heads(self, weights: Tensor, leaf: str) -> Tensor:
         decoder = self._decoder
         counts = {"q": decoder.heads, "k": decoder.kv_heads, "v": decoder.kv_heads}
         if len(self._names.qkv) == 1:
-            parts = whole.split([count * decoder.head_dim for count in counts.values()])
-            return torch.cat([self._of(*each) for each in zip(parts, counts.values(), strict=True)])
-        return self._of(whole, counts[leaf[0]])
+            parts = weights.split([count * decoder.head_dim for count in counts.values()])
+            return torch.cat([self._of(*part) for part in zip(parts, counts.values(), strict=True)])
+        return self._of(weights, counts[leaf[0]])
 
     def _of(self, rows: Tensor, heads: int) -> Tensor:
         return rows.unflatten(0, (heads, -1))[self.held(heads)].flatten(0, 1)
@@ -206,21 +208,21 @@ class RankWeights:
         first = self._rank.place * heads // tp
         return slice(first, first + count)
 
-    def _experts(self, whole: Tensor, name: str) -> Tensor:
+    def _experts(self, weights: Tensor, name: str) -> Tensor:
         parallel = self._rank.parallel
         part, cut = divmod(self._rank.among, parallel.moe_tp)
-        mine = whole[experts_of(len(whole), parallel.ep, part)]
+        mine = weights[experts_of(len(weights), parallel.ep, part)]
         if name.endswith("down_proj"):
             return mine.chunk(parallel.moe_tp, 2)[cut]
         gate, up = mine.chunk(2, 1)
-        return torch.cat([each.chunk(parallel.moe_tp, 1)[cut] for each in (gate, up)], 1)
+        return torch.cat([weight.chunk(parallel.moe_tp, 1)[cut] for weight in (gate, up)], 1)
 
 
 def experts_of(experts: int, ep: int, part: int) -> slice:
     """Return the whole experts of one of ep parts: the first ones have one more."""
-    each, rest = divmod(experts, ep)
-    first = part * each + min(part, rest)
-    return slice(first, first + each + (part < rest))
+    experts_a_rank, rest = divmod(experts, ep)
+    first = part * experts_a_rank + min(part, rest)
+    return slice(first, first + experts_a_rank + (part < rest))
 
 
 class RankExperts:
@@ -241,8 +243,8 @@ class RankExperts:
         assert inner.gate_up_bias is None
         rank, parallel = self._rank, self._rank.parallel
         every = [
-            torch.cat(self._wire.all_gather(name, each, rank.across))
-            for name, each in ((DISPATCH, rows), (BESIDE, ids), (BESIDE, shares))
+            torch.cat(self._wire.all_gather(name, tensor, rank.across))
+            for name, tensor in ((DISPATCH, rows), (BESIDE, ids), (BESIDE, shares))
         ]
         mine = experts_of(self._count, parallel.ep, rank.among // parallel.moe_tp)
         out = torch.zeros_like(every[0])
@@ -274,22 +276,22 @@ def run(case: Case, number: int) -> Run:
     decoder, details = read_decoder(case.path), read_details(case.path)
     rank, given = Rank.of(case.parallel, number), torch.Generator().manual_seed(3)
     weights = WholeWeights()
-    whole = _forward(decoder, details, weights, BATCH)
+    forward = _forward(decoder, details, weights, BATCH)
     tokens = torch.randint(decoder.vocabulary, (BATCH, POSITIONS), generator=given)
-    for cache in (*whole.keys, *whole.values):
+    for cache in (*forward.keys, *forward.values):
         cache.copy_(torch.randn(cache.shape, generator=given))
     part = shard(decoder, case.parallel, case.engine).decoder
     held = RankWeights(weights.made, decoder, rank, part.vocabulary)
     batch = BATCH // case.parallel.dp
     requests = slice(rank.group * batch, (rank.group + 1) * batch)
     mine = _Sharded(case, rank, _forward(part, details, held, batch))
-    caches = (*whole.keys, *whole.values), (*mine.forward.keys, *mine.forward.values)
+    caches = (*forward.keys, *forward.values), (*mine.forward.keys, *mine.forward.values)
     for theirs, own in zip(*caches, strict=True):
         own.copy_(theirs[requests, held.held(decoder.kv_heads)])
     logits = mine.run(tokens[requests], decoder)
     if logits is None:
         return Run(0.0, mine.wire.sent)
-    expected = whole.forward(tokens)[requests]
+    expected = forward.forward(tokens)[requests]
     return Run((logits - expected).abs().max().item(), mine.wire.sent)
 
 

@@ -148,8 +148,8 @@ def test_nothing_knows_these_models() -> None:
         for path in root.rglob("*"):
             if path.suffix in (".py", ".json", ".yaml", ".csv"):
                 text = path.read_text(encoding="utf-8").lower()
-                found = [n for n in (*RUN, *PREDICTED_ALONE, *REFUSED) if n.lower() in text]
-                assert not found, path
+                names = [n for n in (*RUN, *PREDICTED_ALONE, *REFUSED) if n.lower() in text]
+                assert not names, path
 
 
 @pytest.mark.parametrize("name", RUN)
@@ -177,13 +177,13 @@ def test_a_public_model_runs(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_public_model_is_refused_by_what_is_not_understood(tmp_path: Path, name: str) -> None:
     """What the forward of a model would need and is not there is named, with its value."""
-    said, document = REFUSED[name]
+    message, document = REFUSED[name]
     path = write(tmp_path, document, "config.json")
     for read in (read_decoder, read_details):
         error = refusal(lambda read=read: read(path))
         assert error is not None
         assert error.what.startswith(f"{path}: ")
-        assert said in error.what
+        assert message in error.what
 
 
 @pytest.mark.usefixtures("recorded")
@@ -192,12 +192,12 @@ def test_what_has_no_forward_is_predicted_and_not_measured(
     tmp_path: Path, call: Call, name: str
 ) -> None:
     """What the answer leaves out stands beside T(1); a forward of it is refused by name."""
-    said, document = PREDICTED_ALONE[name]
+    message, document = PREDICTED_ALONE[name]
     path = write(tmp_path, document, f"{name}.json")
     code, out, err = call("predict", "--model", str(path), "--ignore-memory", *H100)
     assert (code, err) == (0, "")
-    by = "two products" if "convolution" in said else "the bytes of their states"
-    assert f"{said} are timed by {by}" in out
+    by = "two products" if "convolution" in message else "the bytes of their states"
+    assert f"{message} are timed by {by}" in out
     error = refusal(lambda: read_details(path))
     assert error is not None
     assert "predicted, not measured" in error.what
@@ -219,10 +219,10 @@ def test_a_public_model_is_predicted(tmp_path: Path, call: Call, name: str) -> N
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_prediction_is_refused_alike(tmp_path: Path, call: Call, name: str) -> None:
     """A model that is not run is not predicted either, with the same reason; its memory is said."""
-    said, document = REFUSED[name]
+    message, document = REFUSED[name]
     path = write(tmp_path, document, f"{name}.json")
     code, out, err = call("predict", "--model", str(path), *H100)
     assert code == 2
     assert not out or "\nmemory: " in out or out.startswith("DOES NOT FIT: ")
     assert err.startswith(f"nearfree: error: {path}: ")
-    assert said in err
+    assert message in err

@@ -187,12 +187,12 @@ def test_each_n_is_planned_once_for_all_layers(
 
 def test_forwards_share_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither k nor routing changes a plan: forwards of one execution have one for each N."""
-    wrappers, kept = libraries.flashinfer(monkeypatch), {}
+    wrappers, plans = libraries.flashinfer(monkeypatch), {}
     for top_k, routing in product((4, 2), ("router", "balanced")):
         config = document("qwen3_moe", num_experts_per_tok=top_k)
         base = make_forward(tmp_path, config, routing=routing)
         forward = make_forward(
-            tmp_path, config, attention="flashinfer_fa2", routing=routing, shared=kept
+            tmp_path, config, attention="flashinfer_fa2", routing=routing, shared=plans
         )
         for mine, theirs in zip(
             (*forward.keys, *forward.values), (*base.keys, *base.values), strict=True
@@ -273,7 +273,7 @@ def test_lengths_are_made_once_for_each_n(monkeypatch: pytest.MonkeyPatch, tmp_p
         forward.forward(tokens(n))
     lengths = [bound.arguments["cache_seqlens"] for bound in called.calls]
     assert len(lengths) == 4 * 3
-    assert len({id(each) for each in lengths}) == 2
+    assert len({id(tensor) for tensor in lengths}) == 2
 
 
 def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
@@ -303,11 +303,11 @@ def test_flash_attention_3_is_for_9_0(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_torch_on_a_gpu_is_its_flash_op() -> None:
     """On a GPU the FlashAttention op of torch runs, over a cache whose positions come first."""
     execution = ExecutionContext(device="cuda")
-    found = make_attention_runner(
+    runner = make_attention_runner(
         "torch_sdpa", AttentionMask("block", 8), torch.bfloat16, execution
     )
-    assert isinstance(found, Flash)
-    assert found.positions_first
+    assert isinstance(runner, Flash)
+    assert runner.positions_first
 
 
 @pytest.mark.slow

@@ -118,10 +118,10 @@ def test_the_footprint_is_what_is_measured(tmp_path: Path, most_of: str) -> None
     The heap of the process gives back at once what is freed, so that what it keeps for later is not
     counted.
     """
-    asked = dict(BIG[most_of])
-    found = json.loads((CONFIG / "models" / f"{asked.pop('model')}.json").read_text())
-    shape = [asked.pop(name) for name in ("batch", "context", "most")]
-    path = write(tmp_path, found | asked, "config.json")
+    options = dict(BIG[most_of])
+    config = json.loads((CONFIG / "models" / f"{options.pop('model')}.json").read_text())
+    shape = [options.pop(name) for name in ("batch", "context", "most")]
+    path = write(tmp_path, config | options, "config.json")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(path), json.dumps(shape)],
         capture_output=True,
@@ -134,15 +134,15 @@ def test_the_footprint_is_what_is_measured(tmp_path: Path, most_of: str) -> None
         },
     )
     batch, context, most = shape
-    said = needed(path, (most,), batch=batch, context=context)
-    assert said.total > 300e6
-    assert int(done.stdout) == pytest.approx(said.total, rel=0.1)
+    footprint = needed(path, (most,), batch=batch, context=context)
+    assert footprint.total > 300e6
+    assert int(done.stdout) == pytest.approx(footprint.total, rel=0.1)
 
 
 def kept_bytes(tensors: list[Tensor]) -> int:
     """Return the bytes of what tensors lie in, each counted once."""
     storages = [tensor.untyped_storage() for tensor in tensors]
-    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def tensors_in(owner: object) -> list[Tensor]:
@@ -150,7 +150,7 @@ def tensors_in(owner: object) -> list[Tensor]:
     if isinstance(owner, Tensor):
         return [owner]
     if isinstance(owner, list | tuple):
-        return [each for item in owner for each in tensors_in(item)]
+        return [tensor for item in owner for tensor in tensors_in(item)]
     if isinstance(owner, dict):
         return tensors_in(list(owner.values()))
     if isinstance(owner, partial) or not type(owner).__module__.startswith("nearfree.models."):
@@ -166,34 +166,34 @@ def test_weights_are_those_that_a_forward_asks_for(
 ) -> None:
     """Every family's weights are known to the byte, a router's copy in float32 included."""
     path = write(tmp_path, document(kind, tie_word_embeddings=tied), "config.json")
-    kept: dict[tuple[object, ...], Tensor] = {}
+    made: dict[tuple[object, ...], Tensor] = {}
     forward = DecoderForward(
         read_decoder(path),
         read_details(path),
-        RandomWeights(dtype, kept=kept),
+        RandomWeights(dtype, kept=made),
         batch=BATCH,
         context=CONTEXT,
         max_positions=MOST,
         dtype=dtype,
     )
-    found = needed(path, dtype=dtype)
-    held = [*kept.values(), *tensors_in([*forward.layers, forward._norm])]
-    assert found.weights == kept_bytes(held)
-    assert found.kv_cache == kept_bytes(tensors_in(forward.caches))
+    footprint = needed(path, dtype=dtype)
+    held = [*made.values(), *tensors_in([*forward.layers, forward._norm])]
+    assert footprint.weights == kept_bytes(held)
+    assert footprint.kv_cache == kept_bytes(tensors_in(forward.caches))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_a_shared_cache_is_held_once(tmp_path: Path, dtype: torch.dtype) -> None:
     """Weights and caches of Gemma 4's sharing layers, and of inputs of their own, are known."""
     path = write(tmp_path, document("gemma4_text", **SHARED), "config.json")
-    kept: dict[tuple[object, ...], Tensor] = {}
+    made: dict[tuple[object, ...], Tensor] = {}
     forward = make_forward(
-        tmp_path, document("gemma4_text", **SHARED), weights=RandomWeights(dtype, kept=kept),
+        tmp_path, document("gemma4_text", **SHARED), weights=RandomWeights(dtype, kept=made),
         dtype=dtype,
     )  # fmt: skip
-    found = needed(path, dtype=dtype)
-    assert found.weights == kept_bytes([*kept.values(), *tensors_in([*forward.layers])])
-    assert found.kv_cache == kept_bytes(tensors_in(forward.caches))
+    footprint = needed(path, dtype=dtype)
+    assert footprint.weights == kept_bytes([*made.values(), *tensors_in([*forward.layers])])
+    assert footprint.kv_cache == kept_bytes(tensors_in(forward.caches))
 
 
 MASKED: list[tuple[Mask, dict[str, Any]]] = [
@@ -221,9 +221,9 @@ def test_masks_and_rotations_are_known(tmp_path: Path, mask: Mask, config: dict[
     )
     for n in POSITIONS:
         forward.forward(tokens(n))
-    found, places = needed(path, mask=mask), forward._kind_inputs
-    assert found.masks == kept_bytes(tensors_in([each.runner for each in places]))
-    assert found.tables == kept_bytes(tensors_in([each[2:] for each in places]))
+    footprint, places = needed(path, mask=mask), forward._kind_inputs
+    assert footprint.masks == kept_bytes(tensors_in([place.runner for place in places]))
+    assert footprint.tables == kept_bytes(tensors_in([place[2:] for place in places]))
     assert needed(path, mask=mask, device="cuda").masks == 0
 
 
@@ -250,23 +250,23 @@ def test_more_of_anything_takes_more(tmp_path: Path, kind: str) -> None:
 def test_pages_and_plans_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """FlashInfer's cache is in whole pages; it has one workspace, and a wrapper for each N."""
     wrappers = libraries.flashinfer(monkeypatch)
-    kept: dict[tuple[object, ...], Tensor] = {}
+    made: dict[tuple[object, ...], Tensor] = {}
     config, backend = document("qwen3"), "flashinfer_fa2"
-    forward = make_forward(tmp_path, config, attention=backend, shared=kept)
+    forward = make_forward(tmp_path, config, attention=backend, shared=made)
     for n in POSITIONS:
         forward.forward(tokens(n))
-    found = needed(tmp_path / "config.json", attention=backend, dtype=torch.float32)
-    assert found.kv_cache == kept_bytes([*forward.keys, *forward.values])
+    footprint = needed(tmp_path / "config.json", attention=backend, dtype=torch.float32)
+    assert footprint.kv_cache == kept_bytes([*forward.keys, *forward.values])
     assert len(wrappers.parts[PREFILL].calls) == len(POSITIONS)
-    assert kept["flashinfer", 0].nbytes == bytes_held("fa2", 0)
+    assert made["flashinfer", 0].nbytes == bytes_held("fa2", 0)
 
 
 @pytest.mark.parametrize(("backend", "plan_mib"), [("flashinfer_fa2", 8), ("flashinfer_fa3", 72)])
 def test_workspaces_are_counted(tmp_path: Path, backend: str, plan_mib: int) -> None:
     """512 MiB once, and what a wrapper allocates for each distinct N; nothing for torch."""
     path = write(tmp_path, document("qwen3"), "config.json")
-    found = needed(path, (1, 2, 7, 7), attention=backend).workspaces / 2**20
-    assert found == pytest.approx(512 + 3 * plan_mib, abs=1)
+    workspaces = needed(path, (1, 2, 7, 7), attention=backend).workspaces / 2**20
+    assert workspaces == pytest.approx(512 + 3 * plan_mib, abs=1)
     assert needed(path, (1, 2, 7)).workspaces == 0
 
 
@@ -291,38 +291,38 @@ def test_copies_take_turns(tmp_path: Path) -> None:
 
 def test_parts_are_the_total(tmp_path: Path) -> None:
     """The total is that of its parts."""
-    found = needed(write(tmp_path, document("llada2_moe")), attention="flashinfer_fa3")
-    parts = structs.asdict(found)
+    footprint = needed(write(tmp_path, document("llada2_moe")), attention="flashinfer_fa3")
+    parts = structs.asdict(footprint)
     assert min(parts.values()) > 0
-    assert found.total == sum(parts.values())
+    assert footprint.total == sum(parts.values())
 
 
 def test_a_tenth_of_the_memory_stays_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A forward is accepted up to nine tenths of what is free, and refused above."""
     path = write(tmp_path, document("qwen3"))
-    found = needed(path)
-    asked: dict[str, Any] = {
+    footprint = needed(path)
+    options: dict[str, Any] = {
         "batch": BATCH,
         "context": CONTEXT,
         "max_positions": MOST,
         "device": "cpu",
     }
-    for free in (found.total * 10 // 9 + 1, None):
+    for free in (footprint.total * 10 // 9 + 1, None):
         monkeypatch.setattr(module, "free_bytes", lambda _, free=free: free)
-        refuse_too_large(found, read_decoder(path), **asked)
-    monkeypatch.setattr(module, "free_bytes", lambda _: found.total * 10 // 9 - 1)
+        refuse_too_large(footprint, read_decoder(path), **options)
+    monkeypatch.setattr(module, "free_bytes", lambda _: footprint.total * 10 // 9 - 1)
     with pytest.raises(EvidenceError, match="small with L=23, batch 2, N=33 needs"):
-        refuse_too_large(found, read_decoder(path), **asked)
+        refuse_too_large(footprint, read_decoder(path), **options)
 
 
 def test_the_refusal_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the whole and its parts in GB, what is free, and what to make smaller."""
     path = CONFIG / "models" / "qwen3_8b.json"
-    found = needed(path, (1, 64), batch=1, context=4096)
+    footprint = needed(path, (1, 64), batch=1, context=4096)
     monkeypatch.setattr(module, "free_bytes", lambda _: 3 * 10**9)
     with pytest.raises(EvidenceError) as error:
         refuse_too_large(
-            found, read_decoder(path), batch=1, context=4096, max_positions=64, device="cpu"
+            footprint, read_decoder(path), batch=1, context=4096, max_positions=64, device="cpu"
         )
     assert error.value.what == (
         "qwen3_8b with L=4096, batch 1, N=64 needs 17.0 GB (weights 16.4, KV cache 0.6, "

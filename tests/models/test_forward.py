@@ -62,7 +62,7 @@ def test_every_family_gives_logits(tmp_path: Path, kind: str) -> None:
 def test_only_new_positions_are_written(tmp_path: Path, mask: Mask) -> None:
     """A forward writes keys and values of its N positions, and none before or after them."""
     forward = make_forward(tmp_path, document("qwen3"), mask=mask)
-    before = [each.clone() for each in (*forward.keys, *forward.values)]
+    before = [cache.clone() for cache in (*forward.keys, *forward.values)]
     forward.forward(tokens(7))
     for old, new in zip(before, (*forward.keys, *forward.values), strict=True):
         assert new.shape == (BATCH, 2, CONTEXT + MOST, 16)
@@ -96,8 +96,8 @@ def test_a_window_reads_no_key_before_it(tmp_path: Path, context: int) -> None:
     forward = make_forward(tmp_path, config, context=context)
     out = forward.forward(tokens(7))
     unseen = max(0, context + 1 - 12)
-    for each in (*forward.keys, *forward.values):
-        each[:, :, :unseen] = float("nan")
+    for cache in (*forward.keys, *forward.values):
+        cache[:, :, :unseen] = float("nan")
     assert forward.forward(tokens(7)).equal(out)
     if context:
         forward.keys[0][:, :, unseen] += 1.0
@@ -208,17 +208,17 @@ def test_tokens_of_another_shape_are_refused(tmp_path: Path, shape: tuple[int, .
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"),
+    ("weights", "message"),
     [
         ({}, "no weight model.embed"),
         ({"model.embed_tokens.weight": torch.ones(2)}, "has the shape"),
     ],
 )
 def test_weights_of_another_model_are_refused(
-    tmp_path: Path, weights: dict[str, Any], said: str
+    tmp_path: Path, weights: dict[str, Any], message: str
 ) -> None:
     """A missing weight and one of another shape are named."""
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         make_forward(tmp_path, document("llama"), weights=GivenWeights(weights, torch.float32))
 
 

@@ -35,7 +35,7 @@ def test_matrices_of_layers_are_counted_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "found"),
+    ("heads", "kv_heads", "value"),
     [
         ([8] * 6, [2] * 6, (8, 2)),
         ([8] * 6, [0, 0, 8, 0, 8, 0], (8, 3)),
@@ -43,7 +43,7 @@ def test_matrices_of_layers_are_counted_together(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_of_each_layer_are_one(
-    tmp_path: Path, heads: list[int], kv_heads: list[int] | None, found: tuple[int, int]
+    tmp_path: Path, heads: list[int], kv_heads: list[int] | None, value: tuple[int, int]
 ) -> None:
     """A list stands for its mean, rounded up; of none alike that is what each layer has."""
     metadata = [
@@ -56,5 +56,5 @@ def test_numbers_of_each_layer_are_one(
     path = tmp_path / "small.gguf"
     path.write_bytes(gguf(metadata, [Said("blk.0.ffn_up.weight", (64, 2), F32, 64 * 2 * 4)]))
     shape = shape_of(read_header(path))
-    assert (shape.heads, shape.kv_heads) == found
-    assert shape.head_dim == 96 // found[0]
+    assert (shape.heads, shape.kv_heads) == value
+    assert shape.head_dim == 96 // value[0]

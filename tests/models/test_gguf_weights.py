@@ -46,11 +46,11 @@ TOKENS = [5, 17, 33, 99, 2, 41, 60, 7, 8, 9, 1, 0]
 
 def config(folder: Path, kind: str, **changes: Any) -> Path:
     """Write a small config.json of a model type, with all that a forward needs."""
-    said = {
+    config = {
         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "attention_bias": False,
         **_SAID.get(kind, {}), **changes,
     }  # fmt: skip
-    return write(folder, change(kind, **said))
+    return write(folder, change(kind, **config))
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
@@ -61,7 +61,7 @@ def test_what_is_written_is_the_model(tmp_path: Path, kind: str, type_: str) -> 
     to = tmp_path / "small.gguf"
     header = write_random_gguf(path, to, type_=type_)
     assert header == read_header(to)
-    assert sum(each.elements for each in header.tensors) == parameters(stored(path))
+    assert sum(tensor.elements for tensor in header.tensors) == parameters(stored(path))
     file = read_model_file(to)
     assert (file.refusals, file.mixed) == ((), ())
     assert weights_bytes(file) == stored_bytes(header)
@@ -78,22 +78,22 @@ def test_a_forward_has_the_weights_that_were_made(tmp_path: Path, kind: str, typ
     path, to = config(tmp_path, kind), tmp_path / "small.gguf"
     write_random_gguf(path, to, type_=type_, seed=7)
     weights = GgufWeights(to, torch.float32)
-    for each in model_weights(path)[1]:
-        if each.routed:
+    for weight in model_weights(path)[1]:
+        if weight.routed:
             continue
-        name = each.names[0]
+        name = weight.names[0]
         expected = torch.from_numpy(
-            np.ones(each.shape, np.float32)
-            if each.ones
-            else LOAD[type_](random_weight(name, each.shape, seed=7, type_=type_))
+            np.ones(weight.shape, np.float32)
+            if weight.ones
+            else LOAD[type_](random_weight(name, weight.shape, seed=7, type_=type_))
         )
-        found = weights(name.replace("block_sparse_moe", "mlp"), each.shape)
-        assert torch.equal(found, expected), name
-    moe = [each for each in model_weights(path)[1] if each.routed]
+        tensor = weights(name.replace("block_sparse_moe", "mlp"), weight.shape)
+        assert torch.equal(tensor, expected), name
+    moe = [weight for weight in model_weights(path)[1] if weight.routed]
     assert bool(moe) == ("moe" in kind or kind == "mixtral")
     if moe:
         gate, up = (
-            next(each for each in moe if each.tensor == f"blk.2.ffn_{part}_exps.weight")
+            next(weight for weight in moe if weight.tensor == f"blk.2.ffn_{part}_exps.weight")
             for part in ("gate", "up")
         )
         both = weights(
@@ -182,10 +182,10 @@ def test_files_are_the_same_for_a_seed(tmp_path: Path) -> None:
 
 def test_a_weight_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn in smaller blocks a weight is the same, and spread as it should be."""
-    whole = random_weight("a", (300, 64), seed=0, type_="f32")
+    weight = random_weight("a", (300, 64), seed=0, type_="f32")
     monkeypatch.setattr(gguf_values, "_BLOCK", 640)
-    assert np.array_equal(random_weight("a", (300, 64), seed=0, type_="f32"), whole)
-    assert np.std(whole) == pytest.approx(0.02, rel=0.02)
+    assert np.array_equal(random_weight("a", (300, 64), seed=0, type_="f32"), weight)
+    assert np.std(weight) == pytest.approx(0.02, rel=0.02)
 
 
 def test_a_tokenizer_has_a_token_for_each_row(tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def test_a_tokenizer_has_a_token_for_each_row(tmp_path: Path) -> None:
     assert len(tokens) == len(set(tokens)) == 500
     assert (tokens[3], tokens[258], tokens[499]) == ("<0x00>", "<0xFF>", "<t499>")
     write_random_gguf(config(tmp_path, "llama", vocab_size=100), tmp_path / "small.gguf")
-    said = read_header(tmp_path / "small.gguf").metadata
-    assert said["tokenizer.ggml.model"] == "no_vocab"
+    metadata = read_header(tmp_path / "small.gguf").metadata
+    assert metadata["tokenizer.ggml.model"] == "no_vocab"
     assert read_decoder(tmp_path / "small.gguf").vocabulary == 100
 
 
@@ -250,12 +250,12 @@ def test_a_forward_is_the_same_from_a_mapping(tmp_path: Path) -> None:
     write_random_gguf(path, to)
     tensors = {
         name: torch.from_numpy(
-            np.ones(each.shape, np.float32)
-            if each.ones
-            else LOAD["bf16"](random_weight(name, each.shape, seed=0, type_="bf16"))
+            np.ones(weight.shape, np.float32)
+            if weight.ones
+            else LOAD["bf16"](random_weight(name, weight.shape, seed=0, type_="bf16"))
         )
-        for each in model_weights(path)[1]
-        for name in each.names
+        for weight in model_weights(path)[1]
+        for name in weight.names
     }
     details = read_details(path)
     ours = logits(path, details, GgufWeights(to, torch.float32))

@@ -99,7 +99,7 @@ def test_copies_take_turns() -> None:
     """Each forward runs on the next copy of the weights: the same numbers in other memory."""
     where = execution(copies=2)
     kernel = make(where)
-    heads = [each._head for each in kernel._forwards]
+    heads = [forward._head for forward in kernel._forwards]
     assert heads[0].data_ptr() != heads[1].data_ptr()
     first, second, third = (kernel.forward(4) for _ in range(3))
     assert first.equal(second)
@@ -137,8 +137,8 @@ def test_what_does_not_fit_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(footprint, "free_bytes", lambda _: 10**4)
     monkeypatch.setattr(torch, "empty", None)
     where = execution(kind)
-    said = r"small with L=40, batch 1, N=9 needs \d\.\d GB \(weights .*KV cache .* are free"
-    with pytest.raises(EvidenceError, match=said) as caught:
+    message = r"small with L=40, batch 1, N=9 needs \d\.\d GB \(weights .*KV cache .* are free"
+    with pytest.raises(EvidenceError, match=message) as caught:
         make(where, kind)
     assert caught.value.remedy
     assert where.shared == {}

@@ -54,9 +54,9 @@ def test_a_forward_tells_of_the_modules_that_are_composed(kind: str) -> None:
     kernel = make_kernel(setting, POSITIONS, ExecutionContext(models={"small": model.plain}))
     assert isinstance(kernel, ModelKernel)
     for n in POSITIONS:
-        told = Told()
-        assert bool(kernel.forward(n, told).isfinite().all())
-        assert told.roles == {BETWEEN, *(use.role for use in uses(setting, model))}
+        recorder = Told()
+        assert bool(kernel.forward(n, recorder).isfinite().all())
+        assert recorder.roles == {BETWEEN, *(use.role for use in uses(setting, model))}
 
 
 @pytest.mark.parametrize("kind", TODAY)

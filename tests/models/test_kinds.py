@@ -41,7 +41,7 @@ def test_modules_have_the_names_of_their_kind(tmp_path: Path) -> None:
     path = write(tmp_path, document("gpt_oss"), "config.json")
     decoder = read_decoder(path)
     near, far = (
-        roles_of(decoder, each, "torch_sdpa") for each in layer_kinds(decoder, read_details(path))
+        roles_of(decoder, kind, "torch_sdpa") for kind in layer_kinds(decoder, read_details(path))
     )
     assert near["attention"] == "attention, window 12, 2 of 3 layers"
     assert far["attention"] == "attention, all positions, 1 of 3 layers"
@@ -59,6 +59,6 @@ def test_later_queries_weigh_more() -> None:
     warmth = Warmth(slope=0.5, period=4, shift=1)
     expected = [1 + 0.5 * torch.log(torch.tensor(1.0 + (p + 1) // 4)).item() for p in (6, 7, 8)]
     assert temperature_scales(warmth, 6, 3).tolist() == pytest.approx(expected)
-    found = weights(AttentionForm(scale=1.0, warmth=warmth))
-    assert isinstance(found, torch.Tensor)
-    assert found.flatten().tolist() == pytest.approx([4 * each for each in expected])
+    later = weights(AttentionForm(scale=1.0, warmth=warmth))
+    assert isinstance(later, torch.Tensor)
+    assert later.flatten().tolist() == pytest.approx([4 * value for value in expected])

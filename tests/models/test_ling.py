@@ -43,11 +43,11 @@ def make_weights(*, biases: bool) -> Tensors:
         own = layer | (MOE if index else DENSE)
         shapes |= {f"model.layers.{index}.{name}": shape for name, shape in own.items()}
     random = torch.Generator().manual_seed(4)
-    found = {}
+    weights = {}
     for name, shape in shapes.items():
         scale, centre = (shape[-1] ** -0.5, 0.0) if len(shape) > 1 else (0.2, 1.0)
-        found[name] = (centre + scale * torch.randn(shape, generator=random)).double()
-    return found
+        weights[name] = (centre + scale * torch.randn(shape, generator=random)).double()
+    return weights
 
 
 def normed(vector: Tensor, weight: Tensor) -> Tensor:
@@ -164,8 +164,8 @@ def test_logits_are_those_of_the_definition(
             reference(
                 weights,
                 row,
-                [each[request, :, :CONTEXT].double() for each in forward.keys],
-                [each[request, :, :CONTEXT].double() for each in forward.values],
+                [keys[request, :, :CONTEXT].double() for keys in forward.keys],
+                [values[request, :, :CONTEXT].double() for values in forward.values],
                 mask,
             )
             for request, row in enumerate(tokens(n))

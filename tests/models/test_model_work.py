@@ -47,8 +47,8 @@ def test_a_forward_with_experts_by_hand(routing: str) -> None:
 @pytest.mark.parametrize("kind", [DENSE, MOE, LING])
 def test_the_work_is_what_torch_counts(kind: str) -> None:
     """The FLOPs executed are those that torch's counter sees, and attention, which it does not."""
-    found = setting(kind, mask="block", batch=[2])
-    kernel = make_kernel(found, (1, 5), ExecutionContext(models={"small": MODELS[kind].plain}))
+    counted = setting(kind, mask="block", batch=[2])
+    kernel = make_kernel(counted, (1, 5), ExecutionContext(models={"small": MODELS[kind].plain}))
     for n in (1, 5):
         attention = 3 * 4 * 2 * 8 * 16 * n * (CONTEXT + n)
         assert kernel.work(n).flop_executed == counted_flop(kernel, n) + attention

@@ -71,8 +71,8 @@ def test_the_older_form_of_sglang_gives_the_same(
 
 def given(called: StandIn, name: str, call: int = -1) -> Tensor:
     """Return an argument of a call of vLLM."""
-    found: Tensor = called.calls[call].arguments[name]
-    return found
+    argument: Tensor = called.calls[call].arguments[name]
+    return argument
 
 
 @pytest.mark.parametrize("routing", ["balanced", "skewed"])

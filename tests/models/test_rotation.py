@@ -50,8 +50,8 @@ def test_yarn_keeps_the_fast_and_divides_the_slow() -> None:
     """Pairs up to the first are kept, from the last on divided; cosines are stretched."""
     yarn = Yarn(factor=8.0, first=1.0, last=3.0, stretch=1.5)
     rope = Rope(theta=100.0, width=8, yarn=yarn)
-    plain, found = frequencies(PLAIN), frequencies(rope)
-    shares = (found / plain).tolist()
+    plain, scaled = frequencies(PLAIN), frequencies(rope)
+    shares = (scaled / plain).tolist()
     assert shares == pytest.approx([1.0, 1.0, (1 + 1 / 8) / 2, 1 / 8])
     table = rotation(rope, 0, 1, torch.float32, "cpu")
     assert table.cosines.tolist() == [[1.5] * 8]

@@ -69,16 +69,16 @@ The vocabulary is whole without padding."""
 
 def spread(folder: Path, count: int) -> list[list[dict[str, Any]]]:
     """Return what each process found in each case, [case][process]."""
-    asked = []
+    processes = []
     for place, (kind, degrees, engine) in enumerate(CASES[count]):
         path = write(folder, document(kind, vocab_size=128), f"{place}.json")
-        asked.append((str(path), degrees, engine))
+        processes.append((str(path), degrees, engine))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     here = Path(__file__).parents[1], Path(nearfree.__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, here))}
-    words = [sys.executable, "-c", PROGRAM, json.dumps(asked)]
+    words = [sys.executable, "-c", PROGRAM, json.dumps(processes)]
     running = [
         subprocess.Popen(
             [*words, str(number), str(count), str(port)],
@@ -86,10 +86,10 @@ def spread(folder: Path, count: int) -> list[list[dict[str, Any]]]:
         )
         for number in range(count)
     ]  # fmt: skip
-    told = [each.communicate(timeout=300) for each in running]
-    assert all(each.returncode == 0 for each in running), told
-    each_found = [json.loads(out.splitlines()[-1]) for out, _ in told]
-    return [list(each) for each in zip(*each_found, strict=True)]
+    outputs = [process.communicate(timeout=300) for process in running]
+    assert all(process.returncode == 0 for process in running), outputs
+    by_rank = [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+    return [list(ranks) for ranks in zip(*by_rank, strict=True)]
 
 
 def predicted(decoder: Decoder, parallel: Parallel, engine: str) -> dict[str, int]:
@@ -97,27 +97,27 @@ def predicted(decoder: Decoder, parallel: Parallel, engine: str) -> dict[str, in
 
     With ep vLLM parts a group's rows among its ranks first; here each has all, as it has without.
     """
-    asked = {"batch": BATCH // parallel.dp, "engine": BackendRelease(engine)}
-    spread = collectives(decoder, replace(parallel, ep=1), **asked)
-    found = {use.role: use for use in spread}
+    options = {"batch": BATCH // parallel.dp, "engine": BackendRelease(engine)}
+    spread = collectives(decoder, replace(parallel, ep=1), **options)
+    uses = {use.role: use for use in spread}
     return {
-        role: use.count * round(sent_bytes(use.setting, POSITIONS)) for role, use in found.items()
+        role: use.count * round(sent_bytes(use.setting, POSITIONS)) for role, use in uses.items()
     }
 
 
 @pytest.mark.parametrize("count", CASES)
 def test_a_spread_forward_is_the_whole_one(tmp_path: Path, count: int) -> None:
     """All ranks' logits are those of one process, and they send as much as is predicted."""
-    for place, found in enumerate(spread(tmp_path, count)):
+    for place, results in enumerate(spread(tmp_path, count)):
         kind, degrees, engine = CASES[count][place]
         parallel = Parallel(**degrees)
         assert parallel.gpus == count
-        assert max(each["error"] for each in found) < 1e-5, (kind, degrees)
+        assert max(result["error"] for result in results) < 1e-5, (kind, degrees)
         decoder = replace(read_decoder(tmp_path / f"{place}.json"), dtype="float32")
         wanted = predicted(decoder, parallel, engine)
         for first in range(parallel.ranks):
             sent: Counter[str] = Counter()
-            for each in found[first :: parallel.ranks]:
-                sent.update(each["sent"])
+            for result in results[first :: parallel.ranks]:
+                sent.update(result["sent"])
             sent.pop(BESIDE, None)
             assert dict(sent) == wanted, (kind, degrees, first)

@@ -47,8 +47,8 @@ class Asked(RandomWeights):
     @property
     def parameters(self) -> int:
         """Elements of all that are parameters."""
-        parts = (each for name, each in self.made.items() if not name.endswith(BUFFERS))
-        return sum(each.numel() for each in parts)
+        parts = (weight for name, weight in self.made.items() if not name.endswith(BUFFERS))
+        return sum(part.numel() for part in parts)
 
 
 def build(path: Path) -> tuple[DecoderForward, Asked]:
@@ -63,13 +63,13 @@ def build(path: Path) -> tuple[DecoderForward, Asked]:
 
 def elements_cached(forward: DecoderForward) -> list[int]:
     """Return the elements that each layer caches of a position; a latent's values are its own."""
-    found = []
-    for cache in {id(each): each for each in forward.caches}.values():
+    counted = []
+    for cache in {id(cache): cache for cache in forward.caches}.values():
         parts = [cache.keys, cache.index_keys]
         parts += [] if cache.values._base is cache.keys else [cache.values]
-        held = sum(each.numel() for each in parts if each is not None)
-        found.append(held // (CONTEXT + N))
-    return found
+        held = sum(part.numel() for part in parts if part is not None)
+        counted.append(held // (CONTEXT + N))
+    return counted
 
 
 MORE: dict[str, dict[str, Any]] = {
@@ -83,15 +83,15 @@ MORE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("kind", "more"),
     [*((kind, MORE.get(kind, {})) for kind in TODAY), ("gemma4_text", SHARED)],
-    ids=lambda each: each if isinstance(each, str) else f"{len(each)} keys",
+    ids=lambda weight: weight if isinstance(weight, str) else f"{len(weight)} keys",
 )
 def test_a_forward_holds_what_is_stored(tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
     """Its parameters are those that memory is counted by, and so is what it caches."""
     path = write(tmp_path, document(kind, **more), "config.json")
     forward, weights = build(path)
-    told = stored(path)
-    assert weights.parameters == sum(each.elements for each in told.weights)
-    every = sum(layer.layers * layer.elements for layer in told.cache)
+    footprint = stored(path)
+    assert weights.parameters == sum(weight.elements for weight in footprint.weights)
+    every = sum(layer.layers * layer.elements for layer in footprint.cache)
     assert sum(elements_cached(forward)) == every
 
 

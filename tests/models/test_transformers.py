@@ -52,9 +52,11 @@ class Theirs:
             AutoConfig.from_pretrained(folder), attn_implementation="eager", dtype=torch.float32
         ).eval()
         generator = torch.Generator().manual_seed(3)
-        for each in self.model.parameters():
-            scale, centre = (each.shape[-1] ** -0.5, 0.0) if each.ndim > 1 else (0.1, 1.0)
-            each.copy_((centre + scale * torch.randn(each.shape, generator=generator)).to(dtype))
+        for parameter in self.model.parameters():
+            scale, centre = (parameter.shape[-1] ** -0.5, 0.0) if parameter.ndim > 1 else (0.1, 1.0)
+            parameter.copy_(
+                (centre + scale * torch.randn(parameter.shape, generator=generator)).to(dtype)
+            )
         self.cache = DynamicCache()
         self.model(tokens(CONTEXT, seed=2), past_key_values=self.cache)
         for layer in self.cache.layers:
@@ -105,8 +107,8 @@ def test_logits_are_those_of_transformers(tmp_path: Path, case: str, dtype: torc
     for mask in masks:
         forward = ours(tmp_path, config, theirs, mask=mask)
         for n in POSITIONS:
-            found = error(forward.forward(tokens(n)), theirs.logits(tokens(n), mask))
-            assert found < BARS[dtype]
+            difference = error(forward.forward(tokens(n)), theirs.logits(tokens(n), mask))
+            assert difference < BARS[dtype]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -114,13 +116,13 @@ def test_weights_have_the_names_of_transformers(tmp_path: Path, case: str) -> No
     """A forward asks for each weight of transformers' model once; a tied head is the embedding."""
     config = CASES[case]
     theirs = Theirs(tmp_path, config, torch.float32).model.state_dict()
-    asked = []
+    names = []
 
     class Asked(GivenWeights):
         def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
-            asked.append(name)
+            names.append(name)
             return super().__call__(name, shape)
 
     make_forward(tmp_path, config, weights=Asked(theirs, torch.float32))
     tied = {"lm_head.weight"} if config.get("tie_word_embeddings") else set()
-    assert sorted(asked) == sorted(set(theirs) - tied)
+    assert sorted(names) == sorted(set(theirs) - tied)

@@ -63,27 +63,29 @@ def model_of(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> Any:
     model = make(read, attn_implementation="eager", dtype=torch.float32).eval()
     vectors = 0.0 if config["model_type"] in FROM_ONE else 1.0
     generator = torch.Generator().manual_seed(3)
-    for name, each in model.state_dict().items():
-        scale, centre = (each.shape[-1] ** -0.5, 0.0) if each.ndim > 1 else (0.1, vectors)
+    for name, parameter in model.state_dict().items():
+        scale, centre = (parameter.shape[-1] ** -0.5, 0.0) if parameter.ndim > 1 else (0.1, vectors)
         if config["model_type"] == "gemma4_text" and name.endswith(
             ("q_norm.weight", "k_norm.weight")
         ):
-            scale, centre = 0.0, each.shape[-1] ** -0.25
-        each.copy_((centre + scale * torch.randn(each.shape, generator=generator)).to(dtype))
+            scale, centre = 0.0, parameter.shape[-1] ** -0.25
+        parameter.copy_(
+            (centre + scale * torch.randn(parameter.shape, generator=generator)).to(dtype)
+        )
     return model
 
 
 def in_our_order(kind: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return weights whose experts are [E, out, in], first the gate's outputs and then those up."""
-    found = dict(weights)
+    ordered = dict(weights)
     for name, weight in weights.items():
         if kind not in ("gpt_oss", "llama4_text") or ".experts." not in name:
             continue
         if not name.endswith("bias"):
-            found[name] = weight.transpose(1, 2)
+            ordered[name] = weight.transpose(1, 2)
         if kind == "gpt_oss" and "gate_up" in name:
-            found[name] = torch.cat((found[name][:, ::2], found[name][:, 1::2]), 1)
-    return found
+            ordered[name] = torch.cat((ordered[name][:, ::2], ordered[name][:, 1::2]), 1)
+    return ordered
 
 
 def fill(kind: str, forward: DecoderForward, model: Any, dtype: torch.dtype) -> None:
@@ -93,7 +95,7 @@ def fill(kind: str, forward: DecoderForward, model: Any, dtype: torch.dtype) -> 
     """
     cache = DynamicCache(config=model.config if kind in SELECTING else None)
     model(tokens(CONTEXT, seed=2), past_key_values=cache)
-    assert len({id(each.keys) for each in forward.caches}) == len(cache.layers)
+    assert len({id(cache.keys) for cache in forward.caches}) == len(cache.layers)
     for at, (ours, theirs) in enumerate(zip(forward.caches, cache.layers, strict=False)):
         keys, values = theirs.keys.to(dtype), theirs.values.to(dtype)
         if ours.index_keys is not None:
@@ -148,8 +150,8 @@ def test_logits_are_those_of_all_positions(tmp_path: Path, case: str, dtype: tor
     fill(config["model_type"], forward, model, dtype)
     for n in POSITIONS:
         everything = torch.cat((tokens(CONTEXT, seed=2), tokens(n)), 1)
-        found = error(forward.forward(tokens(n)), model(everything).logits[:, -n:])
-        assert found < BARS[dtype]
+        difference = error(forward.forward(tokens(n)), model(everything).logits[:, -n:])
+        assert difference < BARS[dtype]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -157,24 +159,24 @@ def test_weights_have_the_names_of_transformers(tmp_path: Path, case: str) -> No
     """A forward asks for each weight of transformers' model once; a tied head is the embedding."""
     config = CASES[case]
     theirs = model_of(tmp_path, config, torch.float32).state_dict()
-    asked = []
+    names = []
 
     class Asked(GivenWeights):
         def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
-            asked.append(name)
+            names.append(name)
             return super().__call__(name, shape)
 
     weights = in_our_order(config["model_type"], theirs)
     make_forward(tmp_path, config, weights=Asked(weights, torch.float32))
     tied = {"lm_head.weight"} if config.get("tie_word_embeddings") else set()
-    assert sorted(asked) == sorted(set(theirs) - tied)
+    assert sorted(names) == sorted(set(theirs) - tied)
 
 
 def test_the_text_of_a_model_of_several_parts_is_run(tmp_path: Path) -> None:
     """Kimi K2.5's text is run by the family that its file names, DeepSeek's third version."""
     text = document("kimi_k2")
-    whole = write(tmp_path, {"model_type": "kimi_k25", "text_config": text}, "whole.json")
+    path = write(tmp_path, {"model_type": "kimi_k25", "text_config": text}, "whole.json")
     alone = write(tmp_path, document("deepseek_v3"), "alone.json")
     parts = text | {"model_type": "deepseek_v3"}
     inner = write(tmp_path, {"model_type": "kimi_k25", "text_config": parts}, "inner.json")
-    assert read_details(whole) == read_details(inner) == read_details(alone)
+    assert read_details(path) == read_details(inner) == read_details(alone)

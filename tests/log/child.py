@@ -72,7 +72,7 @@ def hold(root: Path) -> None:
 
 
 def append(root: Path, number: str) -> None:
-    """Write one take among many when the parent says so; acknowledge its end."""
+    """Write a take for each line the parent sends, and acknowledge each that is sealed."""
     say("ready")
     sys.stdin.readline()
     plan = make_plan()

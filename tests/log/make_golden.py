@@ -1,7 +1,7 @@
-"""Write the golden logs: `make_golden.py FOLDER`, once for each format that was ever released.
+"""Write the golden logs: `make_golden.py FOLDER`, once for each format that was released.
 
-What lies under golden/ is never written again: a log of today must stay readable for ever. Under
-golden_versions/ lies a take for each version of a type that has several, written when it was new.
+Files under golden/ are never rewritten: each later version must read them. golden_versions/ has a
+take for each version of a type that has several, written when that version was new.
 """
 
 import shutil
@@ -245,7 +245,7 @@ def write_decodes(layout: Layout, take: int) -> None:
 
 
 def content(layout: Layout) -> dict[str, list[object]]:
-    """Return what a log says, take by take, as plain JSON values."""
+    """Return the content of a log as plain JSON values, take by take."""
     takes = {str(name): read_take(layout, name).events for name in layout.takes()}
     return {name: json.decode(json.encode(events)) for name, events in takes.items()}
 

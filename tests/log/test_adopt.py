@@ -142,7 +142,7 @@ def test_damage_to_an_adopted_take_enters_no_ledger(layout: Layout, config: Path
 def test_nothing_sealed_is_refused(
     layout: Layout, config: Path, scope: str, stream: str | None
 ) -> None:
-    """Where there is no sealed take, nothing is adopted, and the error names what was asked."""
+    """Without a sealed take nothing is adopted, and the error names the requested scope."""
     with pytest.raises(EvidenceError, match=f"{scope}{'/' + stream if stream else ''} holds no"):
         adopt(layout, config, scope, stream)
     assert tracked() == set()
@@ -169,7 +169,7 @@ def test_outside_of_a_repository_is_a_clean_error(layout: Layout, config: Path) 
 def test_a_machine_without_git_is_a_clean_error(
     layout: Layout, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a git command the error says so, too."""
+    """Without a git command the error names git."""
     monkeypatch.setenv("PATH", "")
     with pytest.raises(LogError, match=r"git ls-files failed: .*No such file"):
         adopt(layout, config, "cpu")
@@ -186,9 +186,9 @@ def test_simulated_takes_are_refused(layout: Layout, config: Path) -> None:
 
 
 def test_a_retired_take_leaves_the_repository(layout: Layout, config: Path) -> None:
-    """Its files are gone from disk and index, and a ledger says so with the digest of its seal.
+    """A retired take's files leave disk and index; a ledger keeps the digest of its seal.
 
-    Everything that is left verifies, and the ledgers before name it still.
+    The remaining files verify, and earlier ledgers still name the take.
     """
     dense, moe = adopt(layout, config, "cpu")
     adopt(layout, config, "h20")
@@ -212,7 +212,7 @@ def test_a_retired_take_leaves_the_repository(layout: Layout, config: Path) -> N
 
 
 def test_this_machine_s_ledgers_follow(layout: Layout, config: Path) -> None:
-    """A local ledger that lists a retired take verifies, and the next one says that it is gone."""
+    """A local ledger that lists a retired take verifies; the next ledger records the retirement."""
     (dense,) = adopt(layout, config, "cpu", "dense")
     local = layout.ledgers / "local"
     write_ledger(layout, local, config)
@@ -227,7 +227,7 @@ def test_this_machine_s_ledgers_follow(layout: Layout, config: Path) -> None:
 
 
 def test_what_is_gone_without_a_word_is_damage(layout: Layout, config: Path) -> None:
-    """A take is missing unless a ledger retired just that seal; two ledgers and a receipt tell."""
+    """A missing take is damage unless a ledger retired exactly that seal."""
     dense, moe = adopt(layout, config, "cpu")
     retire(layout, config, [dense], used_events=frozenset())
     layout.seal(moe).unlink()
@@ -235,7 +235,7 @@ def test_what_is_gone_without_a_word_is_damage(layout: Layout, config: Path) -> 
 
 
 def test_what_is_read_or_not_adopted_stays(layout: Layout, config: Path) -> None:
-    """A take of which an event is read is refused, and one that no ledger lists; nothing goes."""
+    """A take whose events are read, or that no ledger lists, cannot be retired."""
     dense, moe = adopt(layout, config, "cpu")
     (other,) = layout.takes("h20")
     (event, *_) = read_take(layout, moe).events

@@ -1,4 +1,4 @@
-"""Earlier attempts: locked, read, and kept up to their last whole round."""
+"""Earlier attempts of a take: locked, read, and kept up to their last complete round."""
 
 import pytest
 from conftest import make_latency, make_plan, make_started, write_take
@@ -49,7 +49,7 @@ def segment(*payloads: Payload) -> Segment:
 
 @pytest.mark.parametrize("recovered", [0, 1, 3])
 def test_the_header_is_a_start_and_what_it_recovered(recovered: int) -> None:
-    """Where no rounds count, the next attempt keeps the header of this one alone."""
+    """Without rounds, the next attempt keeps only the header of the earlier one."""
     head = [make_started(PLAN), *[RECOVERED] * recovered]
     late = [make_latency(), RECOVERED, make_started(PLAN), FAILED]
     assert header(segment(*head), PLAN) == header(segment(*head, *late), PLAN) == len(head)
@@ -70,7 +70,7 @@ def test_attempts_are_locked_until_they_are_released(layout: Layout) -> None:
 
 
 def test_a_take_that_was_sealed_meanwhile_is_busy(layout: Layout) -> None:
-    """If another process seals the take first, this one is told to look again."""
+    """If another process seals the take first, this attempt is refused as busy."""
     write_take(layout)
     with pytest.raises(BusyError, match="was sealed meanwhile") as caught:
         Attempts(layout, NAME)
@@ -88,7 +88,7 @@ def test_an_attempt_that_cannot_be_opened_is_a_clean_error(layout: Layout) -> No
 
 
 def test_a_damaged_attempt_frees_the_locks_of_the_others(layout: Layout) -> None:
-    """When one attempt cannot be read, none stays locked."""
+    """When one attempt cannot be read, the locks of all attempts are released."""
     OpenTake(layout, NAME, PLAN).writer.close()
     second = OpenTake(layout, NAME, PLAN)
     second.start(make_started(PLAN, 2))
@@ -103,7 +103,7 @@ def test_a_damaged_attempt_frees_the_locks_of_the_others(layout: Layout) -> None
 
 
 def test_the_plan_is_that_of_any_attempt(layout: Layout) -> None:
-    """The first attempt that says what the plan is decides; without one there is no plan."""
+    """The plan is taken from the first attempt that holds one; without one there is no plan."""
     with SegmentWriter(layout, NAME, 1) as first:
         first.append(make_latency())
     attempts = Attempts(layout, NAME)

@@ -33,7 +33,7 @@ WHOLE = [(number, n) for number in range(3) for n in (1, 2, 4)]
 
 
 def race(layout: Layout, takes: list[int]) -> list[str]:
-    """Let one process a take start at the same moment; return what each said in the end."""
+    """Start one process a take at the same moment; return the outcome that each reported."""
     children = [start_child("append", layout.root, take) for take in takes]
     for child in children:
         assert child.stdout is not None
@@ -109,7 +109,7 @@ def test_two_that_open_at_once_are_not_both_let_in(
 def test_a_take_goes_on_where_locks_want_a_writable_file(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exclusive lock is asked for on a file open for writing, without which NFS refuses it."""
+    """An exclusive lock opens its file for writing, because NFS refuses it otherwise."""
     real = fcntl.flock
 
     def as_on_nfs(fd: int, operation: int) -> None:

@@ -1,4 +1,4 @@
-"""A clock that jumps: times are told, never believed."""
+"""A clock that jumps: times are recorded, and no decision depends on them."""
 
 from itertools import count
 
@@ -50,7 +50,7 @@ def sealed_under(layout: Layout, years: list[int]) -> list[tuple[int, int]]:
 @settings(deadline=None, max_examples=30)
 @given(years=st.lists(st.integers(1970, 2999), min_size=1, max_size=7))
 def test_a_jumping_clock_changes_nothing(tmp_path_factory, years: list[int]) -> None:
-    """Whatever the clock says, the same rounds are kept, in their order, and the log verifies."""
+    """With any clock, the same rounds are kept in the same order, and the log verifies."""
     steady, jumping = (Layout(tmp_path_factory.mktemp("clock")) for _ in range(2))
     assert sealed_under(jumping, years) == sealed_under(steady, [2026])
     assert damage(jumping.root) == []

@@ -1,4 +1,4 @@
-"""The digest of code: it follows imports, and nothing else."""
+"""The digest of code depends on what is imported, and on no other file."""
 
 import ast
 import shutil
@@ -22,7 +22,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def digests(copy: Path, *modules: str) -> list[str]:
-    """Return the digest of each module of a copy, then the whole package's, in a new process."""
+    """Return the digest of each module of a copy and of the whole package, from a new process."""
     program = (
         "import sys; from nearfree.log.codebase import digest, package_digest;"
         "print(*map(digest, sys.argv[1:]), package_digest())"
@@ -82,7 +82,7 @@ def test_the_closure_stays_inside_the_package() -> None:
 
 
 def test_a_copy_has_the_same_digest(copy: Path) -> None:
-    """Where the package lies does not matter."""
+    """The digest does not depend on the folder of the package."""
     name = "nearfree.derive.tables.project"
     assert digests(copy, name) == [digest(name), package_digest()]
 
@@ -98,7 +98,7 @@ def test_a_change_of_an_imported_module_shows(copy: Path, imported: str) -> None
 
 @pytest.mark.parametrize("unrelated", ["show/figures/theme.py", "cli/log.py", "measure/run.py"])
 def test_a_change_of_an_unrelated_module_does_not_show(copy: Path, unrelated: str) -> None:
-    """A change of what a module does not import changes the package's digest alone."""
+    """A change of a module that is not imported changes only the package's digest."""
     before, package_before = digests(copy, "nearfree.derive.tables.project")
     append("\n")(copy / unrelated)
     after, package_after = digests(copy, "nearfree.derive.tables.project")

@@ -98,7 +98,7 @@ def test_a_full_disk_stops_the_writer(disk: Path) -> None:
 
 
 def test_a_disk_that_is_read_only_asks_for_no_space(disk: Path) -> None:
-    """Who may not write there is told so, of a segment and of a document, and nothing is left."""
+    """On a read-only disk the error names permission, not space, and no file is left."""
     layout = Layout(disk / "results")
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     for write in (

@@ -175,7 +175,7 @@ def test_a_name_that_cannot_be_replaced_is_a_write_error(tmp_path: Path) -> None
 def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old folder goes only when the new one lies in its place."""
+    """The old folder is removed only after the new one is in its place."""
     place = tmp_path / "report"
     place.mkdir()
     (place / "old").touch()

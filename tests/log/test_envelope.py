@@ -1,4 +1,4 @@
-"""The envelope: every line is a CloudEvents 1.0 event by the words of its own package."""
+"""The envelope: every line is a CloudEvents 1.0 event, checked with the `cloudevents` package."""
 
 import re
 from datetime import UTC
@@ -32,7 +32,7 @@ def layout(layout: Layout) -> Layout:
 
 
 def test_every_line_is_a_cloud_event(layout: Layout) -> None:
-    """Every line parses as a valid CloudEvents 1.0 event that says what our reader says."""
+    """Every line parses as a valid CloudEvents 1.0 event with the content that we read."""
     name = layout.takes()[0]
     ours = {event.event_id: event for event in read_take(layout, name).events}
     lines = [
@@ -73,7 +73,7 @@ def test_a_source_is_a_uri_reference(layout: Layout) -> None:
 
 
 def test_types_are_versioned_and_unique() -> None:
-    """Each payload has one type of its own, `nearfree.<noun>.<verb>.v<number>`."""
+    """Each payload has a unique type `nearfree.<noun>.<verb>.v<number>`."""
     names = [payload.type_name for payload in VERSIONS]
     assert len(set(names)) == len(names) == len(ENVELOPES)
     assert all(re.fullmatch(r"nearfree\.[a-z]+\.[a-z]+\.v[1-9][0-9]*", name) for name in names)
@@ -87,6 +87,6 @@ def test_payloads_refuse_unknown_fields() -> None:
 
 
 def test_a_plan_is_on_record(layout: Layout) -> None:
-    """The plan stands in the record of each run as it was asked for."""
+    """The record of each run holds the plan as it was requested."""
     started = read_take(layout, layout.takes()[0]).events[0].data
     assert started.plan == make_plan()

@@ -93,7 +93,7 @@ def test_a_retracted_take_is_left_out(layout: Layout) -> None:
 
 
 def test_the_targets_of_a_scope(layout: Layout) -> None:
-    """What was retracted of a scope can be asked for without reading its takes."""
+    """The retracted targets of a scope are listed without reading its takes."""
     assert retracted_targets(layout, "cpu") == set()
     write_payloads(layout, name(), PLAN, make_latency())
     for take, target in enumerate((str(name()), f"{name()}.1#2"), start=1):
@@ -131,7 +131,7 @@ def test_a_damaged_take_can_be_retracted(layout: Layout) -> None:
 
 
 def test_a_take_gives_its_events_by_type(layout: Layout) -> None:
-    """The events of one type come in order; of a type that is not there, none come."""
+    """Events of one type come in order; an absent type gives an empty list."""
     write_payloads(layout, name(), PLAN, make_latency(0, 2), make_latency(0, 1))
     take = read_take(layout, name())
     assert [event.data.n for event in take.events_of(LatencyMeasured)] == [2, 1]
@@ -151,7 +151,7 @@ def test_the_run_that_sealed_a_take_dates_it(layout: Layout) -> None:
 
 
 def test_a_take_that_nobody_ran_is_damaged(layout: Layout) -> None:
-    """A sealed take that does not begin with a run, as none is written, is told of by name."""
+    """A sealed take that does not begin with the start of a run is damage, named by take."""
     with SegmentWriter(layout, name(), 1) as writer:
         writer.append(make_latency())
     segment = read_segment(writer.path, writer.name)

@@ -1,4 +1,4 @@
-"""Files that do not belong, and leftovers: `verify` tells them apart."""
+"""Foreign files and leftovers: `verify` distinguishes them."""
 
 import os
 from pathlib import Path
@@ -43,14 +43,14 @@ def layout(layout: Layout) -> Layout:
     ],
 )
 def test_a_file_that_does_not_belong_is_found(layout: Layout, path: str) -> None:
-    """A file that no rule of the layout explains is found, wherever it lies."""
+    """A file that no rule of the layout explains is found in any folder."""
     replace(layout.root / path, b"who put this here\n")
     assert len(found(layout, layout.root / path)) == 1
 
 
 @pytest.mark.parametrize("what", ["segment", "seal", "receipt", "ledger", "as_of"])
 def test_a_pipe_in_the_place_of_a_file_is_found(layout: Layout, what: str) -> None:
-    """What stands where a file should is told, and nobody waits for a writer of it."""
+    """A pipe in the place of a file is reported, and reading does not wait for a writer."""
     path = {
         "segment": layout.segment(NAME, 1),
         "seal": layout.seal(NAME),
@@ -74,7 +74,7 @@ def test_a_copy_of_a_receipt_is_found(layout: Layout, ending: str) -> None:
 
 
 def test_a_folder_that_does_not_belong_is_found(layout: Layout) -> None:
-    """A folder of another name beside events/ is found as a whole."""
+    """A foreign folder beside events/ is one finding."""
     replace(layout.root / "backup" / "events" / "notes.txt", b"who put this here\n")
     assert [finding.path for finding in damage(layout.root)] == ["backup"]
 

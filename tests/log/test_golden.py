@@ -36,7 +36,7 @@ def files() -> list[Path]:
 
 
 def test_the_golden_log_is_sound() -> None:
-    """Every byte of the golden log verifies; only its two torn tails and receipts stand out."""
+    """Every byte of the golden log verifies; notices are its torn tails and receipts."""
     summary = verify(LAYOUT.root)
     assert not summary.damaged
     assert (summary.takes, summary.events) == (4, 22)
@@ -51,7 +51,7 @@ def test_the_golden_log_says_what_it_always_said() -> None:
 
 
 def test_the_golden_log_holds_every_first_version() -> None:
-    """Each event type of the first release is there, in what is sealed or after it."""
+    """The golden log holds each event type of the first release, sealed or unsealed."""
     type_names = {
         event.data.type_name
         for name in LAYOUT.takes()
@@ -73,7 +73,7 @@ def test_the_golden_evidence() -> None:
 
 
 def test_the_golden_tails_are_still_torn() -> None:
-    """The cut line at the end of both first attempts is told from damage."""
+    """The cut last line of both first attempts is a torn tail, not damage."""
     for name in LAYOUT.takes("cpu")[:2]:
         segment = read_segment(LAYOUT.segment(name, 1), name.segment(1))
         assert segment.torn_bytes == 41

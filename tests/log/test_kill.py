@@ -91,13 +91,13 @@ def test_acknowledged_rounds_outlive_a_kill(tmp_path: Path, kills: int) -> None:
 
 @pytest.mark.slow
 def test_acknowledged_rounds_outlive_many_kills(tmp_path: Path) -> None:
-    """However often and wherever a take is killed, it loses no whole acknowledged round."""
+    """However often a take is killed, no complete acknowledged round is lost."""
     for turn in range(20)[one_in(3)]:
         kill_and_go_on(tmp_path / str(turn), 3)
 
 
 def crash(folder: Path, *interrupted: Path) -> list[Path]:
-    """Return the logs that a kill at each system call leaves, the last one of a whole take."""
+    """Return the logs that a kill at each system call leaves; the last holds the complete take."""
     subprocess.run(
         [sys.executable, HERE / "crash.py", folder, *interrupted],
         check=True,

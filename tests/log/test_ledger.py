@@ -102,7 +102,7 @@ def test_a_missing_ledger_is_found(layout: Layout, config: Path, gone: int) -> N
 
 
 def test_a_replaced_ledger_breaks_the_chain(layout: Layout, config: Path) -> None:
-    """A ledger with another content, sound by itself, is not the one that its successor names."""
+    """A valid ledger with other content does not match the digest in its successor."""
     paths = write_ledgers(layout, config, 3)
     ledger = read_document(paths[1], Ledger)
     forged = {**_fields(ledger), "config": {}}
@@ -137,7 +137,7 @@ def test_a_ledger_under_another_number_is_found(layout: Layout, config: Path) ->
 
 
 def test_a_missing_seal_is_found(layout: Layout, config: Path) -> None:
-    """A seal that a ledger names and that is gone is found, with its whole take or without."""
+    """A missing seal that a ledger names is found, whether or not its take is missing too."""
     write_ledgers(layout, config, 1)
     name = layout.takes()[0]
     for path in (layout.seal(name), layout.segment(name, 1), layout.receipt(name)):
@@ -146,7 +146,7 @@ def test_a_missing_seal_is_found(layout: Layout, config: Path) -> None:
 
 
 def test_a_replaced_seal_is_found(layout: Layout, config: Path) -> None:
-    """A take that was measured anew under its old name is sound, but not what the ledger names."""
+    """A take measured again under its old name verifies, but does not match the ledger."""
     write_ledgers(layout, config, 1)
     name = layout.takes()[0]
     for path in (layout.seal(name), layout.segment(name, 1)):
@@ -169,7 +169,7 @@ def test_a_tracked_ledger_keeps_no_home_folder(layout: Layout, config: Path, whe
 
 
 def test_a_folder_without_config_is_refused(layout: Layout, tmp_path: Path) -> None:
-    """A ledger without the config that it speaks of would say too little."""
+    """A ledger needs the config folder that it records."""
     with pytest.raises(ConfigError, match="holds no config files"):
         write_ledger(layout, local(layout), tmp_path / "none")
     assert ledger_paths(local(layout)) == []
@@ -187,14 +187,14 @@ def test_a_config_that_is_no_text_is_refused(layout: Layout, config: Path) -> No
 def test_a_config_file_that_is_none_is_refused(
     config: Path, name: str, stands_in: Callable[[Path], None]
 ) -> None:
-    """A folder, a pipe and a link to nothing are named; none is waited for."""
+    """A folder, a pipe and a broken link are named as no config file, and never waited for."""
     stands_in(config / name)
     with pytest.raises(ConfigError, match=f"{name} is no file"):
         config_texts(config)
 
 
 def test_a_config_file_that_memory_would_not_hold_is_refused(config: Path) -> None:
-    """A file far larger than any config is told by its size, and not read."""
+    """A file far larger than any config is refused by its size, without reading it."""
     (config / "more.yaml").touch()
     os.truncate(config / "more.yaml", 10**12)
     with pytest.raises(LogError, match=r"more\.yaml would take 1,000,000,000,000 bytes"):

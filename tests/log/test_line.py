@@ -19,13 +19,13 @@ def test_the_format_is_pinned() -> None:
 
 @given(st.binary(max_size=300))
 def test_a_closed_line_is_believed(body: bytes) -> None:
-    """The head of any closed line is the SHA-256 of the whole line."""
+    """The head of any closed line is the SHA-256 of the whole line, and the line is accepted."""
     line = close_line(body + b"}")
     assert line_head(line) == sha256(line) == hashlib.sha256(line).hexdigest()
 
 
 def test_every_flipped_bit_is_seen() -> None:
-    """A line with any one bit flipped is not believed, the bits of its own hash included."""
+    """A line with any one bit flipped is rejected, the bits of its hash included."""
     line = close_line(b'{"id":"1","data":{"n":1.5}}')
     believed = [bit for bit in range(8 * len(line)) if line_head(flip(line, bit)) is not None]
     assert believed == []

@@ -26,7 +26,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, config: Path) -> Layout:
-    """Return a root that many processes wrote to at once; none of them met an error."""
+    """Return a root that many processes wrote to at once without an error."""
     root = tmp_path_factory.mktemp("shared") / "results"
     done = subprocess.run(
         [sys.executable, HERE / "writers.py", root, config, str(WRITERS), str(TAKES)],
@@ -45,7 +45,7 @@ def local(layout: Layout) -> Path:
 
 
 def test_every_take_is_sealed(shared: Layout) -> None:
-    """Each writer's takes are whole, and one of them sealed the take that all wanted."""
+    """Each writer's takes are complete, and exactly one writer sealed the contested take."""
     assert len(shared.takes()) == WRITERS * TAKES + 1
     summary = verify(shared.root)
     assert (summary.damaged, summary.takes) == (False, WRITERS * TAKES + 1)
@@ -61,7 +61,7 @@ def test_ledgers_that_were_made_meanwhile_are_a_chain(shared: Layout) -> None:
 
 
 def test_ledgers_list_seals_as_they_are(shared: Layout) -> None:
-    """What a ledger said of a seal while others were written is what the seal still is."""
+    """A seal listed by a ledger while others were written is still the same seal."""
     seals = current_seals(shared)
     for ledger in read_chain(local(shared)):
         assert ledger.seals.items() <= seals.items()

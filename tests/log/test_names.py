@@ -1,4 +1,4 @@
-"""Names of takes and segments, and where they lie."""
+"""Names of takes and segments, and their paths."""
 
 from pathlib import Path
 
@@ -121,7 +121,7 @@ def test_attempts_are_counted_as_numbers(layout: Layout) -> None:
 
 
 def test_takes_come_in_the_order_of_their_numbers(layout: Layout) -> None:
-    """Sealed takes are listed by scope, stream and number, whatever lies beside them."""
+    """Sealed takes are listed by scope, stream and number; other files are ignored."""
     for scope, take in (("cpu", 10), ("cpu", 9), ("h20", 1)):
         write_take(layout, scope=scope, take=take)
     layout.segment(NAME, 1).touch()
@@ -152,7 +152,7 @@ def test_a_plan_decides_the_name(layout: Layout) -> None:
 
 @pytest.mark.parametrize("stream", ["", "*", "d*", "**", "a**", "..", "/", "[a-z]*", "dense/", "x"])
 def test_a_stream_is_none_but_the_one_of_its_name(stream: str, tmp_path: Path) -> None:
-    """Takes of a stream lie in its folder; no other name leads there, whatever it could match."""
+    """A stream's takes are read from its own folder; patterns match no other stream."""
     layout = Layout(tmp_path)
     path = layout.seal(NAME)
     path.parent.mkdir(parents=True)

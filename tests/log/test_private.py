@@ -9,7 +9,7 @@ from nearfree.log.line import holds_home, home, private_patterns, without_privat
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a home folder, and stand in a project below it."""
+    """Make a home folder and change into a project below it."""
     (tmp_path / "project").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "project")

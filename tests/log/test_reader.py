@@ -1,4 +1,4 @@
-"""Reading segments: damage is found, torn tails are told from it, unknown events are named."""
+"""Reading segments: damage is found, torn tails are not damage, unknown events are named."""
 
 import os
 from collections.abc import Callable
@@ -131,7 +131,7 @@ def test_changed_lines_are_damage(path: Path, fault: Callable[[list[bytes]], lis
 
 
 def test_a_forged_line_breaks_the_next(path: Path) -> None:
-    """An edited line with a right hash of its own is no predecessor of the next line."""
+    """An edited line with a recomputed hash does not match `prevhash` of the next line."""
     edit_line(path, 2, lambda body: body.replace(b'"n":1', b'"n":3'))
     with pytest.raises(DamageError, match=r"line 3 does not follow the line before it"):
         read(path)
@@ -179,7 +179,7 @@ def test_a_renamed_segment_is_damage(path: Path) -> None:
     ids=["version", "type", "field", "kind", "attribute", "envelope", "no UTF-8"],
 )
 def test_an_unknown_event_is_named(path: Path, old: bytes, new: bytes) -> None:
-    """A sound line of an unknown type, version or field says where it is and what reads it."""
+    """A valid line of an unknown type, version or field is refused with its place and a remedy."""
     edit_line(path, 4, lambda body: body.replace(old, new))
     with pytest.raises(LogError, match=r"1-0123abcd\.1\.jsonl line 4 holds an event") as caught:
         read(path)
@@ -188,7 +188,7 @@ def test_an_unknown_event_is_named(path: Path, old: bytes, new: bytes) -> None:
 
 
 def test_a_plan_that_is_refused_today_is_named(path: Path) -> None:
-    """A sound line whose plan this version would not accept says where it is, too."""
+    """A valid line whose plan this version refuses is named by its place, too."""
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
     content = path.read_bytes()
     deep = b'"models":{"a":{"b":' + b"[" * 200_000 + b"]" * 200_000 + b'}},"environment"'

@@ -20,7 +20,7 @@ NAME = take_name("cpu", "dense", 1, make_plan())
 
 @pytest.fixture
 def layout(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
-    """Write a take, and stand outside of any repository."""
+    """Write a take, and change into a folder outside of any repository."""
     monkeypatch.chdir(tmp_path)
     write_take(layout)
     return layout
@@ -58,7 +58,7 @@ def test_a_private_reason_is_refused_before_anything_is_written(layout: Layout) 
 
 
 def test_retractions_are_numbered(layout: Layout) -> None:
-    """Each retraction of a scope is a take of its own, counted from one."""
+    """Each retraction of a scope is a take, numbered from one."""
     seals = [retract(layout, f"{NAME}.1#{number}", "noise") for number in (2, 3, 4)]
     assert [(s.scope, s.stream, s.take) for s in seals] == [
         ("cpu", "retracted", number) for number in (1, 2, 3)

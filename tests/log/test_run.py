@@ -24,7 +24,7 @@ def git(*args: str) -> str:
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in an empty folder that the code is said to be of, outside of any batch job."""
+    """Change into an empty folder that counts as the code's, outside of any batch job."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_module, "CLONE", tmp_path)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
@@ -67,7 +67,7 @@ def test_dirty_means_our_own_code(project: Path) -> None:
 def test_another_repository_is_not_the_code_s(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the user stands, or what the package is installed in, gives no commit."""
+    """A repository around the working folder or the installation gives no commit."""
     git("init", "--quiet")
     git(*IDENTITY, "commit", "--quiet", "--allow-empty", "-m", "first")
     installed = project / "lib"
@@ -116,7 +116,7 @@ def test_the_batch_job_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_gpus_of_a_job_are_those_of_its_node(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], gpus: str | None
 ) -> None:
-    """The ids are the node's own, of the job or else of the step; a job without a GPU has none."""
+    """GPU ids are the node's, from the job or else the step; a job without GPUs has none."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "0")  # else SLURM is asked, and waited for
     for name, value in variables.items():
@@ -135,7 +135,7 @@ def test_what_is_installed_is_on_record() -> None:
 def test_a_step_asks_how_often_its_job_was_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where the environment tells no restarts, SLURM is asked; without it, none is said."""
+    """Without a restart count in the environment, SLURM is queried; without SLURM it is unknown."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("PATH", str(tmp_path))
     job = scheduler()

@@ -52,7 +52,7 @@ def test_a_seal_says_what_the_segment_is(layout: Layout, seal: Seal) -> None:
 
 
 def test_a_take_is_sealed_once(layout: Layout, seal: Seal) -> None:
-    """A second seal of one take is refused, whatever it says."""
+    """A second seal of a take is refused, whatever its content."""
     before = layout.seal(seal.name).read_bytes()
     with pytest.raises(BusyError, match="exists already"):
         write_seal(layout, structs.replace(seal, outcome="partial"))
@@ -66,7 +66,7 @@ Reader = Callable[[Layout, Seal], object]
 @READERS
 @pytest.mark.parametrize("lines", [1, 5, 11])
 def test_a_dropped_tail_is_found(layout: Layout, seal: Seal, lines: int, read: Reader) -> None:
-    """Whole lines that went missing from the end of a sealed segment are found."""
+    """Complete lines missing from the end of a sealed segment are found."""
     path = segment_path(layout, seal)
     remaining = path.read_bytes().splitlines(keepends=True)[:-lines]
     path.write_bytes(b"".join(remaining))
@@ -103,7 +103,7 @@ def test_a_seal_that_miscounts_is_found(layout: Layout, seal: Seal, field: str) 
 
 
 def test_a_segment_that_memory_would_not_hold_is_not_checked(layout: Layout, seal: Seal) -> None:
-    """A seal over more bytes than are read at once, of a line without end, is told by its size."""
+    """A seal over more bytes than are read at once is refused by its size."""
     os.truncate(segment_path(layout, seal), 10**12)
     part = structs.replace(seal.segments[0], bytes=10**12)
     with pytest.raises(LogError, match="would take 1,000,000,000,000 bytes of memory"):
@@ -213,7 +213,7 @@ def test_a_seal_over_a_take_that_nothing_started_is_found(layout: Layout, seal: 
 
 
 def test_a_seal_of_nothing_holds_no_events(layout: Layout, seal: Seal) -> None:
-    """An attempt of which nothing was kept has no bytes and no head, and reads as no events."""
+    """The seal of an attempt without events has no bytes and no head, and reads as empty."""
     path = segment_path(layout, seal)
     part = seal_segment(path, read_segment(path, seal.name.segment(1)), 1, 0)
     assert (part.events, part.bytes, part.head) == (0, 0, "")

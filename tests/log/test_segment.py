@@ -42,7 +42,7 @@ def test_the_line_format_is_pinned(writer: SegmentWriter) -> None:
 
 
 def test_each_line_names_the_one_before(writer: SegmentWriter) -> None:
-    """Ids count from one, each `prevhash` is the hash of the whole line before, sizes add up."""
+    """Ids count from one, `prevhash` is the hash of the line before, and sizes add up."""
     ids = [writer.append(make_latency(number)) for number in range(12)]
     assert ids == [f"cpu/dense/1-0123abcd.1#{number}" for number in range(1, 13)]
     lines = writer.path.read_bytes().splitlines()
@@ -115,7 +115,7 @@ def test_a_new_segment_is_durable_in_its_folder(
 
 
 def test_a_file_in_the_place_of_the_folder_is_a_write_error(layout: Layout) -> None:
-    """A file where the stream's folder belongs is told from a segment that exists already."""
+    """A file in the place of the stream's folder is a write error, not an existing segment."""
     folder = layout.segment(NAME, 1).parent
     folder.parent.mkdir(parents=True)
     folder.touch()
@@ -126,7 +126,7 @@ def test_a_file_in_the_place_of_the_folder_is_a_write_error(layout: Layout) -> N
 def test_a_file_system_without_locks_is_told(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where files cannot be locked, nothing is written and the message says what is missing."""
+    """Without file locks nothing is written, and the message says that locks are missing."""
 
     def refuse(fd: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

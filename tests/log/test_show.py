@@ -19,7 +19,7 @@ OTHER = take_name("cpu", "dense", 2, PLAN)
 
 @pytest.fixture
 def layout(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
-    """Write two takes, and stand outside of any repository."""
+    """Write two takes, and change into a folder outside of any repository."""
     monkeypatch.chdir(tmp_path)
     write_payloads(layout, NAME, PLAN, make_latency(0, 1), make_latency(0, 2))
     write_take(layout, take=2)
@@ -41,7 +41,7 @@ def test_the_whole_log_is_its_takes(layout: Layout) -> None:
 
 
 def test_a_scope_is_its_takes(layout: Layout) -> None:
-    """With a scope only its takes are shown, and a scope without takes says so."""
+    """With a scope only its takes are shown; a scope without takes is reported as empty."""
     write_take(layout, scope="h20")
     assert [line.split()[0] for line in show(layout, "cpu")] == [str(NAME), str(OTHER)]
     assert list(show(layout, "h200")) == ["no sealed takes in h200"]
@@ -62,7 +62,7 @@ def test_a_take_is_its_events(layout: Layout) -> None:
 
 
 def test_a_retracted_take_shows_it(layout: Layout) -> None:
-    """With a take that was retracted as a whole, each of its events is marked."""
+    """Each event of a retracted take is marked as retracted."""
     retract(layout, str(NAME), "wrong clock")
     lines = list(show(layout, str(NAME)))
     assert all("RETRACTED" in line for line in lines[3:])
@@ -99,7 +99,7 @@ def test_what_is_not_there_is_refused(layout: Layout, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["CPU", "..", "cpu/dense", "cpu/dense/x#1", "#1", "a/b#1"])
 def test_text_of_another_form_is_refused(layout: Layout, name: str) -> None:
-    """Text that can name nothing gives a LogError that says what is right."""
+    """Text that cannot name an event gives a LogError with the accepted forms."""
     with pytest.raises(LogError, match=r"cannot name a scope|is not the name of a take"):
         list(show(layout, name))
 

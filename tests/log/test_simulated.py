@@ -1,4 +1,4 @@
-"""Simulated takes are told from real ones by their plans, and kept out of each other's roots."""
+"""Simulated takes are recognised by their plans and kept apart from real ones."""
 
 import pytest
 from conftest import make_plan, write_take
@@ -53,7 +53,7 @@ def test_one_take_of_each_platform_is_looked_at(layout: Layout) -> None:
 
 
 def test_damage_elsewhere_is_not_in_the_way(layout: Layout) -> None:
-    """A take that cannot be read says nothing here; `verify` tells of it."""
+    """A take that cannot be read is ignored here; `verify` reports it."""
     name = write_take(layout, scope="h20", plan=SIMULATED).name
     layout.segment(name, 1).write_bytes(b"no event\n")
     assert simulated(layout, "h20") is None
@@ -62,7 +62,7 @@ def test_damage_elsewhere_is_not_in_the_way(layout: Layout) -> None:
 
 
 def test_an_attempt_that_wrote_nothing_hides_nothing(layout: Layout) -> None:
-    """A process that was killed before its first line leaves an empty segment; the next tells."""
+    """An empty segment, left by a kill before the first line, is skipped."""
     name = take_name("h20", "dense", 1, SIMULATED)
     empty = layout.segment(name, 1)
     empty.parent.mkdir(parents=True)

@@ -60,7 +60,7 @@ def test_a_take_has_a_start_an_end_a_seal_and_a_receipt(layout: Layout) -> None:
 
 @pytest.mark.parametrize("change", [b"", b"{}\n", None], ids=["flipped", "longer", "shorter"])
 def test_what_is_not_what_was_written_is_not_sealed(layout: Layout, change: bytes | None) -> None:
-    """Of a file that changed since its lines were written, no seal says anything."""
+    """A file that changed after its lines were written is not sealed."""
 
     def work(take: OpenTake) -> None:
         measure_rounds(take)
@@ -86,7 +86,7 @@ def test_a_sealed_take_is_never_written_again(layout: Layout) -> None:
 
 
 def test_ensure_sealed_says_whether_there_is_a_seal(layout: Layout) -> None:
-    """`ensure_sealed` gives None before the seal, and the seal with a new receipt after it."""
+    """`ensure_sealed` returns None before the seal; after it, the seal and a new receipt."""
     assert ensure_sealed(layout, NAME) is None
     write_take(layout)
     layout.receipt(NAME).unlink()
@@ -111,7 +111,7 @@ def test_a_damaged_seal_is_not_written_over(layout: Layout) -> None:
 def test_the_next_attempt_keeps_whole_rounds(
     layout: Layout, observations: int, lines_kept: int, tail: bytes
 ) -> None:
-    """After an interruption the whole rounds stay, the rest is left out, and both is on record."""
+    """After an interruption complete rounds are kept, the rest is left out, both on record."""
     path = interrupted(layout, observations, tail)
     seen: list[int] = []
 
@@ -156,7 +156,7 @@ def test_an_attempt_killed_before_its_first_line_is_kept_as_empty(layout: Layout
 
 
 def test_a_plan_without_rounds_starts_again(layout: Layout) -> None:
-    """Of an interrupted probe or import only the header is kept: its work is done anew."""
+    """Of an interrupted probe or import only the header is kept; its work is repeated."""
     plan = ProbePlan(dtypes=("float32",))
     name = take_name("cpu", "hardware", 1, plan)
     take = OpenTake(layout, name, plan)
@@ -218,7 +218,7 @@ def test_a_failure_is_on_record_and_raised(layout: Layout) -> None:
 
 
 def test_any_other_exception_closes_the_attempt(layout: Layout) -> None:
-    """An exception that is none of ours leaves a closed, unlocked attempt to go on from."""
+    """An unexpected exception leaves a closed, unlocked attempt that can be continued."""
 
     def work(take: OpenTake) -> float:
         take.append(make_latency())

@@ -61,7 +61,7 @@ def files(root: Path) -> list[Path]:
 
 
 def named(root: Path, path: Path) -> bool:
-    """Return whether `verify` says which file is damaged."""
+    """Return whether a finding of `verify` names the damaged file."""
     name = path.relative_to(root).as_posix()
     return any(finding.path == name or f"/{name}" in finding.message for finding in damage(root))
 
@@ -114,7 +114,7 @@ def test_any_removed_file_is_named(root: Path, tmp_path: Path) -> None:
 
 
 def test_any_added_file_is_named(root: Path) -> None:
-    """A file that nothing asked for is found in whichever folder it lies."""
+    """An added file is found in any folder."""
     folders = sorted({path.parent for path in files(root)})
     assert len(folders) > len(FOLDERS)
     for folder in folders:
@@ -125,7 +125,7 @@ def test_any_added_file_is_named(root: Path) -> None:
 
 
 def test_a_list_of_figures_cannot_vouch_for_files_elsewhere(root: Path) -> None:
-    """A list with a right hash of its own that names a file outside the figures is refused."""
+    """A validly hashed list that names a file outside the figures is refused."""
     path = root / "figures/cpu" / LIST
     raw = path.read_bytes()
     made = read_document(path, FigureList)

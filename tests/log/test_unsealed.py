@@ -1,4 +1,4 @@
-"""Reading segments that no seal protects yet: the lines alone must tell damage."""
+"""Reading segments that are not sealed yet: damage must show in the lines themselves."""
 
 import gc
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_the_collector_rests_while_lines_are_parsed(
 
 
 def test_reading_while_writing_sees_whole_lines(layout: Layout) -> None:
-    """A reader beside a living writer sees the whole lines that are there by then."""
+    """A reader beside a running writer sees the complete lines written so far."""
     with SegmentWriter(layout, NAME, 1) as writer:
         for number in range(5):
             assert len(read_segment(writer.path, writer.name).events) == number

@@ -66,7 +66,7 @@ def test_late_bytes_are_a_notice(layout: Layout) -> None:
 
 
 def test_an_unsealed_attempt_is_a_notice(layout: Layout) -> None:
-    """A segment that waits for its seal is a notice that counts its whole events."""
+    """A segment without a seal is a notice with the count of its complete events."""
     take = OpenTake(layout, take_name("cpu", "dense", 3, PLAN), PLAN)
     take.start(make_started(PLAN))
     take.append(make_latency())
@@ -116,7 +116,7 @@ def test_a_renamed_segment_is_found(layout: Layout) -> None:
 
 
 def test_segments_that_changed_places_are_found(layout: Layout) -> None:
-    """Two whole segments that took each other's names are both found."""
+    """Two complete segments that swapped their names are both found."""
     one, two = layout.segment(NAME, 1), layout.segment(OTHER, 1)
     raw = one.read_bytes()
     one.write_bytes(two.read_bytes())
@@ -127,7 +127,7 @@ def test_segments_that_changed_places_are_found(layout: Layout) -> None:
 
 
 def test_a_receipt_must_be_a_copy(layout: Layout) -> None:
-    """A receipt that differs from its seal, or has none, is found; one that is gone is not."""
+    """A receipt that differs from its seal, or has no seal, is found; a missing receipt is not."""
     receipt = layout.receipt(NAME)
     receipt.write_bytes(close_line(b'{"version":1}') + b"\n")
     assert "is not a copy" in found(layout, receipt)[0].message
@@ -159,7 +159,7 @@ def test_a_table_and_its_manifest_need_each_other(layout: Layout) -> None:
 
 
 def test_figures_and_the_report_need_their_manifests(layout: Layout) -> None:
-    """A manifest that is gone is told once, with what makes it; so is a file that it names."""
+    """A missing manifest, or a missing file that it names, is found once, with a remedy."""
     figure, page = layout.root / "figures/cpu/latency.svg", layout.root / "report/index.html"
     for path, manifest in ((figure, "figures.json"), (page, "manifest.json")):
         beside = path.with_name(manifest)
@@ -190,7 +190,7 @@ def test_a_root_without_figures_and_report_is_sound(layout: Layout) -> None:
     ["events", "events/cpu", "ledger/local", "state/cpu", "tables/cpu", "figures/cpu", "report"],
 )
 def test_a_link_to_a_folder_is_found(layout: Layout, tmp_path: Path, path: str) -> None:
-    """A folder that lies elsewhere may change without notice: a link to it is damage."""
+    """A link to a folder is damage, because the linked folder can change unnoticed."""
     there = layout.root / path
     there.rename(tmp_path / "elsewhere")
     there.symlink_to(tmp_path / "elsewhere")
@@ -202,7 +202,7 @@ def test_a_link_to_a_folder_is_found(layout: Layout, tmp_path: Path, path: str) 
              "ledger/000001.json", "state/ledger.json"],
 )  # fmt: skip
 def test_a_link_to_a_file_is_found(layout: Layout, tmp_path: Path, path: str) -> None:
-    """A link is damage wherever it lies but in the log."""
+    """A link is damage in every folder outside the log."""
     there = layout.root / path
     there.rename(tmp_path / "elsewhere")
     there.symlink_to(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""Versions of an event: every one is read as the newest, and what lies on disk stays as it is."""
+"""Versions of an event: each is read as the newest, and stored bytes stay unchanged."""
 
 import pytest
 from conftest import make_latency, make_plan, write_payloads
@@ -42,7 +42,7 @@ def takes() -> list[Take]:
 
 @pytest.mark.parametrize("kind", PAYLOADS)
 def test_versions_count_up_from_one(kind: type[Payload]) -> None:
-    """The versions of a type differ in their number alone, which counts up from 1."""
+    """The versions of a type differ only in their number, which counts up from 1."""
     names = [version.type_name for version in versions_of(kind)]
     stem = kind.type_name.rpartition(".v")[0]
     assert names == [f"{stem}.v{number}" for number in range(1, len(names) + 1)]
@@ -50,7 +50,7 @@ def test_versions_count_up_from_one(kind: type[Payload]) -> None:
 
 @pytest.mark.parametrize("kind", VERSIONS)
 def test_a_version_upcasts_to_the_next(kind: type[Payload]) -> None:
-    """Each version but the newest has an upcaster of its own, and the newest has none."""
+    """Each version except the newest has exactly one upcaster."""
     assert ("upcast" in vars(kind)) == (kind in OLD)
 
 
@@ -62,7 +62,7 @@ def test_the_golden_versions_are_sound() -> None:
 
 
 def test_the_golden_versions_hold_every_old_version(takes: list[Take]) -> None:
-    """Each version that is not the newest lies in the golden log, beside its successor."""
+    """The golden log holds each older version beside its successor."""
     type_names = {event.type_name for take in takes for event in take.events}
     assert {kind.type_name for kind in OLD} | {ConstantsCalibrated.type_name} <= type_names
 
@@ -96,7 +96,7 @@ def test_readers_see_the_newest_version_alone(takes: list[Take]) -> None:
 
 
 def test_types_are_chosen_whatever_their_version(takes: list[Take]) -> None:
-    """Reading some types alone takes in, and leaves out, all of their versions."""
+    """Reading chosen types includes or excludes all of their versions."""
     for take in takes[:2]:
         for kind, count in ((ConstantsCalibrated, 1), (LatencyMeasured, 0)):
             (start, *rest) = iter_sealed(LAYOUT, read_seal(LAYOUT, take.name), (RunStarted, kind))

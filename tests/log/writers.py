@@ -60,7 +60,7 @@ def keep(layout: Layout, config: Path, done: Path) -> None:
 
 
 def start(work: Callable[..., None], *args: object) -> int:
-    """Do something in a process of its own; return its id."""
+    """Run a function in a new process; return its id."""
     child = os.fork()
     if child:
         return child

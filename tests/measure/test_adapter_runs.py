@@ -46,7 +46,7 @@ def test_a_model_proves_what_runs_its_experts(layout: Layout) -> None:
 
 
 def test_a_model_needs_proof_of_what_runs_its_experts(layout: Layout) -> None:
-    """Its attention alone is not enough; a take of the experts by themselves is."""
+    """A run of its attention backend is not enough; the experts' backend needs a run, too."""
     write_take(layout, scope="h200", plan=make_plan(**MODEL), work=on_gpu)
     assert adapter_runs(layout) == {("model", "flash_attn", "cuda")}
     vllm_plan = make_plan(**MODEL, moe="vllm")

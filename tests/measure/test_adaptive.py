@@ -34,7 +34,7 @@ def test_a_known_boundary_needs_no_pairs() -> None:
 
 
 def test_what_lies_beyond_the_boundary_is_tested() -> None:
-    """Every N above that may still pass is tested, wherever it lies: curves need not rise."""
+    """Every larger N that may still pass is tested, because curves need not be monotone."""
     ratios = curve(n1=SURE, n8=(1.1, 1.0, 1.1), n16=(1.5, 1.1, 1.6), n17=(2, 1.9, 2.1),
                   n32=(1.3, 1.1, 1.5))  # fmt: skip
     assert open_positions(ratios, 1, PROTOCOL) == [16, 32]
@@ -89,7 +89,7 @@ def test_an_interval_pays_for_every_look() -> None:
 
 
 def test_a_search_looks_only_at_its_looks() -> None:
-    """Between two looks the same points are tested again, whatever their rounds say."""
+    """Between two looks the same points are tested again, whatever their ratios are."""
     search = Search(1, {}, [])
     for number in range(4):
         for n, us in ((1, 10.0), (8, 11.9 + number / 10), (16, 30.0)):
@@ -137,7 +137,7 @@ def test_who_goes_on_decides_as_at_the_last_look() -> None:
 
 
 def test_of_what_passes_the_smallest_and_the_largest_are_tested() -> None:
-    """Near a boundary that nothing proves from below, an N between that fails is left alone."""
+    """Near a boundary without proof from below, an N in between that fails is not tested."""
     wide = replace(PROTOCOL, width=4.0)
     ratios = curve(n1=SURE, n20=(1.1, 1.0, 1.3), n24=(1.3, 1.25, 1.4), n28=(1.1, 1.0, 1.3),
                   n32=(1.15, 1.0, 1.3), n64=(2, 1.9, 2.1))  # fmt: skip
@@ -190,7 +190,7 @@ def test_a_clear_curve_is_a_sweep_alone(layout: Layout) -> None:
 
 
 def noisy(seed: int = 1) -> FakeTimer:
-    """Return a timer of a curve whose N=16 lies on the limit, with noise."""
+    """Return a timer with noise of a curve whose N=16 is exactly on the limit."""
     machine = Machine(lambda n: 1.2 if n == 16 else staircase(16, 1.0, 0.0)(n), Noise(), seed)
     return FakeTimer(lambda n: TICK * machine.sample(None, n).wall_us)  # type: ignore[arg-type]
 
@@ -211,7 +211,7 @@ def test_a_paired_round_is_a_palindrome(layout: Layout) -> None:
 
 @pytest.mark.parametrize("fails_at", [1, 40, 60, 80])
 def test_a_resumed_take_keeps_its_whole_rounds(layout: Layout, fails_at: int) -> None:
-    """After a failure in the sweep or among the pairs, each round is there exactly once."""
+    """After a failure in the sweep or among the pairs, each round is recorded exactly once."""
     with pytest.raises(HardwareError):
         take(layout, PLAN, FakeKernel(fails_at), noisy())
     seal = take(layout, PLAN, FakeKernel(), noisy())

@@ -1,7 +1,7 @@
 """The GPU harness, on stand-ins for a GPU: what it captures, replays and refuses.
 
-No GPU is here. The calls into torch are checked against torch's own signatures, and the logic runs
-on recorded stand-ins for streams, events and graphs.
+The calls into torch are checked against torch's own signatures, and the logic runs on stand-ins for
+streams, events and graphs.
 """
 
 import inspect
@@ -57,7 +57,7 @@ class Graph:
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put stand-ins in the place of torch.cuda's classes, each called as the real one may be."""
+    """Replace torch.cuda's classes with stand-ins that have the same signatures."""
 
     @contextmanager
     def bound(real: Any, *args: object, **kwargs: object) -> Iterator[None]:

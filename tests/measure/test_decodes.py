@@ -68,13 +68,13 @@ class Rounding:
         return trace_offers(prompt, output, drafting, ())
 
     def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
-        """Note which storage was asked."""
+        """Record the storage of the query."""
         del tokens
         self.asked.append(repack)
         return 1.0
 
     def loaded(self) -> EngineLoaded:
-        """Say what ran."""
+        """Return the event of the loaded engine."""
         return LOADED
 
     def close(self) -> None:

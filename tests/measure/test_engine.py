@@ -67,12 +67,12 @@ def measured(real: Real, tmp_path_factory: pytest.TempPathFactory) -> tuple[Layo
 
 
 def of(layout: Layout, seal: Seal, kind: type[Kind]) -> list[Kind]:
-    """Return what a sealed take's events of a kind say."""
+    """Return the payloads of one type of a sealed take."""
     return [event.data for event in read_sealed(layout, seal) if isinstance(event.data, kind)]
 
 
 def test_what_was_loaded_comes_first(measured: tuple[Layout, Seal], real: Real) -> None:
-    """A take says first what ran, once for weights in each order, then the work, then times."""
+    """A take begins with the loaded engine, once for each weight order; then work, then times."""
     layout, seal = measured
     kinds = [type(event.data) for event in read_sealed(layout, seal)]
     assert kinds == [
@@ -99,7 +99,7 @@ def test_a_take_of_an_engine_verifies(measured: tuple[Layout, Seal]) -> None:
 
 @pytest.mark.slow
 def test_each_visit_is_timed_by_both_clocks(measured: tuple[Layout, Seal]) -> None:
-    """Wall time and process time stand beside each other, of every point in every round."""
+    """Each point has wall time and process time in every round."""
     visits = of(*measured, LatencyMeasured)
     assert Counter((v.setting.repack, v.n, v.round) for v in visits) == Counter(
         (repack, n, number)
@@ -224,7 +224,7 @@ print(engine_takes.take(Layout(Path(sys.argv[1]))).outcome, "torch" in sys.modul
 
 @pytest.mark.slow
 def test_an_engine_is_measured_without_torch(known: Layout, real: Real) -> None:
-    """A whole take of an engine is sealed where torch cannot be imported."""
+    """A complete take of an engine is sealed where torch cannot be imported."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, str(known.root)],
         env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""Where a plan's kernels run: what a protocol may say of copies on each kind of device."""
+"""Where a plan's kernels run: which copies a protocol may ask for on each kind of device."""
 
 import pytest
 from conftest import make_plan
@@ -19,7 +19,7 @@ def plan(copies: int) -> MeasurePlan:
 
 
 def test_as_many_copies_as_are_cold_is_for_cpus() -> None:
-    """A graph replays the copies that it was made with: on a GPU their number must be said."""
+    """On a GPU, whose graph replays fixed copies, the number of copies must be given."""
     with pytest.raises(ConfigError, match="weight_copies 0 is for CPUs") as caught:
         execution_of(GPU, plan(0))
     assert caught.value.remedy
@@ -28,7 +28,7 @@ def test_as_many_copies_as_are_cold_is_for_cpus() -> None:
 
 @pytest.mark.parametrize("copies", [1, 2, 5])
 def test_an_execution_is_the_machines(copies: int) -> None:
-    """An execution has the largest cache of the machine, and the SMs of a GPU alone."""
+    """An execution has the machine's largest cache, and its SMs if it is a GPU."""
     here, there = execution_of(MACHINE, plan(copies)), execution_of(GPU, plan(copies))
     assert (here.device, here.copies, here.cache_bytes, here.sms) == ("cpu", copies, 2**23, None)
     assert (there.device, there.copies, there.cache_bytes, there.sms) == (

@@ -15,7 +15,7 @@ PLAN = replace(make_plan(positions=(1, 2, 4)), protocol=PROTOCOL)
 
 
 def test_the_order_differs_and_is_reproducible() -> None:
-    """Each round visits every point once, in an order of its own that the seed decides."""
+    """Each round visits every point once, in an order that depends on the seed."""
     (sweep,) = PLAN.sweeps
     other = replace(sweep, setting=make_setting(batch=2))
     every = points(replace(PLAN, sweeps=(sweep, other)), FakeKernel())
@@ -44,7 +44,7 @@ def test_a_take_holds_every_point_of_every_round(layout: Layout) -> None:
 
 @pytest.mark.parametrize(("fails_at", "left"), [(1, 3), (18, 2), (32, 1), (45, 1)])
 def test_a_resumed_take_does_only_what_is_missing(layout: Layout, fails_at: int, left: int) -> None:
-    """After a failure whole rounds are kept, and only the others are measured again."""
+    """After a failure complete rounds are kept, and only the others are measured again."""
     with pytest.raises(HardwareError, match="fell over"):
         take(layout, PLAN, FakeKernel(fails_at))
     kernel = FakeKernel()
@@ -60,7 +60,7 @@ VISITED = [(0, 1), (0, 2), (0, 4), (1, 1), (1, 2), (2, 1), (2, 2), (2, 4), (3, 1
 
 
 def test_thinned_rounds_leave_large_n_out(layout: Layout) -> None:
-    """N beyond `often_to` is in fewer rounds; a round says how many points it has."""
+    """N beyond `often_to` is in fewer rounds; each round records its number of points."""
     visits = measured(layout, take(layout, THINNED, FakeKernel()))
     assert sorted((v.round, v.n) for v in visits) == VISITED
     assert [v.round_points for v in visits] == [3] * 3 + [2] * 2 + [3] * 3 + [2] * 2

@@ -1,4 +1,4 @@
-"""Nsight Compute: the command, and what its reports say, in the form that real ones have."""
+"""Nsight Compute: the command, and reading reports in the format of real ones."""
 
 import csv
 import io
@@ -80,7 +80,7 @@ def report(
 
 
 def read(text: str, plan: ProfilePlan = PLAN) -> list[KernelProfiled]:
-    """Return what a report says of a plan."""
+    """Return the counters that a report has for a plan."""
     return payloads(text, plan, "Nsight Compute 0")
 
 
@@ -201,7 +201,7 @@ BAD = {
 
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD.keys())
 def test_another_form_is_refused(text: str) -> None:
-    """A report that is damaged or says something else is refused, and says what to do."""
+    """A damaged report, or one in another format, is refused with a remedy."""
     with pytest.raises(EvidenceError, match="the report of ncu has") as caught:
         read(text)
     assert "profile again" in caught.value.remedy
@@ -211,7 +211,7 @@ def test_another_form_is_refused(text: str) -> None:
     ("dtype", "tensor"), [("bfloat16", "bf16"), ("float16", "fp16"), ("float8", "fp8")]
 )
 def test_the_command_counts_the_tensor_operations_of_the_dtype(dtype: str, tensor: str) -> None:
-    """`ncu` is asked for the counter of the setting's dtype alone, and for each counter once."""
+    """`ncu` gets only the tensor counter of the setting's dtype, and each counter once."""
     command = ncu_command("ncu", replace(SETTING, dtype=dtype), Path("r"), ["program"])
     metrics = command[command.index("--metrics") + 1].split(",")
     assert [name for name in metrics if "_path_tensor_" in name] == [
@@ -230,7 +230,7 @@ def test_the_command_is_a_list_that_ends_with_the_program() -> None:
 
 
 def test_forwards_run_inside_their_marks() -> None:
-    """Each N is marked once, in order, and its mark holds as many forwards as were asked for."""
+    """Each N is marked once, in order, and its mark holds the requested number of forwards."""
     seen: list[tuple[int, int]] = []
 
     @contextmanager
@@ -275,20 +275,20 @@ def test_the_program_inside_gets_the_plan(tmp_path: Path) -> None:
     ],
 )
 def test_what_ncu_says_is_told(tmp_path: Path, body: str) -> None:
-    """An error of `ncu`, or of the program inside, is told with its own words."""
+    """An error of `ncu`, or of the profiled program, is quoted in the message."""
     with pytest.raises(HardwareError, match=r"ncu failed with \d: .*: why") as caught:
         run_ncu(stand_in(tmp_path, body), PLAN, ("profile", "h200", "dense"))
     assert "performance counters" in caught.value.remedy
 
 
 def test_silence_is_told_too(tmp_path: Path) -> None:
-    """Where `ncu` fails without a word, the message says so."""
+    """Where `ncu` fails without output, the message says so."""
     with pytest.raises(HardwareError, match="it does not say why"):
         run_ncu(stand_in(tmp_path, "sys.exit(9)"), PLAN, ("profile", "h200", "dense"))
 
 
 def test_ncu_is_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The profiler is recorded with its version; without one, the message says where it is."""
+    """The profiler's version is recorded; without a profiler, the message says where to get it."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HardwareError, match="not on the PATH") as caught:
         find_ncu()
@@ -300,7 +300,7 @@ def test_ncu_is_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_sealed_profile_returns_at_once(layout: Layout) -> None:
-    """A profile is a take of its own stream; what is sealed needs neither `ncu` nor a GPU."""
+    """A profile is a take of its own stream; a sealed one needs neither `ncu` nor a GPU."""
     name = take_name("h200", "dense_profile", 1, PLAN)
     seal = write_payloads(layout, name, PLAN, *read(report()))
     assert record(layout, "h200", "dense", 1, PLAN).segments == seal.segments

@@ -36,7 +36,7 @@ def noisy(share: float, *, only: int | None = None, dirty: object = ()) -> FakeT
 
 
 def pair(ratio: float) -> Pair:
-    """Return a pair of clean visits that says a ratio by both clocks."""
+    """Return a pair of clean visits that has this ratio by both clocks."""
     return Pair(
         make_latency(0, 4), wall_ratio=ratio, process_ratio=ratio, seconds=0.1, clean=2, samples=2
     )
@@ -68,7 +68,7 @@ def test_a_pair_lies_between_two_visits_to_its_baseline(layout: Layout) -> None:
 
 
 def test_what_is_known_gets_no_further_pair(layout: Layout) -> None:
-    """On a machine without noise the first look ends the take; a noisy N goes on alone."""
+    """Without noise the first look ends the take; otherwise only the noisy N goes on."""
     visits = measured(layout, take(layout, PLAN, FakeKernel()))
     assert Counter(v.n for v in visits if v.n > 1) == {2: 4, 4: 4}
 
@@ -87,7 +87,7 @@ def test_the_seconds_of_a_setting_end_its_pairs(layout: Layout) -> None:
 
 
 def test_settings_end_apart(layout: Layout) -> None:
-    """A setting that is known waits for none that is not."""
+    """A decided setting does not wait for an undecided one."""
     (sweep,) = PLAN.sweeps
     plan = replace(PLAN, sweeps=(sweep, replace(sweep, setting=make_setting(batch=2))))
     visits = measured(layout, take(layout, plan, FakeKernel()))
@@ -98,7 +98,7 @@ def test_settings_end_apart(layout: Layout) -> None:
 
 @pytest.mark.parametrize("fails_at", [1, 7, 30, 60, 67])
 def test_a_resumed_take_is_the_one_it_would_have_been(layout: Layout, fails_at: int) -> None:
-    """After a failure whole pairs are kept, and each N gets as many as it would have got."""
+    """After a failure complete pairs are kept, and each N gets the same number of pairs."""
     with pytest.raises(HardwareError, match="fell over"):
         take(layout, PLAN, FakeKernel(fails_at), noisy(0.9, only=4))
     visits = measured(layout, take(layout, PLAN, FakeKernel(), noisy(0.9, only=4)))
@@ -108,7 +108,7 @@ def test_a_resumed_take_is_the_one_it_would_have_been(layout: Layout, fails_at: 
 
 
 def test_what_drifts_between_pairs_cancels(layout: Layout) -> None:
-    """A machine that slows down by half from pair to pair tells the same ratios."""
+    """A machine that slows down by half from pair to pair gives the same ratios."""
     calls = [0]
 
     def slower(n: int) -> float:
@@ -123,7 +123,7 @@ def test_what_drifts_between_pairs_cancels(layout: Layout) -> None:
 
 
 def test_cpu_time_stands_in_where_hardly_a_sample_is_clean(layout: Layout) -> None:
-    """Pairs of dirty samples are judged by process time, as tables tell them."""
+    """Pairs of disturbed samples are judged by process time, as in the tables."""
     timer = FakeTimer(lambda n: TICK * n, repeat(object=True))
     visits = measured(layout, take(layout, PLAN, FakeKernel(), timer))
     assert Counter(v.n for v in visits if v.n > 1) == {2: 4, 4: 4}
@@ -144,14 +144,14 @@ def test_a_pair_says_its_ratio_by_either_clock() -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_pair_without_a_clean_sample_on_a_side_has_no_ratio(which: int) -> None:
-    """Neither a disturbed baseline nor a disturbed N says how many times as long N takes."""
+    """A disturbed baseline or a disturbed N gives no ratio."""
     sides = [make_latency(0, 1), make_latency(0, 4)]
     sides[which] = replace(sides[which], dirty=(True, True))
     assert pair_of(sides).wall_ratio is None
 
 
 def test_wall_time_tells_where_samples_are_clean() -> None:
-    """What process time scatters by is nothing to a curve that wall time tells, and vice versa."""
+    """Only the clock that a curve is judged by decides whether its N is resolved."""
     by_wall = [replace(pair(4.0), process_ratio=4.0 * (1 + k % 2)) for k in range(8)]
     assert unresolved_n({4: by_wall}, PROTOCOL) == set()
     by_process = [replace(pair(4.0), wall_ratio=4.0 * (1 + k % 2), clean=0) for k in range(8)]
@@ -166,7 +166,7 @@ def test_an_n_without_a_ratio_stays_open() -> None:
 
 
 def test_progress_rises_to_one(layout: Layout) -> None:
-    """Who watches is told a share after each pair, and at the end that all is done."""
+    """Progress is reported as a share after each pair, and as one at the end."""
     progress: list[float] = []
     take(layout, PLAN, FakeKernel(), noisy(0.9), progress.append)
     assert progress == sorted(progress)

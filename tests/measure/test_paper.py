@@ -31,7 +31,7 @@ def test_one_n_after_the_other(layout: Layout) -> None:
 
 @pytest.mark.parametrize(("fails_at", "rounds_kept"), [(3, 0), (10, 1), (22, 3), (38, 5)])
 def test_a_resumed_take_keeps_every_round(layout: Layout, fails_at: int, rounds_kept: int) -> None:
-    """Each round is durable by itself; the N that was at work is warmed up again."""
+    """Each round is durable when it ends; the interrupted N is warmed up again."""
     with pytest.raises(HardwareError):
         take(layout, PLAN, FakeKernel(fails_at))
     kernel = FakeKernel()

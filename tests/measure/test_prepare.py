@@ -42,7 +42,7 @@ def test_names_leave_out_what_only_looks(n: int) -> None:
 
 
 def test_a_dense_forward_is_products_alone() -> None:
-    """The dense FFN runs matrix products and nothing else."""
+    """The dense FFN runs only matrix products."""
     kernel = make_kernel(make_setting(backend="torch"), (4,), ExecutionContext())
     assert set(kernel_names(kernel, 4, "cpu")) <= {"linear", "matmul", "mm", "addmm"}
 

@@ -23,7 +23,7 @@ NAME = take_name("cpu", "dense", 1, PLAN)
 
 @pytest.fixture(autouse=True)
 def _outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand outside of any repository."""
+    """Change into a folder outside of any repository."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -64,7 +64,7 @@ def test_an_attempt_without_a_line_is_listed(layout: Layout) -> None:
 
 
 def test_an_attempt_without_a_start_is_listed(layout: Layout) -> None:
-    """Of an attempt that does not say what its plan is, nothing can be kept."""
+    """Nothing of an attempt without a plan can be kept."""
     with SegmentWriter(layout, NAME, 1) as writer:
         writer.append(make_latency())
     (line,) = interrupted(layout)
@@ -72,7 +72,7 @@ def test_an_attempt_without_a_start_is_listed(layout: Layout) -> None:
 
 
 def test_a_recovered_take_is_sealed_as_partial(layout: Layout) -> None:
-    """The whole rounds of all attempts are sealed as partial; the rest is left out, on record."""
+    """Complete rounds of all attempts are sealed as partial; the record names the rest."""
     interrupt(layout, 5, tail=b"{torn")
     interrupt(layout, 4)
     assert list(recover(layout, str(NAME))) == [f"{NAME}: sealed as partial with 4 of 9 rounds"]
@@ -100,7 +100,7 @@ def test_a_partial_take_is_not_measured_again(layout: Layout) -> None:
 
 @pytest.mark.parametrize("points", [0, 1, 5])
 def test_too_few_rounds_are_refused(layout: Layout, points: int) -> None:
-    """Fewer than three whole rounds say nothing: the take stays open, to be gone on with."""
+    """Fewer than three complete rounds are refused, and the take stays open."""
     interrupt(layout, points)
     with pytest.raises(EvidenceError, match=f"holds {points // 2} whole rounds") as caught:
         list(recover(layout, str(NAME)))
@@ -163,7 +163,7 @@ def test_a_refusal_leaves_no_trace(layout: Layout) -> None:
 
 
 def test_the_first_attempt_may_be_empty(layout: Layout) -> None:
-    """A take is recovered by any attempt that says what the plan is, not by the first alone."""
+    """A take is recovered by any attempt that holds the plan, not only by the first."""
     SegmentWriter(layout, NAME, 1).close()
     interrupt(layout, 8)
     assert list(recover(layout, str(NAME))) == [f"{NAME}: sealed as partial with 4 of 9 rounds"]

@@ -49,13 +49,13 @@ def probed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
 
 
 def take(layout: Layout, plan: MeasurePlan = PLAN, number: int = 1) -> list[object]:
-    """Make sure that a plan is sealed and return what its events say."""
+    """Make sure that a plan is sealed, and return its payloads."""
     seal = measure(layout, "cpu", "dense", number, plan)
     return [event.data for event in read_sealed(layout, seal)]
 
 
 def visits(data: list[object]) -> list[LatencyMeasured]:
-    """Return the visits among what events say."""
+    """Return the visits among payloads."""
     return [event for event in data if isinstance(event, LatencyMeasured)]
 
 
@@ -74,7 +74,7 @@ def test_a_plan_is_measured_and_sealed(probed: Layout) -> None:
 
 
 def test_auto_is_never_in_an_event(probed: Layout) -> None:
-    """An event names the dtype that was really used, where the plan said `auto`."""
+    """An event names the dtype that was used, where the plan has `auto`."""
     native = native_dtype(cpu_fingerprint())
     assert {v.setting.dtype for v in visits(take(probed))} == {native}
 
@@ -96,7 +96,7 @@ def test_a_sealed_plan_returns_at_once(probed: Layout, monkeypatch: pytest.Monke
 
 
 def test_the_next_take_is_another_measurement(probed: Layout) -> None:
-    """A further take is measured anew, and the older one stays."""
+    """A further take is measured, and the older one stays."""
     take(probed)
     take(probed, number=2)
     assert [t.take for t in probed.takes("cpu") if t.stream == "dense"] == [1, 2]
@@ -196,7 +196,7 @@ def test_a_gpu_platform_is_not_measured_on_its_cpu(layout: Layout) -> None:
 
 @pytest.mark.parametrize("protocol", [Adaptive(seconds_max=0.2), Paper(rounds=3, forwards=3)])
 def test_every_protocol_measures(probed: Layout, protocol: Timing) -> None:
-    """A plan is measured by the protocol that it names, and each N is there."""
+    """A plan is measured by its protocol, and each N has visits."""
     data = visits(take(probed, replace(PLAN, protocol=protocol)))
     assert {v.n for v in data} == {1, 2}
     assert {v.protocol for v in data} == {protocol}
@@ -204,7 +204,7 @@ def test_every_protocol_measures(probed: Layout, protocol: Timing) -> None:
 
 
 def test_the_work_of_every_point_is_on_record(probed: Layout) -> None:
-    """Before anything is timed, each point's work and kernels are told, once a take."""
+    """Each point's work and kernels are recorded once a take, before anything is timed."""
     data = take(probed)
     counted = [event for event in data if isinstance(event, WorkCounted)]
     assert [(event.setting.batch, event.n) for event in counted] == [(1, 1), (1, 2)]
@@ -216,7 +216,7 @@ def test_the_work_of_every_point_is_on_record(probed: Layout) -> None:
 def test_a_resumed_take_tells_its_work_once(
     probed: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an interrupted attempt said of its kernels is not said again."""
+    """Work that an interrupted attempt recorded is not recorded again."""
 
     def fail(*_: object) -> None:
         raise HardwareError("stopped", remedy="Go on")

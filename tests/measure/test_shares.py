@@ -54,7 +54,7 @@ def known(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
 
 
 def of(layout: Layout, seal: Seal, kind: type[Payload]) -> list[Payload]:
-    """Return what a sealed take's events of a kind say."""
+    """Return the payloads of one type of a sealed take."""
     return [event.data for event in read_sealed(layout, seal) if isinstance(event.data, kind)]
 
 
@@ -185,7 +185,7 @@ def test_a_failure_repeats_no_share(
 
 
 def test_each_round_is_made_durable(known: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shares are written to the disk once a round: what was told of a round is never lost."""
+    """Shares are synced to disk once a round, so no reported round is lost."""
     append, sync = OpenTake.append, OpenTake.sync
     seen: list[Payload] = []
     durable = []
@@ -220,7 +220,7 @@ def test_a_killed_process_loses_no_round_of_shares(known: Layout) -> None:
 
 
 def test_shares_go_on_more_than_once(known: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt that measured shares alone is kept as well by the one after it."""
+    """The shares of an attempt that measured nothing else are kept by the next attempt."""
     append = OpenTake.append
 
     def failing(self: OpenTake, data: Payload, *, sync: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""Takes on a simulated machine: the real protocols, repeatable noise, never said as measured."""
+"""Takes on a simulated machine: real protocols, repeatable noise, always marked as simulated."""
 
 from collections import defaultdict
 from statistics import median, stdev
@@ -56,7 +56,7 @@ def visits(layout: Layout, seal: Seal) -> list[LatencyMeasured]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 def test_every_protocol_runs_on_it(probed: Layout, protocol: Timing) -> None:
-    """A take holds visits of every point that the protocol makes, each said to be simulated."""
+    """A take holds visits of every point of the protocol, each marked as simulated."""
     seal = take(probed, simulated_plan(MACHINE, FFN, EXPERTS, MODEL, protocol=protocol))
     visited = visits(probed, seal)
     assert {(v.setting, v.n) for v in visited} == {
@@ -78,7 +78,7 @@ def test_the_run_says_what_it_pretends_to_be(probed: Layout) -> None:
 
 
 def test_the_noise_is_small_and_has_no_bias() -> None:
-    """A thousand samples lie around the curve as SIGMA says."""
+    """A thousand samples scatter around the curve with a standard deviation of SIGMA."""
     timer, kernel = SimulatedTimer(SMALL), SimulatedKernel(FFN, GRID, MACHINE)
     samples = [timer.sample(kernel, 1).wall_us for _ in range(1000)]
     assert median(samples) == pytest.approx(knee(1), rel=SIGMA)

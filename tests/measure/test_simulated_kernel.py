@@ -49,7 +49,7 @@ def test_nothing_is_made_of_a_setting_without_a_curve(setting: Setting) -> None:
 
 
 def test_products_are_counted_as_asked_for() -> None:
-    """FFNs and products have no padding that a rule tells of."""
+    """FFNs and matrix products are counted without padding."""
     for setting, count in ((FFN, dense_work), (PRODUCT, gemm_work)):
         assert kernel(setting).work(9) == count(setting, 9, f"simulated: {setting.backend}")
 
@@ -72,7 +72,7 @@ def test_attention_fills_the_tiles_of_the_rules() -> None:
 
 
 def test_a_models_work_is_its_modules() -> None:
-    """FLOPs and bytes add up; a model has no blocks of its own."""
+    """FLOPs and bytes are the sums over modules; a model has no blocks."""
     work = SimulatedKernel(MODEL, GRID, make_machine()).work(8)
     ffn, experts = (SimulatedKernel(s, GRID, make_machine()).work(8) for s in (FFN, EXPERTS))
     assert work.flop_executed == ffn.flop_executed + 3 * experts.flop_executed

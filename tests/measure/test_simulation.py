@@ -23,7 +23,7 @@ PAPER_FORWARDS = 50 + 10 * 200
 
 
 def check(searches: list[SearchRun], undecided: float = 0.10) -> None:
-    """Hold that intervals hold the truth, are narrow, and seldom undecided."""
+    """Check that intervals hold the truth, are narrow, and are seldom undecided."""
     share = {
         "holds": sum(run.holds for run in searches) / len(searches),
         "undecided": sum(run.boundary.verdict == "undecided" for run in searches) / len(searches),
@@ -73,14 +73,14 @@ def test_noise_alone_moves_no_clear_boundary() -> None:
 
 
 def test_a_boundary_on_the_limit_is_undecided() -> None:
-    """An N whose time is exactly the limit cannot be decided, and the verdict says so."""
+    """An N whose time is exactly the limit gives the verdict `undecided`."""
     run = search(lambda n: 1.2 if n > 8 else 1.0, [1, 8, 16], Adaptive(), noise=Noise(), seed=1)
     assert run.boundary.verdict == "undecided"
     assert (run.boundary.low, run.boundary.high) == (8, 16)
 
 
 def test_curves_that_are_not_monotone() -> None:
-    """A tail of one row costs a tile of its own, so N beyond an exit may pass again."""
+    """A tail of one row costs a full tile, so N beyond an exit may pass again."""
     curve = tails(16, 0.15, 0.9)
     assert curve(17) > 1.2 > curve(18)
     run = search(curve, [1, 16, 17, 18, 32, 33], Adaptive(), noise=Noise(sigma=0.01), seed=2)

@@ -44,7 +44,7 @@ def test_a_round_that_runs_is_finished_first() -> None:
 def test_every_protocol_ends_after_the_round_that_runs(
     layout: Layout, protocol: Timing, rounds: int
 ) -> None:
-    """A take is told to stop in a round: this one is durable, and none is begun after it."""
+    """A take stopped amid a round completes this round and begins no other."""
     plan = structs.replace(make_plan(positions=(1, 2, 4)), protocol=protocol)
     progress: list[float] = []
 
@@ -95,7 +95,7 @@ def test_a_second_signal_ends_the_program() -> None:
 
 
 def test_a_signal_is_handed_on_to_who_noted_it_before() -> None:
-    """What a take that was sealed all the same did not tell, the one around it does."""
+    """A signal during a take that is sealed anyway reaches the enclosing handler."""
     with stoppable(lambda _share: None) as around:
         with stoppable(lambda _share: None) as stop:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""NVML: what a GPU's word is turned into, with a stand-in that has NVML's names."""
+"""NVML: how a GPU's state is read, with a stand-in that has NVML's names."""
 
 import inspect
 import re
@@ -22,7 +22,7 @@ class NvmlError(Exception):
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let torch tell of a GPU with a name of its own."""
+    """Replace torch's GPU with one that has a name of the test."""
     facts = SimpleNamespace(uuid="4f1c")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: facts)
 
@@ -58,7 +58,7 @@ def stand_in(reasons: int) -> ModuleType:
 def test_heat_spoils_a_sample_and_a_power_cap_does_not(
     monkeypatch: pytest.MonkeyPatch, *, reasons: int, names: tuple[str, ...], spoils: bool
 ) -> None:
-    """Reasons are told by name, under NVML's newer and older names; only heat makes dirty."""
+    """Reasons have names under NVML's newer and older API; only heat disturbs samples."""
     monkeypatch.setitem(sys.modules, "pynvml", stand_in(reasons))
     nvml = Nvml()
     assert nvml.throttled() == spoils
@@ -84,7 +84,7 @@ def test_nvml_is_asked_for_the_gpu_that_cuda_sees(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_gpu_that_stops_answering_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU that has no clocks to tell counts as none; one that is lost later ends the take."""
+    """A GPU without clock readings is accepted; one lost during the take ends it."""
     module = stand_in(0)
     monkeypatch.setitem(sys.modules, "pynvml", module)
     nvml = Nvml()
@@ -100,7 +100,7 @@ def test_a_gpu_that_stops_answering_is_one_message(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_nvml_has_the_names_that_are_asked_for(source_cache: Cache) -> None:
-    """Each function and constant that is used stands in the source of the locked release."""
+    """Each NVML function and constant in use exists in the source of the locked release."""
     lock = (ROOT / "envs/cpu.lock").read_text()
     version = lock.partition("nvidia-ml-py==")[2].split()[0]
     source = fetch("nvidia-ml-py", version, r"pynvml\.py", cache=source_cache)

@@ -1,4 +1,4 @@
-"""What an interrupted attempt leaves: whole rounds and shares after them, never a torn round."""
+"""What is kept of an interrupted attempt: complete rounds and the shares after them."""
 
 import pytest
 from conftest import make_latency, make_plan, make_started
@@ -19,7 +19,7 @@ PLAN = make_plan(positions=(1, 2, 4))
     failed=st.booleans(),
 )
 def test_whole_rounds_are_kept(*, points: int, done: int, recovered: int, failed: bool) -> None:
-    """The header and the whole rounds count; a started round and what follows it do not."""
+    """The header and complete rounds are kept; an incomplete round and what follows are not."""
     plan = make_plan(positions=tuple(range(1, points + 1)))
     header = [make_started(plan), *[RECOVERED] * recovered]
     rounds = [make_latency(index // points) for index in range(done)]
@@ -43,7 +43,7 @@ def test_only_the_head_of_an_attempt_is_its_header() -> None:
 
 
 def test_observations_without_rounds_are_not_kept() -> None:
-    """A plan that has no rounds is done anew, so only its header is kept."""
+    """A plan without rounds is repeated, so only its header is kept."""
     plan = ProbePlan(dtypes=("float32",))
     started = make_started(plan)
     assert whole_rounds(segment(started, make_latency(), make_latency(1)), plan) == 1
@@ -68,13 +68,13 @@ def shares(number: int) -> SharesMeasured:
 
 
 def rounds(count: int) -> list[Payload]:
-    """Return whole rounds of latencies."""
+    """Return complete rounds of latencies."""
     return [make_latency(number, n) for number in range(count) for n in (1, 2, 4)]
 
 
 @given(done=st.integers(0, 4), watched=st.integers(0, 9), failed=st.booleans())
 def test_shares_after_whole_rounds_are_kept(done: int, watched: int, *, failed: bool) -> None:
-    """All shares count, after as many rounds as an attempt made itself, which may be none."""
+    """All shares after complete rounds are kept, even where the attempt has no round itself."""
     events = [make_started(PLAN), *rounds(done), *map(shares, range(watched))]
     events_kept = segment(*events, *([FAILED] if failed else []))
     assert whole_rounds(events_kept, PLAN) == len(events)
@@ -82,7 +82,7 @@ def test_shares_after_whole_rounds_are_kept(done: int, watched: int, *, failed: 
 
 @given(st.integers(0, 3), st.integers(1, 2), st.integers(1, 3))
 def test_shares_after_a_torn_round_are_not_kept(done: int, torn: int, watched: int) -> None:
-    """What stands behind a round that is not whole was never acknowledged."""
+    """Events behind an incomplete round were never acknowledged, and are dropped."""
     complete = [make_started(PLAN), *rounds(done)]
     after = [make_latency(done, n) for n in (1, 2, 4)[:torn]]
     interrupted = segment(*complete, *after, *map(shares, range(watched)))

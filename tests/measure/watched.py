@@ -23,7 +23,7 @@ POINTS = 4
 
 
 def plan(kind: str = DENSE) -> MeasurePlan:
-    """Return the plan of a small model's take, of as many points as POINTS says."""
+    """Return the plan of a small model's take with the points of POINTS."""
     changes = {"routing": ["skewed"]} if kind == LING else {}
     model = small(kind)
     return plan_of(model, model_sweeps(model_study(kind, **changes), model))

@@ -112,8 +112,8 @@ def test_no_engine_is_simulated(
         yaml.safe_dump({STUDY: yaml.safe_load(path.read_text())[STUDY] | {"platforms": ["h20"]}})
     )
     put_files(Pipeline(layout.root, config))
-    found = Pipeline(layout.root, config).skip_reasons
-    assert found == {f"h20/{STUDY}": "no engine is simulated"}
+    reasons = Pipeline(layout.root, config).skip_reasons
+    assert reasons == {f"h20/{STUDY}": "no engine is simulated"}
 
 
 def test_a_platform_that_no_study_names_is_said(config: Path, layout: Layout) -> None:
@@ -121,9 +121,9 @@ def test_a_platform_that_no_study_names_is_said(config: Path, layout: Layout) ->
     assert Pipeline(layout.root, config).no_study_reasons == []
     path = config / "config.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"here": ["cpu", "l40s"]}))
-    (said,) = Pipeline(layout.root, config).no_study_reasons
-    assert said.startswith("no study of the sets default, paper names l40s, so only its hardware")
-    assert said.endswith(f"{config}/studies.yaml")
+    (reason,) = Pipeline(layout.root, config).no_study_reasons
+    assert reason.startswith("no study of the sets default, paper names l40s, so only its hardware")
+    assert reason.endswith(f"{config}/studies.yaml")
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_a_model_elsewhere_is_part_of_what_deployments_rest_on(
 
 
 @pytest.mark.parametrize(
-    ("takes", "said"),
+    ("takes", "message"),
     [
         ("mars: {dense_ffn: 2}", "names the unknown platform 'mars'"),
         ("cpu: {moon: 2}", "cpu has no study 'moon'"),
@@ -55,11 +55,11 @@ def test_a_model_elsewhere_is_part_of_what_deployments_rest_on(
     ],
 )
 def test_a_take_of_what_is_not_there_is_refused(
-    config: Path, layout: Layout, takes: str, said: str
+    config: Path, layout: Layout, takes: str, message: str
 ) -> None:
     """Whatever takes.yaml names must be a platform, a study of it, or a release that is read."""
     (config / "takes.yaml").write_text(f"{takes}\n")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         Pipeline(layout.root, config)
 
 
@@ -77,8 +77,8 @@ def test_an_interpreter_that_the_config_names_is_taken(config: Path, layout: Lay
 def test_an_import_is_unsealed_until_it_has_a_take(config: Path, layout: Layout) -> None:
     """What the config imports is to be imported as long as the log holds no take of its stream."""
     path = config / "config.yaml"
-    asked = {"imports": ["aiconfigurator==0.12.0"]}
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | asked))
+    axes = {"imports": ["aiconfigurator==0.12.0"]}
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | axes))
     (stream,) = Pipeline(layout.root, config).unsealed_imports
     write_take(layout, scope=IMPORTED, stream=f"{stream}_other")
     assert Pipeline(layout.root, config).unsealed_imports == [stream]

@@ -135,10 +135,10 @@ def test_the_names_that_rules_use_are_those_of_the_log():
     """The streams that answers rest on and the package have one name each."""
     streams = {constants.STREAM, constants.COLLECTIVE_STREAM, record.STREAM, recorded.STREAM}
     assert set(pipeline.CALIBRATED) == streams
-    asked = Pipeline(ROOT / "results", ROOT / "config")
-    assert asked.imports == {}
-    assert asked.imported == []
-    assert "imported" not in asked.platforms
+    recorded_names = Pipeline(ROOT / "results", ROOT / "config")
+    assert recorded_names.imports == {}
+    assert recorded_names.imported == []
+    assert "imported" not in recorded_names.platforms
     stream = stream_name(aiconfigurator.PACKAGE, "0.12.0")
     assert stream == "aiconfigurator_core_0_12_0"
 

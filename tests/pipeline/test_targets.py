@@ -28,9 +28,9 @@ def test_a_job_declares_what_its_stage_reads_and_writes(built):
     """Of tables, inputs and outputs are those of the stage's record, in each scope."""
     declared = defaultdict(set), defaultdict(set)
     for (rule, log), files in built.files("-F").items():
-        for found, side in zip(declared, files, strict=True):
-            tables = [each.split("/")[2:] for each in side if each.endswith(".parquet")]
-            found[rule, log] |= {(scope, Path(name).stem) for scope, name in tables}
+        for paths, side in zip(declared, files, strict=True):
+            tables = [path.split("/")[2:] for path in side if path.endswith(".parquet")]
+            paths[rule, log] |= {(scope, Path(name).stem) for scope, name in tables}
     reads, writes = declared
     for stage in STAGES.values():
         logs = {
@@ -39,12 +39,12 @@ def test_a_job_declares_what_its_stage_reads_and_writes(built):
             if stage.has(scope)
         }
         for scope, log in logs.items():
-            read = {each for each in stage.inputs(scope) if each[0] != IMPORTED}
+            read = {path for path in stage.inputs(scope) if path[0] != IMPORTED}
             assert reads[stage.name, log] == read, stage.name
             assert writes[stage.name, log] == {(scope, table) for table in stage.tables}
     (report,) = (read for (rule, _), read in reads.items() if rule == "report")
     inputs = (STAGES["report"].inputs(scope) for scope in ("cpu", "public"))
-    assert report == {each for read in inputs for each in read if each[0] != IMPORTED}
+    assert report == {path for read in inputs for path in read if path[0] != IMPORTED}
 
 
 def test_a_second_run_has_nothing_to_do(built):

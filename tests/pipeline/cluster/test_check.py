@@ -125,7 +125,7 @@ def seen(**changes: Any) -> NodeState:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({}, []),
         ({"gpus": (), "visible": "0"}, []),
@@ -135,14 +135,14 @@ def seen(**changes: Any) -> NodeState:
         ({"environments": {"cpu": "", "vllm": "no torch"}}, ["environment vllm: no torch"]),
     ],
 )
-def test_what_is_wrong_on_a_node_is_told(changes: dict[str, Any], said: list[str]) -> None:
+def test_what_is_wrong_on_a_node_is_told(changes: dict[str, Any], message: list[str]) -> None:
     """Another GPU, none, other code and an environment that fails are each told, and nothing else.
 
     Without a driver's tools a GPU has no name to compare.
     """
-    found = list(_faults(PLATFORMS, "h20", seen(**changes)))
-    assert len(found) == len(said)
-    assert all(line.startswith(start) for line, start in zip(found, said, strict=True))
+    messages = list(_faults(PLATFORMS, "h20", seen(**changes)))
+    assert len(messages) == len(message)
+    assert all(line.startswith(start) for line, start in zip(messages, message, strict=True))
 
 
 def test_a_cpu_s_node_needs_no_gpu() -> None:
@@ -152,7 +152,7 @@ def test_a_cpu_s_node_needs_no_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({}, []),
         ({"locked": False}, ["locks are not seen across nodes"]),
@@ -161,14 +161,16 @@ def test_a_cpu_s_node_needs_no_gpu() -> None:
         ({"time_s": -300.0, "queued_s": 280.0}, []),
     ],
 )
-def test_what_is_worth_knowing_of_a_node_is_told(changes: dict[str, Any], said: list[str]) -> None:
+def test_what_is_worth_knowing_of_a_node_is_told(
+    changes: dict[str, Any], message: list[str]
+) -> None:
     """Locks that end at the node, and a clock that is off by more than the wait in the queue."""
     now = time.time()
-    asked = changes | {"time_s": now + changes.get("time_s", 0.0)}
-    began_s = now - asked.pop("queued_s", 0.0)
-    found = list(_notes(seen(**asked), began_s))
-    assert len(found) == len(said)
-    assert all(line.startswith(start) for line, start in zip(found, said, strict=True))
+    fields = changes | {"time_s": now + changes.get("time_s", 0.0)}
+    began_s = now - fields.pop("queued_s", 0.0)
+    notes = list(_notes(seen(**fields), began_s))
+    assert len(notes) == len(message)
+    assert all(line.startswith(start) for line, start in zip(notes, message, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -190,6 +192,6 @@ def test_whether_accounts_are_kept(monkeypatch, tmp_path: Path, printed: str, ke
 def test_an_answer_of_another_version_is_told(tmp_path: Path, raw: bytes) -> None:
     """A node with other code may leave what cannot be read: that is said, and is no traceback."""
     (tmp_path / "gpu.json").write_bytes(raw)
-    said = _state(tmp_path / "gpu.json")
-    assert isinstance(said, str)
-    assert said.startswith("its answer is not of this version (")
+    state = _state(tmp_path / "gpu.json")
+    assert isinstance(state, str)
+    assert state.startswith("its answer is not of this version (")

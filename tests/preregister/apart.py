@@ -27,10 +27,10 @@ def measured(*payloads: Payload) -> IsolatedModules:
 
 
 def timed(
-    found: Iterable[ModuleUse], us: Times, *more: Payload, baseline: int = 1
+    modules: Iterable[ModuleUse], us: Times, *more: Payload, baseline: int = 1
 ) -> IsolatedModules:
     """Return modules whose T(N) a function gives."""
-    return measured(*curves_of(found, us, GRID, baseline=baseline), *more)
+    return measured(*curves_of(modules, us, GRID, baseline=baseline), *more)
 
 
 def by_round(use: ModuleUse, times: dict[int, Sequence[float]]) -> list[LatencyMeasured]:

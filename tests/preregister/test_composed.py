@@ -19,11 +19,11 @@ US = {QKV: 10.0, ATTENTION: 20.0, OUTPUT: 30.0, FFN: 40.0, HEAD: 50.0}
 
 def test_each_module_counts_as_often_as_it_runs() -> None:
     """T(N) is the sum of the modules' times, layers times for all but the LM head."""
-    found = by_sum(MODULES, timed(MODULES, lambda role, n: US[role] * n), 1, 0.2)
+    composed = by_sum(MODULES, timed(MODULES, lambda role, n: US[role] * n), 1, 0.2)
     total = 3 * (10 + 20 + 30 + 40) + 50
-    assert found.curve == pytest.approx({n: 1.01 * total * n for n in GRID})
-    assert (found.n_max, found.low, found.high) == (1, 1, 1)
-    assert found.margin == pytest.approx(2.0)
+    assert composed.curve == pytest.approx({n: 1.01 * total * n for n in GRID})
+    assert (composed.n_max, composed.low, composed.high) == (1, 1, 1)
+    assert composed.margin == pytest.approx(2.0)
 
 
 def test_the_boundary_of_a_known_sum() -> None:
@@ -37,7 +37,7 @@ def test_the_boundary_of_a_known_sum() -> None:
         return third.get(role, 0.001) * (knee(2)(n) if role == FFN else 1.0)
 
     apart = timed(MODULES, us)
-    assert [by_sum(MODULES, apart, 1, each).n_max for each in (0.1, 0.4, 3.0)] == [2, 4, 8]
+    assert [by_sum(MODULES, apart, 1, epsilon).n_max for epsilon in (0.1, 0.4, 3.0)] == [2, 4, 8]
     assert by_sum(MODULES, apart, 1, 0.1).limiting_module == FFN
 
 
@@ -45,18 +45,18 @@ def test_rounds_are_summed_round_by_round() -> None:
     """What one module loses and another gains in the same round does not widen the interval."""
     one = by_round(ONE, {1: (10, 20, 30), 2: (30, 10, 20)})
     other = by_round(OTHER, {1: (30, 20, 10), 2: (10, 30, 20)})
-    found = by_sum((ONE, OTHER), measured(*one, *other), 1, 0.01)
-    assert (found.n_max, found.low, found.high, found.margin) == (2, 2, 2, 1.0)
-    assert found.curve == {1: 40.0, 2: 40.0}
+    composed = by_sum((ONE, OTHER), measured(*one, *other), 1, 0.01)
+    assert (composed.n_max, composed.low, composed.high, composed.margin) == (2, 2, 2, 1.0)
+    assert composed.curve == {1: 40.0, 2: 40.0}
 
 
 def test_what_limits_grows_most() -> None:
     """The LM head grows twice as much as a layer's FFN, and three layers of that grow more."""
     slopes = {HEAD: 2.0, FFN: 1.0}
     apart = timed(MODULES, lambda role, n: 100 + slopes.get(role, 0.0) * (n - 1))
-    found = by_sum(MODULES, apart, 1, 0.001)
-    assert (found.n_max, found.limiting_module) == (1, FFN)
-    assert found.limiting_term == "3 of the 5 us by which the sum grows from N = 1 to 2"
+    composed = by_sum(MODULES, apart, 1, 0.001)
+    assert (composed.n_max, composed.limiting_module) == (1, FFN)
+    assert composed.limiting_term == "3 of the 5 us by which the sum grows from N = 1 to 2"
 
 
 def test_growth_is_that_up_to_the_next_n() -> None:
@@ -76,20 +76,22 @@ def test_growth_is_that_up_to_the_next_n() -> None:
 def test_the_minimum_is_of_the_main_modules() -> None:
     """The rule asks attention and the FFN, each by itself, and takes the smaller boundary."""
     knees = {ATTENTION: 4, FFN: 2, HEAD: 1, QKV: 1}
-    found = by_minimum(MODULES, timed(MODULES, lambda role, n: knee(knees.get(role, 8))(n)), 1, 0.2)
-    assert (found.n_max, found.low, found.high) == (2, 2, 2)
-    assert found.limiting_module == FFN
-    assert found.limiting_term == "the smallest of attention 4, Dense FFN 2"
-    assert found.margin == 2.0
-    assert found.curve == {}
+    composed = by_minimum(
+        MODULES, timed(MODULES, lambda role, n: knee(knees.get(role, 8))(n)), 1, 0.2
+    )
+    assert (composed.n_max, composed.low, composed.high) == (2, 2, 2)
+    assert composed.limiting_module == FFN
+    assert composed.limiting_term == "the smallest of attention 4, Dense FFN 2"
+    assert composed.margin == 2.0
+    assert composed.curve == {}
 
 
 def test_the_minimum_is_whichever_is_smaller() -> None:
     """It is no matter of the modules' names; a module alone has none beside it."""
     knees = {ATTENTION: 2, FFN: 8}
     apart = timed(MODULES, lambda role, n: knee(knees.get(role, 8))(n))
-    found = by_minimum(MODULES, apart, 1, 0.2)
-    assert (found.limiting_module, found.n_max, found.margin) == (ATTENTION, 2, 4.0)
+    composed = by_minimum(MODULES, apart, 1, 0.2)
+    assert (composed.limiting_module, composed.n_max, composed.margin) == (ATTENTION, 2, 4.0)
     alone = by_minimum([use for use in MODULES if use.role == ATTENTION], apart, 1, 0.2)
     assert (alone.n_max, alone.margin) == (2, None)
 
@@ -122,9 +124,9 @@ def test_of_one_module_both_say_the_same(
     apart = measured(*by_round(use, curve))
     own = boundary(ratios({n: dict(enumerate(us)) for n, us in curve.items()}, 1), epsilon, 1)
     for compose in (by_sum, by_minimum):
-        found = compose((use,), apart, 1, epsilon)
-        assert (found.n_max, found.low, found.high) == (own.last_pass, own.low, own.high)
-        assert found.limiting_module == ATTENTION
+        composed = compose((use,), apart, 1, epsilon)
+        assert (composed.n_max, composed.low, composed.high) == (own.last_pass, own.low, own.high)
+        assert composed.limiting_module == ATTENTION
 
 
 @given(CURVES, CURVES, st.integers(-8, 8), EPSILONS)
@@ -132,7 +134,7 @@ def test_a_common_factor_does_not_matter(
     one: list[list[int]], other: list[list[int]], power: int, epsilon: float
 ) -> None:
     """A clock that runs at another speed gives the same boundary, interval and limiter."""
-    found = []
+    boundaries = []
     for factor in (1.0, 2.0**power):
         visits = [
             visit
@@ -142,9 +144,11 @@ def test_a_common_factor_does_not_matter(
                 {n: [factor * us for us in r] for n, r in zip(GRID, times, strict=True)},
             )
         ]
-        said = by_sum(MODULES[:2], measured(*visits), 1, epsilon)
-        found.append((said.n_max, said.low, said.high, said.limiting_module, said.margin))
-    assert found[0] == found[1]
+        composed = by_sum(MODULES[:2], measured(*visits), 1, epsilon)
+        boundaries.append(
+            (composed.n_max, composed.low, composed.high, composed.limiting_module, composed.margin)
+        )
+    assert boundaries[0] == boundaries[1]
 
 
 @pytest.mark.parametrize("compose", [by_sum, by_minimum])
@@ -166,9 +170,9 @@ def test_an_n_that_not_all_have_is_left_out() -> None:
     """The sum is over the N and rounds that every module has."""
     one = by_round(ONE, {1: (10, 10, 10), 2: (10, 10, 10), 4: (10, 10, 10)})
     other = by_round(OTHER, {1: (20, 30, 40), 2: (20, 30)})
-    found = by_sum((ONE, OTHER), measured(*one, *other), 1, 0.2)
-    assert found.curve == {1: 40.0, 2: 35.0}
-    assert found.n_max == 2
+    composed = by_sum((ONE, OTHER), measured(*one, *other), 1, 0.2)
+    assert composed.curve == {1: 40.0, 2: 35.0}
+    assert composed.n_max == 2
 
 
 def test_an_n_without_a_common_round_is_left_out() -> None:
@@ -177,9 +181,9 @@ def test_an_n_without_a_common_round_is_left_out() -> None:
     other = by_round(OTHER, {1: (20, 20, 20), 2: (20, 20, 20)})
     disturbed = [(ONE, 2, 0), (OTHER, 2, 1), (OTHER, 2, 2)]
     visits = [
-        replace(each, dirty=((use, each.n, each.round) in disturbed,))
+        replace(visit, dirty=((use, visit.n, visit.round) in disturbed,))
         for use, of in ((ONE, one), (OTHER, other))
-        for each in of
+        for visit in of
     ]
-    found = by_sum((ONE, OTHER), measured(*visits), 1, 0.2)
-    assert (found.n_max, found.curve) == (1, {1: 30.0})
+    composed = by_sum((ONE, OTHER), measured(*visits), 1, 0.2)
+    assert (composed.n_max, composed.curve) == (1, {1: 30.0})

@@ -27,23 +27,23 @@ def law(
 ) -> Composed:
     """Return what the law says of a small model whose modules counted these rows of a block."""
     baseline = changes.pop("first", 1)
-    found = modules_of(kind, **changes)
+    modules = modules_of(kind, **changes)
     given_rows = {ATTENTION: attention, MOE: experts}
     events = [
-        event for use in found for event in counted(use.setting, given_rows.get(use.role) or {})
+        event for use in modules for event in counted(use.setting, given_rows.get(use.role) or {})
     ]
-    return by_law(found, measured(*events), baseline, rho)
+    return by_law(modules, measured(*events), baseline, rho)
 
 
 @given(st.floats(1, 1000), st.integers(1, 16), st.integers(1, 512))
 def test_a_dense_model(rho: float, batch: int, tile: int) -> None:
     """N = min(rho s / 2 b, M_attn), with s = 4 bytes, rounded down and at least the baseline."""
-    found = law(DENSE, {1: tile}, rho=rho, batch=[batch])
+    boundary = law(DENSE, {1: tile}, rho=rho, batch=[batch])
     idle = rho * 4 / (2 * batch)
-    assert found.n_max == max(1, int(min(idle, tile)))
-    assert found.limiting_module == (FFN if (idle, FFN) < (tile, ATTENTION) else ATTENTION)
-    assert found.low == found.high == found.n_max
-    assert found.curve == {}
+    assert boundary.n_max == max(1, int(min(idle, tile)))
+    assert boundary.limiting_module == (FFN if (idle, FFN) < (tile, ATTENTION) else ATTENTION)
+    assert boundary.low == boundary.high == boundary.n_max
+    assert boundary.curve == {}
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_a_dense_model(rho: float, batch: int, tile: int) -> None:
 )
 def test_the_smaller_term_limits(rho: float, role: str, term: str, margin: float) -> None:
     """The smaller term is named with its value, and how far the other module's is from it."""
-    found = law(DENSE, TILE, rho=rho)
-    assert (found.limiting_module, found.limiting_term) == (role, term)
-    assert found.margin == pytest.approx(margin)
+    boundary = law(DENSE, TILE, rho=rho)
+    assert (boundary.limiting_module, boundary.limiting_term) == (role, term)
+    assert boundary.margin == pytest.approx(margin)
 
 
 @pytest.mark.parametrize(
@@ -67,19 +67,19 @@ def test_positions_of_a_tile(blocks: int | None, batch: int, positions: int) -> 
     Four heads with one tile of 16 rows each hold 16 positions, and together in one tile four.
     """
     model = small(num_attention_heads=4, num_key_value_heads=1)
-    found = uses(model_sweeps(model_study(batch=[batch]), model)[0].setting, model)
-    (use,) = (use for use in found if use.role == ATTENTION)
+    modules = uses(model_sweeps(model_study(batch=[batch]), model)[0].setting, model)
+    (use,) = (use for use in modules if use.role == ATTENTION)
     assert (use.setting.heads, use.setting.kv_heads) == (4, 1)
     first, later = counted(use.setting, {1: 16, 8: 64})
     first = replace(first, work=replace(first.work, blocks=blocks))
-    said = by_law(found, measured(later, first), 1, 1e6)
-    assert (said.n_max, said.limiting_term) == (positions, f"M_attn = {positions}")
+    boundary = by_law(modules, measured(later, first), 1, 1e6)
+    assert (boundary.n_max, boundary.limiting_term) == (positions, f"M_attn = {positions}")
 
 
 @given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 16))
 def test_balanced_experts(rows: int, batch: int, top_k: int) -> None:
     """N = M_moe E / (b k), where each expert has an equal part of b N k pairs."""
-    found = law(
+    boundary = law(
         MOE_MODEL,
         {1: 10**6},
         {1: rows, 2: rows},
@@ -88,55 +88,55 @@ def test_balanced_experts(rows: int, batch: int, top_k: int) -> None:
         top_k=[top_k],
         positions=[1, 16, 32],
     )
-    assert found.n_max == max(1, rows * 16 // (batch * top_k))
-    assert found.limiting_term.startswith("M_moe E / (b k) = ")
-    assert found.limiting_module == MOE
+    assert boundary.n_max == max(1, rows * 16 // (batch * top_k))
+    assert boundary.limiting_term.startswith("M_moe E / (b k) = ")
+    assert boundary.limiting_module == MOE
 
 
 @given(st.integers(1, 64), st.integers(1, 8))
 def test_skewed_experts(rows: int, batch: int) -> None:
     """N = M_moe / b, where all tokens go to the same experts, whatever k is."""
     axes = {"routing": ["skewed"], "batch": [batch]}
-    found = {law(MOE_MODEL, {1: 10**6}, {1: rows}, top_k=[k], **axes).n_max for k in (1, 4, 16)}
-    assert found == {max(1, rows // batch)}
+    n_max = {law(MOE_MODEL, {1: 10**6}, {1: rows}, top_k=[k], **axes).n_max for k in (1, 4, 16)}
+    assert n_max == {max(1, rows // batch)}
 
 
 def test_tau_is_where_the_block_changed() -> None:
     """The last N that ran with the first block is tau / b, and its term says which N that is."""
     changing: Rows = {1: 16, 4: 16, 8: 64, 16: 64}
-    found = law(MOE_MODEL, {1: 32}, changing, routing=["balanced"], top_k=[4])
-    assert (found.n_max, found.limiting_term) == (
+    boundary = law(MOE_MODEL, {1: 32}, changing, routing=["balanced"], top_k=[4])
+    assert (boundary.n_max, boundary.limiting_term) == (
         4,
         "tau / b, by the last N that was run with blocks of 16, = 4",
     )
-    assert (found.limiting_module, found.margin) == (MOE, 8.0)
+    assert (boundary.limiting_module, boundary.margin) == (MOE, 8.0)
 
 
 def test_a_change_of_the_block_is_told_of_tau_alone() -> None:
     """Where a later block changes, a smaller term is named as it is elsewhere."""
-    found = law(MOE_MODEL, {1: 32}, {1: 2, 16: 2, 32: 64}, routing=["balanced"], top_k=[4])
-    assert (found.n_max, found.limiting_term) == (8, "M_moe E / (b k) = 8")
+    boundary = law(MOE_MODEL, {1: 32}, {1: 2, 16: 2, 32: 64}, routing=["balanced"], top_k=[4])
+    assert (boundary.n_max, boundary.limiting_term) == (8, "M_moe E / (b k) = 8")
 
 
 def test_the_margin_is_to_the_nearest_of_the_others() -> None:
     """Of two terms of the module that does not limit the smaller one counts, not the first."""
     experts: Rows = {1: 16, 16: 16, 32: 64}
-    found = law(MOE_MODEL, {1: 8}, experts, routing=["balanced"], top_k=[4])
-    assert (found.limiting_module, found.n_max, found.margin) == (ATTENTION, 8, 16 / 8)
+    boundary = law(MOE_MODEL, {1: 8}, experts, routing=["balanced"], top_k=[4])
+    assert (boundary.limiting_module, boundary.n_max, boundary.margin) == (ATTENTION, 8, 16 / 8)
 
 
 def test_a_module_alone_has_no_margin() -> None:
     """Where one module is all that the law speaks of nothing lies beyond its term."""
     (use,) = (use for use in modules_of() if use.role == ATTENTION)
-    found = by_law([use], measured(*counted(use.setting, TILE)), 1, 20.0)
-    assert (found.n_max, found.margin) == (32, None)
+    boundary = by_law([use], measured(*counted(use.setting, TILE)), 1, 20.0)
+    assert (boundary.n_max, boundary.margin) == (32, None)
 
 
 def test_only_the_first_change_is_tau() -> None:
     """A block that changes more than once, and even back, was the first one up to there alone."""
     changing: Rows = {1: 16, 2: 16, 4: 32, 8: 16, 16: 64}
-    found = law(MOE_MODEL, {1: 32}, changing, routing=["balanced"])
-    assert (found.n_max, found.limiting_term) == (
+    boundary = law(MOE_MODEL, {1: 32}, changing, routing=["balanced"])
+    assert (boundary.n_max, boundary.limiting_term) == (
         2,
         "tau / b, by the last N that was run with blocks of 16, = 2",
     )
@@ -144,8 +144,8 @@ def test_only_the_first_change_is_tau() -> None:
 
 def test_an_experts_model_has_no_dense_term() -> None:
     """Dense FFNs of the first layers and shared experts are not what the law speaks of."""
-    found = law(LING, {1: 64}, {1: 16}, rho=1e-6, routing=["skewed"])
-    assert (found.n_max, found.limiting_module) == (16, MOE)
+    boundary = law(LING, {1: 64}, {1: 16}, rho=1e-6, routing=["skewed"])
+    assert (boundary.n_max, boundary.limiting_module) == (16, MOE)
 
 
 def test_the_baseline_is_the_least() -> None:
@@ -156,12 +156,12 @@ def test_the_baseline_is_the_least() -> None:
 
 def test_latency_does_not_matter() -> None:
     """The law has no time in it: other curves of the same modules change nothing."""
-    found = modules_of(DENSE)
+    modules = modules_of(DENSE)
     counts: list[WorkCounted] = [
-        event for use in found if use.role == ATTENTION for event in counted(use.setting, TILE)
+        event for use in modules if use.role == ATTENTION for event in counted(use.setting, TILE)
     ]
     slow, fast = (
-        by_law(found, timed(found, lambda _, n, factor=factor: factor * n, *counts), 1, 20.0)
+        by_law(modules, timed(modules, lambda _, n, factor=factor: factor * n, *counts), 1, 20.0)
         for factor in (1.0, 1000.0)
     )
     assert slow == fast

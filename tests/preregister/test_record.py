@@ -92,24 +92,24 @@ def test_each_setting_tolerance_and_way_is_on_record(layout: Layout, plans: Plan
     """Each setting has a prediction a way and tolerance, the law one a basis of facts."""
     write_probe(layout)
     write_modules(layout, plans, "small")
-    found = foretold(layout, plans, "small")
-    assert [(each.predictor, each.basis, each.epsilon) for each in found] == [
-        (*way, epsilon) for way in WAYS for epsilon in TOLERANCES
-    ]
+    predictions = foretold(layout, plans, "small")
+    assert [
+        (prediction.predictor, prediction.basis, prediction.epsilon) for prediction in predictions
+    ] == [(*way, epsilon) for way in WAYS for epsilon in TOLERANCES]
     (sweep,) = plans.foretell("small_foretold").sweeps
-    assert {each.setting for each in found} == {sweep.setting}
-    assert {each.refusal for each in found} == {None}
-    assert {each.n_max for each in found if each.basis is None} == {1.0}
+    assert {prediction.setting for prediction in predictions} == {sweep.setting}
+    assert {prediction.refusal for prediction in predictions} == {None}
+    assert {prediction.n_max for prediction in predictions if prediction.basis is None} == {1.0}
 
 
 def test_predictions_name_what_they_rest_on(layout: Layout, plans: Plans) -> None:
     """A prediction names the take of the modules, and the law its rho of the probe."""
     write_probe(layout, peak=80.0, bandwidth=10.0)
     seal = write_modules(layout, plans, "small")
-    found = foretold(layout, plans, "small")
-    assert {each.made_from for each in found} == {(str(seal.name),)}
-    assert {each.evidence for each in found} == {str(seal.name)}
-    balances = {each.basis: each.balance_flop_per_byte for each in found}
+    predictions = foretold(layout, plans, "small")
+    assert {prediction.made_from for prediction in predictions} == {(str(seal.name),)}
+    assert {prediction.evidence for prediction in predictions} == {str(seal.name)}
+    balances = {prediction.basis: prediction.balance_flop_per_byte for prediction in predictions}
     assert balances == {None: None, "probed_stream": 8.0, "probed_gemm": 16.0}
 
 
@@ -117,7 +117,7 @@ def test_the_sum_alone_has_a_curve(layout: Layout, plans: Plans) -> None:
     """T(N) is on record over the grid where a way has one, in microseconds."""
     write_probe(layout)
     write_modules(layout, plans, "small")
-    by_way = {each.predictor: each for each in foretold(layout, plans, "small")}
+    by_way = {prediction.predictor: prediction for prediction in foretold(layout, plans, "small")}
     total = by_way["modules_sum"]
     assert total.n == GRID
     assert [us / total.latency_us[0] for us in total.latency_us] == pytest.approx(GRID, rel=0.02)
@@ -132,23 +132,38 @@ def test_what_is_on_record_is_what_was_composed(
     write_probe(layout)
     plan = plans.foretell("small_foretold")
     apart = read_take(layout, write_modules(layout, plans, "small").name)
-    found = [each for each in foretold(layout, plans, "small") if each.predictor == predictor]
-    assert len(found) == len(TOLERANCES)
-    for each in found:
-        modules = uses(each.setting, model_of(each.setting, plan.models))
-        said = compose(modules, IsolatedModules(apart), 1, each.epsilon)
-        assert (each.n_max, each.low, each.high) == (said.n_max, said.low, said.high)
-        assert (each.limiting_module, each.margin) == (said.limiting_module, said.margin)
-        assert each.limiting_term == said.limiting_term
-        assert said.margin is not None
+    predictions = [
+        prediction
+        for prediction in foretold(layout, plans, "small")
+        if prediction.predictor == predictor
+    ]
+    assert len(predictions) == len(TOLERANCES)
+    for prediction in predictions:
+        modules = uses(prediction.setting, model_of(prediction.setting, plan.models))
+        composed = compose(modules, IsolatedModules(apart), 1, prediction.epsilon)
+        assert (prediction.n_max, prediction.low, prediction.high) == (
+            composed.n_max,
+            composed.low,
+            composed.high,
+        )
+        assert (prediction.limiting_module, prediction.margin) == (
+            composed.limiting_module,
+            composed.margin,
+        )
+        assert prediction.limiting_term == composed.limiting_term
+        assert composed.margin is not None
 
 
 def test_the_law_on_record_is_that_of_its_rho(layout: Layout, plans: Plans) -> None:
     """Each basis of facts has a value of its own, which no tolerance moves."""
     write_probe(layout, peak=80.0, bandwidth=10.0)
     write_modules(layout, plans, "small")
-    found = [each for each in foretold(layout, plans, "small") if each.predictor == LAW]
-    by_basis = {(each.basis, each.n_max, each.limiting_term) for each in found}
+    predictions = [
+        prediction for prediction in foretold(layout, plans, "small") if prediction.predictor == LAW
+    ]
+    by_basis = {
+        (prediction.basis, prediction.n_max, prediction.limiting_term) for prediction in predictions
+    }
     assert by_basis == {
         ("probed_stream", 16.0, "rho s / 2 b = 16"),
         ("probed_gemm", 32.0, "rho s / 2 b = 32"),
@@ -161,7 +176,9 @@ def test_the_newest_modules_count(layout: Layout, plans: Plans) -> None:
     write_modules(layout, plans, "routed", take=3)
     write_modules(layout, plans, "small")
     second = write_modules(layout, plans, "small", take=2)
-    assert {each.made_from for each in foretold(layout, plans, "small")} == {(str(second.name),)}
+    assert {prediction.made_from for prediction in foretold(layout, plans, "small")} == {
+        (str(second.name),)
+    }
 
 
 def test_without_modules_nothing_is_sealed(layout: Layout, plans: Plans) -> None:
@@ -175,7 +192,7 @@ def test_without_modules_nothing_is_sealed(layout: Layout, plans: Plans) -> None
     assert "_modules" in no.value.remedy
     assert everything(layout) == before
     write_modules(layout, plans, "small")
-    assert {each.refusal for each in foretold(layout, plans, "small")} == {None}
+    assert {prediction.refusal for prediction in foretold(layout, plans, "small")} == {None}
 
 
 def test_each_module_must_be_measured(layout: Layout, plans: Plans) -> None:
@@ -183,7 +200,7 @@ def test_each_module_must_be_measured(layout: Layout, plans: Plans) -> None:
     write_probe(layout)
     plan = plans.measure("small_modules")
     rest = [sweep for sweep in plan.sweeps if sweep.setting.module != "attention"]
-    visits = [v for each in rest for v in make_visits(each.setting, dict.fromkeys(GRID, 1.0))]
+    visits = [v for module in rest for v in make_visits(module.setting, dict.fromkeys(GRID, 1.0))]
     assert visits
     write_events(layout, "small_modules", plan, visits)
     before = everything(layout)
@@ -207,22 +224,26 @@ def test_a_router_needs_no_modules(layout: Layout, tmp_path: Path) -> None:
     routed = study_document(MOE, model=MOE, routing=["router"])
     plans = Plans(write_config(tmp_path, MOE, routed=routed), "cpu")
     write_probe(layout)
-    found = foretold(layout, plans, "routed")
-    assert len(found) == len(WAYS) * len(TOLERANCES)
-    assert all("the model's own router decides" in (each.refusal or "") for each in found)
-    assert {(each.n_max, each.made_from, each.evidence) for each in found} == {(None, (), None)}
+    predictions = foretold(layout, plans, "routed")
+    assert len(predictions) == len(WAYS) * len(TOLERANCES)
+    assert all(
+        "the model's own router decides" in (prediction.refusal or "") for prediction in predictions
+    )
+    assert {
+        (prediction.n_max, prediction.made_from, prediction.evidence) for prediction in predictions
+    } == {(None, (), None)}
 
 
 def test_what_counts_no_tile_has_no_law(layout: Layout, plans: Plans) -> None:
     """Measured modules whose run tells no granularity are a refusal of the law alone."""
     write_probe(layout)
     write_modules(layout, plans, "small", tiles=False)
-    for each in foretold(layout, plans, "small"):
-        if each.predictor == "principle_counted":
-            assert each.refusal == "the run of attention counted no block or tile"
-            assert each.evidence is None
+    for prediction in foretold(layout, plans, "small"):
+        if prediction.predictor == "principle_counted":
+            assert prediction.refusal == "the run of attention counted no block or tile"
+            assert prediction.evidence is None
         else:
-            assert each.refusal is None
+            assert prediction.refusal is None
 
 
 def test_evidence_names_what_was_read_from_a_cache(layout: Layout, plans: Plans) -> None:
@@ -230,21 +251,21 @@ def test_evidence_names_what_was_read_from_a_cache(layout: Layout, plans: Plans)
     write_probe(layout)
     warm = ("attention", "dense_ffn")
     seal = write_modules(layout, plans, "small", warm=warm)
-    (said,) = {each.evidence for each in foretold(layout, plans, "small")}
-    assert said == f"{seal.name}; from a warm cache: attention, Dense FFN"
+    (evidence,) = {prediction.evidence for prediction in foretold(layout, plans, "small")}
+    assert evidence == f"{seal.name}; from a warm cache: attention, Dense FFN"
 
 
 def test_a_router_of_its_own_is_refused(layout: Layout, plans: Plans) -> None:
     """Where the model's router spreads tokens nothing is foretold; beside it the rest is."""
     write_probe(layout)
     write_modules(layout, plans, "routed")
-    found = foretold(layout, plans, "routed")
+    predictions = foretold(layout, plans, "routed")
     refusals: dict[str | None, set[str | None]] = {}
-    for each in found:
-        refusals.setdefault(each.setting.routing, set()).add(each.refusal)
-    (said,) = refusals["router"]
-    assert said is not None
-    assert "the model's own router decides which experts run" in said
+    for prediction in predictions:
+        refusals.setdefault(prediction.setting.routing, set()).add(prediction.refusal)
+    (refusal,) = refusals["router"]
+    assert refusal is not None
+    assert "the model's own router decides which experts run" in refusal
     assert refusals["skewed"] == {None}
 
 
@@ -260,7 +281,8 @@ def test_foretelling_twice_writes_once(layout: Layout, plans: Plans) -> None:
     write_modules(layout, plans, "small", take=2)
     assert foretell(layout, "cpu", "small_foretold", 1, plan).segments == first.segments
     takes = [
-        {each.made_from for each in foretold(layout, plans, "small", number)} for number in (1, 2)
+        {prediction.made_from for prediction in foretold(layout, plans, "small", number)}
+        for number in (1, 2)
     ]
     assert takes[0] != takes[1]
 
@@ -308,7 +330,7 @@ def test_auto_is_the_machines_dtype(
     routed = study_document(MOE, model=MOE, routing=["router"], dtype="auto")
     plans = Plans(write_config(tmp_path, MOE, routed=routed), "cpu")
     write_probe(layout, fingerprint=replace(MACHINE, features=features))
-    assert {each.setting.dtype for each in foretold(layout, plans, "routed")} == {dtype}
+    assert {prediction.setting.dtype for prediction in foretold(layout, plans, "routed")} == {dtype}
 
 
 @pytest.mark.parametrize(("asked", "dtype"), [("auto", "bfloat16"), ("float16", "float16")])
@@ -319,7 +341,7 @@ def test_a_gpus_own_dtype_is_bfloat16(
     routed = study_document(MOE, model=MOE, routing=["router"], dtype=asked)
     plans = Plans(write_config(tmp_path, MOE, routed=routed), "cpu")
     write_probe(layout, fingerprint=replace(MACHINE, kind="cuda", features=("sm_90",)))
-    assert {each.setting.dtype for each in foretold(layout, plans, "routed")} == {dtype}
+    assert {prediction.setting.dtype for prediction in foretold(layout, plans, "routed")} == {dtype}
 
 
 def test_auto_is_what_the_modules_were_measured_in(layout: Layout, tmp_path: Path) -> None:
@@ -333,7 +355,9 @@ def test_auto_is_what_the_modules_were_measured_in(layout: Layout, tmp_path: Pat
         for visit in make_visits(replace(sweep.setting, dtype=other), dict.fromkeys(GRID, 1.0))
     ]
     write_events(layout, "small_modules", plan, payloads)
-    found = foretold(layout, plans, "small")
-    assert {each.setting.dtype for each in found} == {other}
-    assert {each.n_max for each in found if each.predictor == "modules_sum"} == {8.0}
-    assert "principle_counted" not in {each.predictor for each in found}
+    predictions = foretold(layout, plans, "small")
+    assert {prediction.setting.dtype for prediction in predictions} == {other}
+    assert {
+        prediction.n_max for prediction in predictions if prediction.predictor == "modules_sum"
+    } == {8.0}
+    assert "principle_counted" not in {prediction.predictor for prediction in predictions}

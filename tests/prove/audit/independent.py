@@ -52,9 +52,9 @@ class Root:
         """Return an event, after its hash, its link and its number were checked."""
         segment, _, number = name.partition("#")
         raw = self.lines(segment)[int(number) - 1]
-        found = HASH.match(raw)
-        assert found, f"{name} has no hash"
-        assert hashlib.sha256(found[1]).hexdigest() == found[2].decode(), f"{name} was changed"
+        match = HASH.match(raw)
+        assert match, f"{name} has no hash"
+        assert hashlib.sha256(match[1]).hexdigest() == match[2].decode(), f"{name} was changed"
         event: dict[str, Any] = json.loads(raw)
         assert (event["source"], event["id"]) == (segment, number)
         before = self.lines(segment)[int(number) - 2] if int(number) > 1 else None
@@ -64,36 +64,36 @@ class Root:
 
     def leaves(self, row_id: str) -> set[str]:
         """Return the events and config values that a row rests on, all of them looked up."""
-        found, todo, seen = set(), [row_id], set()
+        events, todo, seen = set(), [row_id], set()
         while todo:
-            each = todo.pop()
-            if each in seen:
+            cited = todo.pop()
+            if cited in seen:
                 continue
-            seen.add(each)
-            if "#" in each:
-                self.event(each)
-                found.add(each)
-            elif each.startswith("config/"):
-                found.add(each)
+            seen.add(cited)
+            if "#" in cited:
+                self.event(cited)
+                events.add(cited)
+            elif cited.startswith("config/"):
+                events.add(cited)
             else:
-                row = self.row(each)
+                row = self.row(cited)
                 # A claim of which the log holds nothing to check says so, and rests on nothing.
-                assert row["from_ids"] or row.get("checked") == 0, f"{each} rests on nothing"
+                assert row["from_ids"] or row.get("checked") == 0, f"{cited} rests on nothing"
                 todo += row["from_ids"]
-        return found
+        return events
 
 
 def rounds_us(root: Root, point: dict[str, Any], *, wall: bool) -> dict[int, float]:
     """Return T(N) of a point by round, from the raw samples of its events."""
-    found = {}
+    latencies = {}
     for name in point["from_ids"]:
         data = root.event(name)["data"]
         assert data["n"] == point["n"]
         clean = [us for us, bad in zip(data["wall_us"], data["dirty"], strict=True) if not bad]
         samples = clean if wall else data["process_us"]
         if samples:
-            found[data["round"]] = statistics.median(samples)
-    return found
+            latencies[data["round"]] = statistics.median(samples)
+    return latencies
 
 
 def curve_of(root: Root, point: dict[str, Any]) -> list[dict[str, Any]]:

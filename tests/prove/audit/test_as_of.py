@@ -48,8 +48,8 @@ def own(history: History, tmp_path: Path) -> History:
 
 def files(folder: Path) -> dict[str, bytes]:
     """Return the bytes of every file below a folder."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def test_what_was_derived_comes_back_byte_for_byte(history: History, call: Call) -> None:
@@ -81,8 +81,8 @@ def test_a_tracked_ledger_without_this_machine_has_no_tables_of_it(own: History)
 def test_a_ledger_holds_its_own_takes_alone(own: History, tmp_path: Path, step: str) -> None:
     """The takes that are put back are those that the ledger lists, and the config its texts."""
     named = own.ledger(step)
-    found = restore(own.layout, named, tmp_path / "into")
-    assert [*map(str, found.layout.takes())] == sorted(named.ledger.seals)
+    restored = restore(own.layout, named, tmp_path / "into")
+    assert [*map(str, restored.layout.takes())] == sorted(named.ledger.seals)
     texts = {name: raw.decode() for name, raw in files(tmp_path / "into" / "config").items()}
     assert texts == named.ledger.config
 
@@ -180,19 +180,19 @@ def test_an_empty_name_is_a_mistake(history: History, call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"code_digest": "0" * 16}, f"'code' was '{'0' * 16}' and is '"),
         ({"libraries": {"polars": "0.0.1"}}, "'polars' was '0.0.1' and is '"),
         ({"libraries": {"no \x1b lib": "1"}}, r"'no \x1b lib' was '1' and is None"),
     ],
 )
-def test_other_code_is_refused(own: History, changes: dict[str, str], told: str) -> None:
+def test_other_code_is_refused(own: History, changes: dict[str, str], message: str) -> None:
     """Under other code or libraries both are named, and nothing is made."""
     named = own.write(**changes, seals=own.ledger("first").ledger.seals)
     with pytest.raises(ConfigError) as refused:
         as_of(own.layout, named)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert not (own.layout.root / "as_of").exists()
 
 
@@ -300,4 +300,4 @@ def test_a_take_that_is_no_name_is_refused(own: History, take: str) -> None:
 
 def test_the_chain_is_as_long_as_the_history(history: History) -> None:
     """Each step is a ledger of its own."""
-    assert len({each.hash for each in read_chain(history.layout.ledgers / "local")}) == len(STEPS)
+    assert len({link.hash for link in read_chain(history.layout.ledgers / "local")}) == len(STEPS)

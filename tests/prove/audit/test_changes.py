@@ -27,11 +27,11 @@ def snapshots(
     history: History, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, LedgerSnapshot]:
     """Return every ledger of the history with its tables, each taken over where it can be."""
-    work, found = tmp_path_factory.mktemp("sides"), dict[str, LedgerSnapshot]()
+    work, sides = tmp_path_factory.mktemp("sides"), dict[str, LedgerSnapshot]()
     for before, step in zip((None, *STEPS), STEPS, strict=False):
-        like = found[before] if before else None
-        found[step] = make_snapshot(history.layout, history.ledger(step), work / step, like)
-    return found
+        like = sides[before] if before else None
+        sides[step] = make_snapshot(history.layout, history.ledger(step), work / step, like)
+    return sides
 
 
 @pytest.fixture(scope="module")
@@ -42,21 +42,21 @@ def diff(snapshots: dict[str, LedgerSnapshot]) -> Diff:
 
 def rows(layout: Layout) -> Rows:
     """Return every row of every table of a results root."""
-    found: Rows = {}
+    rows_by_id: Rows = {}
     for path in (layout.root / "tables").glob("*/*.parquet"):
         for row in read_table(layout, path.parent.name, TABLES[path.stem]).to_dicts():
-            found[path.parent.name, row["row_id"]] = {**row, "from_ids": None}
-    return found
+            rows_by_id[path.parent.name, row["row_id"]] = {**row, "from_ids": None}
+    return rows_by_id
 
 
-def of(found: list[Change], table: str, kind: str) -> list[Change]:
+def of(compared: list[Change], table: str, kind: str) -> list[Change]:
     """Return the changes of one kind of a table."""
-    return [change for change in found if (change.table, change.kind) == (table, kind)]
+    return [change for change in compared if (change.table, change.kind) == (table, kind)]
 
 
-def kinds(found: list[Change]) -> set[tuple[str, str]]:
+def kinds(compared: list[Change]) -> set[tuple[str, str]]:
     """Return the kinds of all causes, and what they are about."""
-    return {(cause.kind, cause.what) for change in found for cause in change.causes}
+    return {(cause.kind, cause.what) for change in compared for cause in change.causes}
 
 
 PAIRS = [*pairwise(STEPS), ("first", "sample"), ("sample", "first"), ("tolerance", "constants")]
@@ -67,10 +67,10 @@ def test_the_changes_are_all_that_differs(
     diff: Diff, snapshots: dict[str, LedgerSnapshot], old: str, new: str
 ) -> None:
     """What is told, done to the old rows, gives the new rows, and no cell is told in vain."""
-    found = diff(old, new)
+    changes = diff(old, new)
     table, after = (rows(snapshots[step].layout) for step in (old, new))
-    assert found
-    for change in found:
+    assert changes
+    for change in changes:
         place = change.scope, change.row_id
         if change.kind == "gone":
             del table[place]
@@ -98,49 +98,49 @@ def test_every_change_has_a_cause_that_happened(diff: Diff, old: str, new: str) 
 
 def test_a_new_take_adds_its_rows_and_supersedes(history: History, diff: Diff) -> None:
     """The rows of the old take are only superseded; judgements change as the boundary did."""
-    found = diff("first", "retake")
-    assert kinds(found) == {("new take", str(history.second))}
-    assert {change.about["take"] for change in of(found, "boundaries", "added")} == {2}
-    old = of(found, "boundaries", "superseded")
+    changes = diff("first", "retake")
+    assert kinds(changes) == {("new take", str(history.second))}
+    assert {change.about["take"] for change in of(changes, "boundaries", "added")} == {2}
+    old = of(changes, "boundaries", "superseded")
     assert {change.about["take"] for change in old} == {1}
     assert {cell for change in old for cell in map(str, change.cells)} == {str(old[0].cells[0])}
-    (judged, *_) = of(found, "validation", "changed")
+    (judged, *_) = of(changes, "validation", "changed")
     (cell,) = [cell for cell in judged.cells if cell.column == "n_max"]
     assert cell.old > cell.new
     assert judged.about["module"] == "dense_ffn"
-    assert not of(found, "boundaries", "changed")
-    assert not [change for change in found if change.scope == "public"]
+    assert not of(changes, "boundaries", "changed")
+    assert not [change for change in changes if change.scope == "public"]
 
 
 def test_a_tolerance_is_a_change_of_the_config(diff: Diff) -> None:
     """Rows at a tolerance that nobody asks for any longer are gone, because of that key."""
-    found = diff("retake", "tolerance")
+    changes = diff("retake", "tolerance")
     cause = Cause(
         "config",
         "config.yaml:tolerances",
         "[0.05, 0.1, 0.15, 0.2, 0.3] became [0.05, 0.1, 0.2, 0.3]",
     )
-    assert {change.causes for change in found} == {(cause,)}
-    assert {change.about["epsilon"] for change in found if change.kind == "gone"} == {0.15}
-    changed = {change.table for change in found if change.kind == "changed"}
+    assert {change.causes for change in changes} == {(cause,)}
+    assert {change.about["epsilon"] for change in changes if change.kind == "gone"} == {0.15}
+    changed = {change.table for change in changes if change.kind == "changed"}
     assert changed - {"claims"} == {"sensitivity"}
 
 
 def test_a_retraction_takes_rows_away_with_its_reason(history: History, diff: Diff) -> None:
     """The rows of a retracted take are gone, and those that it superseded are newest again."""
-    found = diff("tolerance", "retraction")
-    assert {c.causes for c in found} == {(Cause("retraction of", str(history.second), REASON),)}
-    assert {c.about["take"] for c in of(found, "boundaries", "gone")} == {2}
-    assert {c.about["take"] for c in of(found, "boundaries", "newest again")} == {1}
+    changes = diff("tolerance", "retraction")
+    assert {c.causes for c in changes} == {(Cause("retraction of", str(history.second), REASON),)}
+    assert {c.about["take"] for c in of(changes, "boundaries", "gone")} == {2}
+    assert {c.about["take"] for c in of(changes, "boundaries", "newest again")} == {1}
     back = diff("retraction", "tolerance")
     assert {c.causes[0].kind for c in back} == {"no retraction of"}
 
 
 def test_a_retracted_sample_changes_the_rows_that_it_was_in(history: History, diff: Diff) -> None:
     """One event less moves the numbers that rest on it, for that reason, and no other row."""
-    found = diff("rules", "sample")
-    assert kinds(found) == {("retraction of", f"{history.first.segment(1)}#2")}
-    points = of(found, "latency", "changed")
+    changes = diff("rules", "sample")
+    assert kinds(changes) == {("retraction of", f"{history.first.segment(1)}#2")}
+    points = of(changes, "latency", "changed")
     assert {change.about["batch"] for change in points} == {1}
     (baseline,) = (change for change in points if change.about["n"] == 1)
     assert {"latency_us", "rounds", "samples"} <= {cell.column for cell in baseline.cells}
@@ -148,11 +148,11 @@ def test_a_retracted_sample_changes_the_rows_that_it_was_in(history: History, di
 
 def test_a_datasheet_changes_predictions_of_its_platform_alone(diff: Diff) -> None:
     """Another bandwidth in a datasheet is named with its key, and reaches no other platform."""
-    found = diff("retraction", "datasheet")
-    assert kinds(found) == {("datasheet", "platforms.yaml:h20.bandwidth_gb_s")}
-    assert of(found, "predictions", "changed")
-    assert {c.about["platform"] for c in of(found, "predictions", "changed")} == {"h20"}
-    assert not [change for change in found if change.scope == "cpu"]
+    changes = diff("retraction", "datasheet")
+    assert kinds(changes) == {("datasheet", "platforms.yaml:h20.bandwidth_gb_s")}
+    assert of(changes, "predictions", "changed")
+    assert {c.about["platform"] for c in of(changes, "predictions", "changed")} == {"h20"}
+    assert not [change for change in changes if change.scope == "cpu"]
 
 
 def test_new_constants_and_new_rules_are_told_as_such(diff: Diff) -> None:
@@ -160,20 +160,20 @@ def test_new_constants_and_new_rules_are_told_as_such(diff: Diff) -> None:
     (kind,) = {kind for kind, _ in kinds(diff("datasheet", "constants"))}
     assert kind == "new constants"
     assert of(diff("datasheet", "constants"), "predictions", "changed")
-    found = diff("constants", "rules")
-    assert {(k, what.rpartition("/")[0]) for k, what in kinds(found)} == {
+    changes = diff("constants", "rules")
+    assert {(k, what.rpartition("/")[0]) for k, what in kinds(changes)} == {
         ("new rules", f"sources/{RELEASE}")
     }
-    assert of(found, "granularity", "added")
-    assert [c for c in found if c.table in ("predictions", "lookup", "trend")]
+    assert of(changes, "granularity", "added")
+    assert [c for c in changes if c.table in ("predictions", "lookup", "trend")]
 
 
 def test_a_deployment_that_is_asked_about_is_told_by_its_entry(diff: Diff) -> None:
     """Answers about another batch size are new for the reason that somebody asked."""
-    found = diff("sample", "deployment")
+    changes = diff("sample", "deployment")
     cause = Cause("config", "deployments.yaml:dense.batch", "[1] became [1, 2]")
-    assert {change.causes for change in found} == {(cause,)}
-    assert {change.about["batch"] for change in of(found, "lookup", "added")} == {2}
+    assert {change.causes for change in changes} == {(cause,)}
+    assert {change.about["batch"] for change in of(changes, "lookup", "added")} == {2}
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -198,9 +198,9 @@ def test_tables_that_are_taken_over_are_those_that_would_be_made(
 
 def test_changes_are_grouped_by_cause_with_numbers_first(diff: Diff) -> None:
     """Every change stands under its causes once, what is derived before what was observed."""
-    found = diff("first", "sample")
-    groups = by_cause(found)
-    assert sorted(c.row_id for _, some in groups for c in some) == sorted(c.row_id for c in found)
+    changes = diff("first", "sample")
+    groups = by_cause(changes)
+    assert sorted(c.row_id for _, some in groups for c in some) == sorted(c.row_id for c in changes)
     for causes, some in groups:
         assert {change.causes for change in some} == {causes}
         observed = [change.table == "latency" for change in some]
@@ -234,7 +234,7 @@ def test_the_command_prints_json_for_programs(
     """JSON holds every change, with its causes and cells."""
     with pytest.raises(SystemExit) as ended:
         main(["diff", "--results", str(history.layout.root), "3", "4", "--format", "json"])
-    said = json.decode(capsys.readouterr().out)
+    document = json.decode(capsys.readouterr().out)
     assert ended.value.code == 0
-    assert [each["name"] for each in said["ledgers"]] == ["3", "4"]
-    assert said["changes"] == json.decode(json.encode(diff("tolerance", "retraction")))
+    assert [ledger["name"] for ledger in document["ledgers"]] == ["3", "4"]
+    assert document["changes"] == json.decode(json.encode(diff("tolerance", "retraction")))

@@ -14,9 +14,9 @@ def test_every_table_has_a_formula_and_code_that_is_there(shared):
     for name in TABLES:
         for _, frame in index.parts(name):
             for row in frame.head(50).iter_rows(named=True):
-                said = TABLES[name].formula_of(row)
-                assert said.text
-                assert closure(said.code)
+                formula = TABLES[name].formula_of(row)
+                assert formula.text
+                assert closure(formula.code)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_every_table_has_a_formula_and_code_that_is_there(shared):
 )  # fmt: skip
 def test_a_law_has_its_own_formula(table, row, text, paper):
     """Of predictors the law of the module; what is not the paper's names no section of it."""
-    said = TABLES[table].formula_of(row)
-    assert text in said.text
-    assert said.paper.startswith(paper)
-    assert bool(said.paper) == bool(paper)
+    formula = TABLES[table].formula_of(row)
+    assert text in formula.text
+    assert formula.paper.startswith(paper)
+    assert bool(formula.paper) == bool(paper)

@@ -36,16 +36,16 @@ pytestmark = pytest.mark.slow
 
 def test_everything_of_a_root_is_what_its_log_gives(shared):
     """No finding, and the counts are those of the files on disk."""
-    found = audit_all(shared.layout, shared.config)
+    audit = audit_all(shared.layout, shared.config)
     files = table_files(shared.layout)
     frames = [pl.read_parquet(path) for path in files]
-    assert found.findings == ()
-    assert found.tables == len(files)
-    assert found.rows == sum(frame.height for frame in frames)
-    assert found.cells == sum(frame.height * frame.width for frame in frames)
+    assert audit.findings == ()
+    assert audit.tables == len(files)
+    assert audit.rows == sum(frame.height for frame in frames)
+    assert audit.cells == sum(frame.height * frame.width for frame in frames)
     lists = (shared.layout.root / "figures").glob("*/figures.json")
-    figures = [each for path in lists for each in json.loads(path.read_bytes())["figures"]]
-    assert (found.figures, found.marks) == (len(figures), sum(len(f["rows"]) for f in figures))
+    figures = [figure for path in lists for figure in json.loads(path.read_bytes())["figures"]]
+    assert (audit.figures, audit.marks) == (len(figures), sum(len(f["rows"]) for f in figures))
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,8 @@ def audited(job: Job, made, recomputed: Layout) -> tuple[str, ...]:
 
 def rewrite(made: Made, name: str, frame: pl.DataFrame) -> None:
     """Write another table in a table's place, with a manifest that fits."""
-    told = read_document(manifest_path(made.layout.table("cpu", name)), Manifest)
-    write_table(made.layout, "cpu", TABLES[name], frame, told.made_from)
+    manifest = read_document(manifest_path(made.layout.table("cpu", name)), Manifest)
+    write_table(made.layout, "cpu", TABLES[name], frame, manifest.made_from)
 
 
 FILLED = ("latency", "boundaries", "sensitivity", "predictions", "validation", "scores",
@@ -87,8 +87,8 @@ def test_a_changed_cell_with_a_valid_manifest_is_found(made, recomputed, name):
     values = frame[column].to_list()
     values[place] = f"{values[place]}x" if column == "platform" else (values[place] or 0) + 1
     rewrite(made, name, frame.with_columns(pl.Series(column, values, dtype=frame.schema[column])))
-    (found,) = audited(job_of("cpu", name), made, recomputed)
-    assert found.startswith(f"{path}: {frame['row_id'][place]} says {column} = ")
+    (finding,) = audited(job_of("cpu", name), made, recomputed)
+    assert finding.startswith(f"{path}: {frame['row_id'][place]} says {column} = ")
 
 
 def test_a_valid_id_of_another_row_is_found(made, recomputed):
@@ -97,9 +97,9 @@ def test_a_valid_id_of_another_row_is_found(made, recomputed):
     ids = frame["from_ids"].to_list()
     swapped = frame.with_columns(pl.Series("from_ids", [*ids[1:], ids[0]]))
     rewrite(made, "boundaries", swapped)
-    found = audited(Job("boundaries", "cpu"), made, recomputed)
-    assert all("says from_ids = " in each for each in found)
-    assert found
+    findings = audited(Job("boundaries", "cpu"), made, recomputed)
+    assert all("says from_ids = " in finding for finding in findings)
+    assert findings
 
 
 def test_a_changed_byte_of_a_table_is_found(made, recomputed):
@@ -108,19 +108,19 @@ def test_a_changed_byte_of_a_table_is_found(made, recomputed):
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
-    found = audited(Job("project", "cpu"), made, recomputed)
-    assert any("latency.parquet" in each and "manifest" in each for each in found)
+    findings = audited(Job("project", "cpu"), made, recomputed)
+    assert any("latency.parquet" in finding and "manifest" in finding for finding in findings)
 
 
 def test_a_removed_segment_fails_the_audit(made):
     """Numbers whose events are gone are no longer audited, and the segment is named."""
     take = parse_take(next(str(t) for t in made.layout.takes("cpu") if t.stream == "dense_ffn"))
     made.layout.segment(take, 1).unlink()
-    found = audit_all(made.layout, made.config).findings
-    (first, *others) = found
+    findings = audit_all(made.layout, made.config).findings
+    (first, *others) = findings
     assert first.startswith("project of cpu cannot be recomputed: ")
     assert str(made.layout.segment(take, 1)) in first
-    rests = {each.partition(" needs a table ")[0] for each in others}
+    rests = {finding.partition(" needs a table ")[0] for finding in others}
     rest = ("boundaries", "engine_steps", "predictions", "validation", "claims", "figures")
     assert rests == {f"{stage} of cpu" for stage in rest}
 
@@ -130,34 +130,40 @@ def test_a_removed_take_is_found(made, tmp_path):
     take = next(t for t in made.layout.takes("cpu") if t.take == 2)
     made.layout.segment(take, 1).unlink()
     made.layout.seal(take).unlink()
-    found = audited(Job("project", "cpu"), made, scratch_root(made.layout, tmp_path / "scratch"))
-    assert any("latency.parquet: latency:" in each and "does not give" in each for each in found)
+    findings = audited(Job("project", "cpu"), made, scratch_root(made.layout, tmp_path / "scratch"))
+    assert any(
+        "latency.parquet: latency:" in finding and "does not give" in finding
+        for finding in findings
+    )
 
 
 def test_a_take_that_came_later_is_found(made, tmp_path):
     """Tables that are older than the log are not what it gives; of many differences some are."""
     write_study(made.layout, take=3, slower=1.3)
-    found = audited(Job("project", "cpu"), made, scratch_root(made.layout, tmp_path / "scratch"))
-    assert any("latency.parquet" in each and "is missing" in each for each in found)
-    assert any(re.fullmatch(r".*/tables/cpu/latency.parquet: and \d+ more", each) for each in found)
+    findings = audited(Job("project", "cpu"), made, scratch_root(made.layout, tmp_path / "scratch"))
+    assert any("latency.parquet" in finding and "is missing" in finding for finding in findings)
+    assert any(
+        re.fullmatch(r".*/tables/cpu/latency.parquet: and \d+ more", finding)
+        for finding in findings
+    )
 
 
 def test_a_table_that_no_stage_makes_is_found(made):
     """A file that lies among the tables is accounted for or named."""
     path = made.layout.table("cpu", "boundaries")
     path.with_name("more.parquet").write_bytes(path.read_bytes())
-    found = list(unmade_files(made.layout, Pipeline(made.layout.root, made.config)))
+    findings = list(unmade_files(made.layout, Pipeline(made.layout.root, made.config)))
     odd = path.with_name("more.parquet")
-    assert found == [f"{odd}: no stage makes this table from this log and config"]
+    assert findings == [f"{odd}: no stage makes this table from this log and config"]
 
 
 def test_forged_inputs_are_found(made, recomputed):
     """A manifest that names other inputs than the table was made from."""
     path = manifest_path(made.layout.table("cpu", "boundaries"))
-    told = read_document(path, Manifest)
-    replace(path, render(structs.replace(told, made_from={"events/evil": "0" * 64})))
-    (found,) = audited(Job("boundaries", "cpu"), made, recomputed)
-    assert "its manifest names other inputs" in found
+    manifest = read_document(path, Manifest)
+    replace(path, render(structs.replace(manifest, made_from={"events/evil": "0" * 64})))
+    (finding,) = audited(Job("boundaries", "cpu"), made, recomputed)
+    assert "its manifest names other inputs" in finding
 
 
 def fit(folder: Path) -> None:
@@ -175,8 +181,8 @@ def test_a_changed_mark_is_found(made, recomputed):
     assert text != path.read_text()
     path.write_text(text)
     fit(folder)
-    (found,) = audited(Job("figures", "cpu"), made, recomputed)
-    assert found == f"{path}: is not what the log and config give"
+    (finding,) = audited(Job("figures", "cpu"), made, recomputed)
+    assert finding == f"{path}: is not what the log and config give"
 
 
 def test_another_specification_in_a_page_is_found(made, recomputed):
@@ -185,8 +191,8 @@ def test_another_specification_in_a_page_is_found(made, recomputed):
     path = next(folder.glob("*latency_against_n.html"))
     path.write_text(path.read_text().replace("<div", '<script id="spec">{}</script><div', 1))
     fit(folder)
-    (found,) = audited(Job("figures", "cpu"), made, recomputed)
-    assert found == f"{path}: is not what the log and config give"
+    (finding,) = audited(Job("figures", "cpu"), made, recomputed)
+    assert finding == f"{path}: is not what the log and config give"
 
 
 def test_figures_of_a_scope_that_nothing_draws_are_found(made):
@@ -194,12 +200,12 @@ def test_figures_of_a_scope_that_nothing_draws_are_found(made):
     folder = made.layout.root / "figures"
     shutil.copytree(folder / "cpu", folder / "h100")
     pipeline = Pipeline(made.layout.root, made.config)
-    (found,) = unmade_files(made.layout, pipeline)
-    assert found.startswith(f"{folder}/h100: no stage draws figures of h100")
+    (finding,) = unmade_files(made.layout, pipeline)
+    assert finding.startswith(f"{folder}/h100: no stage draws figures of h100")
 
 
 @pytest.fixture(scope="module")
-def whole(shared, tmp_path_factory) -> Made:
+def whole_root(shared, tmp_path_factory) -> Made:
     """Return a root that has a report, too."""
     root = tmp_path_factory.mktemp("whole") / "results"
     shutil.copytree(shared.layout.root, root)
@@ -217,9 +223,9 @@ DRAWN = (
 
 
 @pytest.mark.slow
-def test_every_changed_drawing_and_page_is_found(whole, tmp_path):
+def test_every_changed_drawing_and_page_is_found(whole_root, tmp_path):
     """With manifests that fit, whoever draws again still finds each of them, and nothing else."""
-    root = Path(shutil.copytree(whole.layout.root, tmp_path / "results"))
+    root = Path(shutil.copytree(whole_root.layout.root, tmp_path / "results"))
     for file, old, new in DRAWN:
         raw = (root / file).read_bytes()
         assert old in raw
@@ -228,16 +234,16 @@ def test_every_changed_drawing_and_page_is_found(whole, tmp_path):
     for scope in scopes:
         fit(root / "figures" / scope)
     write_folder_manifest(root / "report")
-    found = set(audit_all(Layout(root), whole.config, drawn=True).findings)
+    findings = set(audit_all(Layout(root), whole_root.config, drawn=True).findings)
     lists = ("report/manifest.json", *(f"figures/{scope}/figures.json" for scope in scopes))
-    said, told = (
+    drawn_findings, list_findings = (
         {f"{root}/{file}: is not what the log and config give" for file in files}
         for files in ([file for file, _, _ in DRAWN], lists)
     )
-    assert said <= found <= said | told
+    assert drawn_findings <= findings <= drawn_findings | list_findings
 
 
 @pytest.mark.slow
-def test_an_unchanged_report_is_what_the_log_gives(whole):
+def test_an_unchanged_report_is_what_the_log_gives(whole_root):
     """Drawn again, figures and report are the same byte for byte."""
-    assert audit_all(whole.layout, whole.config, drawn=True).findings == ()
+    assert audit_all(whole_root.layout, whole_root.config, drawn=True).findings == ()

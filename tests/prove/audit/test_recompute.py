@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 def test_every_row_of_every_table_is_made_again_the_same(shared):
     """All of them, as `nearfree audit ROW_ID` does it one by one."""
     every = list(Root(shared.layout.root).rows)
-    found = recompute(shared.layout, shared.config, every)
-    assert found == {row: [] for row in every}
+    findings = recompute(shared.layout, shared.config, every)
+    assert findings == {row: [] for row in every}
 
 
 def test_a_changed_number_ends_the_command_with_both_values(made, capsys):
@@ -71,10 +71,10 @@ def test_any_changed_cell_is_told_with_both_values(shared, data):
     new = list(old)
     new[place] = changed(old[place], frame.schema[column])
     other = frame.with_columns(pl.Series(column, new, dtype=frame.schema[column]))
-    (found,) = differences(BOUNDARIES, other, frame)
-    assert (found.row_id, found.column) == (frame["row_id"][place], column)
-    assert (found.on_disk, found.recomputed) == (new[place], old[place])
-    assert found.row_id in str(found)
+    (difference,) = differences(BOUNDARIES, other, frame)
+    assert (difference.row_id, difference.column) == (frame["row_id"][place], column)
+    assert (difference.on_disk, difference.recomputed) == (new[place], old[place])
+    assert difference.row_id in str(difference)
 
 
 def changed(value, dtype):
@@ -100,5 +100,5 @@ def changed(value, dtype):
 def test_changed_rows_are_told(shared, change: Change, words: str):
     """A row that is gone, doubled, renamed or moved."""
     frame = boundaries(shared)
-    found = [str(each) for each in differences(BOUNDARIES, change(frame), frame)]
-    assert any(words in each for each in found)
+    messages = [str(difference) for difference in differences(BOUNDARIES, change(frame), frame)]
+    assert any(words in message for message in messages)

@@ -36,10 +36,10 @@ def test_text_says_the_number_its_formula_points_lines_and_run(graph):
 
 def test_json_holds_every_node_with_all_values(graph):
     """It is read back as the same graph."""
-    said = json.loads(as_json(graph))
-    assert said["root"] == graph.root
-    assert said["nodes"].keys() == graph.nodes.keys()
-    row = said["nodes"][graph.root]
+    document = json.loads(as_json(graph))
+    assert document["root"] == graph.root
+    assert document["nodes"].keys() == graph.nodes.keys()
+    row = document["nodes"][graph.root]
     assert row["recompute"] == f"nearfree audit {graph.root}"
     assert row["made_from"] == list(graph.nodes[graph.root].made_from)
 
@@ -77,9 +77,9 @@ def test_text_of_a_deployment_says_formats_and_memory(shared, table):
         assert re.search(rf"^  {name} +{plain(row[name])}$", text, re.MULTILINE)
     assert "on the GPU that holds most, weights as stored + cache of b (L + 1) positions" in text
     assert "computed  nearfree.derive.memory" in text
-    (model,) = [each for each in traced.nodes.values() if each.title.startswith("the model ")]
+    (model,) = [node for node in traced.nodes.values() if node.title.startswith("the model ")]
     stored = sum(v["size_bytes"] for k, v in model.values.items() if k.startswith("weights."))
     assert round(stored) == row["weights_bytes"]
     assert re.search(r"^  precision.ffn +bfloat16, bfloat16$", text, re.MULTILINE)
-    sheets = [each for each in traced.nodes.values() if each.title.startswith("the datasheet")]
-    assert row["capacity_bytes"] in {1e9 * each.values["memory_gb"] for each in sheets}
+    sheets = [node for node in traced.nodes.values() if node.title.startswith("the datasheet")]
+    assert row["capacity_bytes"] in {1e9 * node.values["memory_gb"] for node in sheets}

@@ -57,12 +57,12 @@ def test_each_cited_rule_is_found(index: TableIndex, cited: dict[str, str]) -> N
         rows = index.rows(rules_behind({"evidence": text}, index)).values()
         assert rows
         if name == "tuned":
-            assert {each.row["file"] for each in rows} == {text.partition(":")[0]}
+            assert {node.row["file"] for node in rows} == {text.partition(":")[0]}
             continue
-        lines = {each.row["lines"] for each in rows}
+        lines = {node.row["lines"] for node in rows}
         assert (lines == {text.partition(":")[2].partition(" ")[0]}) == (name == "branch")
         if name == "called":
-            rules = [each.row["path"] for each in rows]
+            rules = [node.row["path"] for node in rows]
             assert {"dense_call", "varlen_call", "kvcache_call"} < set(rules)
             assert len(rules) == len(set(rules))
 
@@ -87,9 +87,9 @@ def test_the_page_opens_the_rules_that_an_audit_names(
     browser = start(tmp_path / "profile")
     try:
         texts = json.dumps([*cited.values()])
-        found = browser.execute_script(script, msgspec_json.encode(tables).decode(), texts)
+        opened = browser.execute_script(script, msgspec_json.encode(tables).decode(), texts)
     finally:
         browser.quit()
-    assert [sorted(ids) for ids in found] == [
+    assert [sorted(ids) for ids in opened] == [
         sorted(rules_behind({"evidence": text}, index)) for text in cited.values()
     ]

@@ -29,7 +29,9 @@ class Fault(Struct, frozen=True):
 
 def read_graph(crate: Path) -> Graph:
     """Return a crate's entities by id."""
-    return {each["@id"]: each for each in json.decode((crate / METADATA).read_bytes())["@graph"]}
+    return {
+        entity["@id"]: entity for entity in json.decode((crate / METADATA).read_bytes())["@graph"]
+    }
 
 
 def write_graph(crate: Path, graph: Graph) -> None:
@@ -52,7 +54,7 @@ def edited(change: Callable[[Graph], object]) -> Harm:
 
 def run_of(graph: Graph) -> dict[str, Any]:
     """Return the action of one measured take."""
-    runs = (each for each in graph.values() if each["@type"] == "CreateAction")
+    runs = (entity for entity in graph.values() if entity["@type"] == "CreateAction")
     return next(run for run in runs if run["@id"].startswith("#run/cpu/dense_ffn"))
 
 
@@ -62,8 +64,10 @@ def segment(crate: Path) -> Path:
 
 
 def _conforms_less(graph: Graph) -> None:
-    told = graph["./"]["conformsTo"]
-    graph["./"]["conformsTo"] = [each for each in told if "provenance" not in each["@id"]]
+    profiles = graph["./"]["conformsTo"]
+    graph["./"]["conformsTo"] = [
+        profile for profile in profiles if "provenance" not in profile["@id"]
+    ]
 
 
 def _refer_to_nothing(graph: Graph) -> None:
@@ -87,8 +91,8 @@ def _other_seal(crate: Path) -> None:
     write_payloads(layout, take_name("h20", "dense", 1, plan), plan)
     shutil.rmtree(layout.state)
     graph = read_graph(crate)
-    for name, found in read_contents(crate).items() - before.items():
-        sizes = {"contentSize": str(found.size), "sha256": found.sha256}
+    for name, content in read_contents(crate).items() - before.items():
+        sizes = {"contentSize": str(content.size), "sha256": content.sha256}
         graph[name] = {"@id": name, "@type": "File"} | sizes
         graph["./"]["hasPart"].append({"@id": name})
     write_graph(crate, graph)

@@ -49,12 +49,12 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 def named(crate: Path, path: Path) -> bool:
     """Return whether a file's damage is found and told by its name."""
     try:
-        found = check_crate(crate)
+        findings = check_crate(crate)
     except DamageError as error:
         return str(path) in str(error)
     # A size or digest that the metadata tell wrongly is told by the file that it is of.
     name = path.relative_to(crate).as_posix()
-    return bool(found) if name == METADATA else name in {each.path for each in found}
+    return bool(findings) if name == METADATA else name in {finding.path for finding in findings}
 
 
 def test_any_flipped_bit_is_named(crate: Path) -> None:
@@ -156,28 +156,28 @@ def test_any_added_entity_is_found(crate: Path, entity: dict[str, Any]) -> None:
     document = json.decode(sound)
     document["@graph"].append(entity)
     (crate / METADATA).write_bytes(json.encode(document))
-    found = check_crate(crate)
+    findings = check_crate(crate)
     (crate / METADATA).write_bytes(sound)
-    assert found
+    assert findings
 
 
 def test_a_special_file_is_not_opened(crate: Path) -> None:
     """A pipe in a crate is named, and not waited for."""
     os.mkfifo(crate / "config" / "pipe")
-    found = {each.path: each.message for each in check_crate(crate)}
-    assert found["config/pipe"] == "is a link or no plain file"
+    messages = {finding.path: finding.message for finding in check_crate(crate)}
+    assert messages["config/pipe"] == "is a link or no plain file"
 
 
 def forge(crate: Path) -> None:
     """Describe the files of a crate as they are now, as a forger would."""
     document = json.decode((crate / METADATA).read_bytes())
     files = graph.read_contents(crate)
-    kept = [each for each in document["@graph"] if each["@type"] != "File"]
-    kept += [
-        {"@id": name, "@type": "File", "contentSize": str(found.size), "sha256": found.sha256}
-        for name, found in files.items()
+    entities = [entity for entity in document["@graph"] if entity["@type"] != "File"]
+    entities += [
+        {"@id": name, "@type": "File", "contentSize": str(content.size), "sha256": content.sha256}
+        for name, content in files.items()
     ]
-    (crate / METADATA).write_bytes(json.encode(document | {"@graph": kept}))
+    (crate / METADATA).write_bytes(json.encode(document | {"@graph": entities}))
 
 
 def test_a_table_that_is_described_as_it_was_changed_is_found(crate: Path) -> None:
@@ -185,16 +185,16 @@ def test_a_table_that_is_described_as_it_was_changed_is_found(crate: Path) -> No
     table = crate / "results/tables/cpu/latency.parquet"
     table.write_bytes(table.read_bytes()[:-1] + b"!")
     forge(crate)
-    found = {each.path: each.message for each in check_crate(crate)}
-    assert "is not what its manifest says" in found["results/tables/cpu/latency.parquet"]
+    messages = {finding.path: finding.message for finding in check_crate(crate)}
+    assert "is not what its manifest says" in messages["results/tables/cpu/latency.parquet"]
 
 
 def test_a_crate_without_its_ledger_is_told(crate: Path) -> None:
     """Where nothing lists the takes that is the finding, however well the rest is described."""
     shutil.rmtree(crate / "results/ledger")
     forge(crate)
-    found = {each.path: each.message for each in check_crate(crate)}
-    assert found == {"results/ledger": "holds no ledger"}
+    messages = {finding.path: finding.message for finding in check_crate(crate)}
+    assert messages == {"results/ledger": "holds no ledger"}
 
 
 def test_no_link_is_followed(crate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,8 @@ def test_no_link_is_followed(crate: Path, monkeypatch: pytest.MonkeyPatch) -> No
     segment.symlink_to(segment.rename(crate.parent / "elsewhere"))
     monkeypatch.setattr(check, "verify", lambda _: pytest.fail("the log is read"))
     name = segment.relative_to(crate).as_posix()
-    found = [(each.path, each.message) for each in check_crate(crate)]
-    assert found == [(name, "is a link or no plain file"), (name, "is not there")]
+    findings = [(finding.path, finding.message) for finding in check_crate(crate)]
+    assert findings == [(name, "is a link or no plain file"), (name, "is not there")]
 
 
 def test_a_name_that_is_no_text_is_shown(crate: Path, call: Call) -> None:
@@ -218,24 +218,24 @@ def test_a_name_that_is_no_text_is_shown(crate: Path, call: Call) -> None:
 def test_the_command_writes_and_verifies(made: Layout, tmp_path: Path, call: Call) -> None:
     """The command says what it wrote, finds nothing in it, and then names what was changed."""
     out = tmp_path / "out"
-    code, told, err = call(out, "--results", made.root, "--ledger", 1)
+    code, output, err = call(out, "--results", made.root, "--ledger", 1)
     assert (code, err) == (0, "")
-    assert told.splitlines()[-1].startswith(f"{out}: ledger 1, 3 takes, ")
+    assert output.splitlines()[-1].startswith(f"{out}: ledger 1, 3 takes, ")
     assert call("--verify", out) == (0, f"{out}: 0 damaged\n", "")
     (out / "more.txt").write_text("more")
-    code, told, err = call("--verify", out)
+    code, output, err = call("--verify", out)
     assert (code, err) == (2, "")
-    assert f"DAMAGE: {out}/more.txt is not described\n" in told
-    code, told, err = call(out, "--results", made.root)
-    assert (code, told) == (2, "")
+    assert f"DAMAGE: {out}/more.txt is not described\n" in output
+    code, output, err = call(out, "--results", made.root)
+    assert (code, output) == (2, "")
     assert "is not empty" in err
 
 
 def test_an_empty_folder_is_found(crate: Path) -> None:
     """A folder without a file is described by nothing, and so does not belong there."""
     (crate / "results" / "tables" / "more" / "empty").mkdir(parents=True)
-    found = {each.path: each.message for each in check_crate(crate)}
-    assert found == {"results/tables/more/empty": "is a link or no plain file"}
+    messages = {finding.path: finding.message for finding in check_crate(crate)}
+    assert messages == {"results/tables/more/empty": "is a link or no plain file"}
 
 
 @pytest.mark.parametrize("below", ["results/tables", "results/as_of/000001/config", "config"])
@@ -289,9 +289,9 @@ def test_rules_of_other_code_are_told(
     for name in ("tables", "figures"):
         shutil.rmtree(root.root / name)
     monkeypatch.setattr("nearfree.prove.audit.ledgers.package_digest", lambda: "0" * 16)
-    code, told, _ = call(tmp_path / "out", "--results", root.root)
+    code, output, _ = call(tmp_path / "out", "--results", root.root)
     assert code == 0
-    assert told.startswith("notice: rules and Snakefile differ from the ledger's: 'code' was")
+    assert output.startswith("notice: rules and Snakefile differ from the ledger's: 'code' was")
 
 
 def test_an_empty_name_of_a_ledger_is_a_mistake(made: Layout, tmp_path: Path, call: Call) -> None:
@@ -313,9 +313,9 @@ def test_hostile_names_of_files_stay_in_their_line(crate: Path, call: Call) -> N
 def test_numbers_of_another_config_are_found(crate: Path) -> None:
     """A table that rests on another datasheet than the ledger's is found, though all fits it."""
     path = manifest_path(crate_layout(crate).table("cpu", "platforms"))
-    told = read_document(path, Manifest)
-    other = {**told.made_from, "config/platforms.yaml:cpu": "0" * 12}
-    path.write_bytes(render(structs.replace(told, made_from=other, hash="")))
+    manifest = read_document(path, Manifest)
+    other = {**manifest.made_from, "config/platforms.yaml:cpu": "0" * 12}
+    path.write_bytes(render(structs.replace(manifest, made_from=other, hash="")))
     (crate / METADATA).write_bytes(describe(crate))
-    (found,) = check_crate(crate)
-    assert "made from other config/platforms.yaml:cpu than ledger 1" in found.message
+    (finding,) = check_crate(crate)
+    assert "made from other config/platforms.yaml:cpu than ledger 1" in finding.message

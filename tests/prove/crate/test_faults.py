@@ -21,7 +21,7 @@ BY_NAME = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 
 def said(crate: Path) -> list[str]:
     """Return what `--verify` finds."""
-    return [f"{found.path} {found.message}" for found in check_crate(crate)]
+    return [f"{finding.path} {finding.message}" for finding in check_crate(crate)]
 
 
 def test_a_sound_crate_passes_both(written: Path, cache: Path) -> None:
@@ -34,9 +34,9 @@ def test_a_sound_crate_passes_both(written: Path, cache: Path) -> None:
 def test_verify_rejects_every_fault(fault: Fault, crate: Path) -> None:
     """Our own check finds each fault, those of the profile too, and says what it is."""
     fault.harm(crate)
-    found = said(crate)
+    findings = said(crate)
     assert fault.verify is not None
-    assert any(fault.verify in line for line in found), found
+    assert any(fault.verify in line for line in findings), findings
 
 
 @pytest.mark.parametrize("fault", OF_PROFILE[one_in(5, "faults")], ids=lambda fault: fault.name)
@@ -45,8 +45,8 @@ def test_the_validator_rejects_what_breaks_the_profile(
 ) -> None:
     """The independent validator names each fault of the profile."""
     fault.harm(crate)
-    found = issues(crate, cache)
-    assert any(str(fault.validator) in line for line in found), found
+    reported = issues(crate, cache)
+    assert any(str(fault.validator) in line for line in reported), reported
 
 
 @pytest.mark.parametrize("faults", [OF_PROFILE[:1], OF_PROFILE[1:]], ids=["first", "others"])
@@ -54,8 +54,10 @@ def test_the_validator_names_every_fault(faults: list[Fault], crate: Path, cache
     """All faults of the profile are named; without a main entity that one's are not looked for."""
     for fault in faults:
         fault.harm(crate)
-    found = issues(crate, cache)
-    assert [each.name for each in faults if not any(str(each.validator) in x for x in found)] == []
+    reported = issues(crate, cache)
+    assert [
+        fault.name for fault in faults if not any(str(fault.validator) in x for x in reported)
+    ] == []
 
 
 def test_the_validator_sees_no_other_fault(crate: Path, cache: Path) -> None:

@@ -40,7 +40,9 @@ pytestmark = pytest.mark.slow
 
 def entities(crate: Path) -> dict[str, dict[str, Any]]:
     """Return a crate's entities by id."""
-    return {each["@id"]: each for each in json.decode((crate / METADATA).read_bytes())["@graph"]}
+    return {
+        entity["@id"]: entity for entity in json.decode((crate / METADATA).read_bytes())["@graph"]
+    }
 
 
 def every_byte(folder: Path) -> dict[str, bytes]:
@@ -73,10 +75,10 @@ def refused(
 ) -> str:
     """Return why no crate is written; nothing of one may be left."""
     beside = sorted(out.parent.iterdir())
-    with pytest.raises(NearfreeError) as found:
+    with pytest.raises(NearfreeError) as refusal:
         write_crate(layout, project, config, out, name)
     assert sorted(out.parent.iterdir()) == beside
-    return str(found.value)
+    return str(refusal.value)
 
 
 def test_writing_twice_gives_the_same_bytes(made: Layout, written: Path, tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_every_take_is_an_action(made: Layout, written: Path) -> None:
         attempts = read_seal(made, parse_take(name)).segments
         parts = [f"results/events/{name}.{part.attempt}.jsonl" for part in attempts]
         assert action["@type"] == "CreateAction"
-        assert [each["@id"] for each in action["result"]] == [
+        assert [reference["@id"] for reference in action["result"]] == [
             *parts,
             f"results/events/{name}.seal.json",
         ]
@@ -109,9 +111,11 @@ def test_every_file_is_described_and_whole(written: Path) -> None:
     """Each file has its size and digest in the metadata, and the root holds it as a part."""
     graph = entities(written)
     files = read_contents(written)
-    assert {each["@id"] for each in graph["./"]["hasPart"]} == files.keys()
-    told = {name: (graph[name]["contentSize"], graph[name]["sha256"]) for name in files}
-    assert told == {name: (str(found.size), found.sha256) for name, found in files.items()}
+    assert {reference["@id"] for reference in graph["./"]["hasPart"]} == files.keys()
+    described = {name: (graph[name]["contentSize"], graph[name]["sha256"]) for name in files}
+    assert described == {
+        name: (str(content.size), content.sha256) for name, content in files.items()
+    }
 
 
 def test_the_results_inside_are_sound(made: Layout, written: Path) -> None:
@@ -141,15 +145,15 @@ def test_the_workflow_is_its_rules(written: Path) -> None:
     """The main entity's steps are rules of the Snakefile, each with the command behind it."""
     graph = entities(written)
     assert graph["./"]["mainEntity"] == {"@id": "Snakefile"}
-    told = {
-        name.removeprefix("#step/"): each["description"]
-        for name, each in graph.items()
-        if each["@type"] == "HowToStep"
+    descriptions = {
+        name.removeprefix("#step/"): entity["description"]
+        for name, entity in graph.items()
+        if entity["@type"] == "HowToStep"
     }
     rules = {rule: f"nearfree {command}" for rule, command in COMMANDS.items()}
-    assert told.items() <= rules.items()
-    assert {"measure", "publish", "project", "figures", "ledger"} <= told.keys()
-    assert "environment" not in told
+    assert descriptions.items() <= rules.items()
+    assert {"measure", "publish", "project", "figures", "ledger"} <= descriptions.keys()
+    assert "environment" not in descriptions
 
 
 def test_every_rule_with_a_command_is_a_step() -> None:
@@ -189,14 +193,16 @@ def test_a_command_that_no_rule_gives_has_no_step(root: Layout, tmp_path: Path) 
     name = next(iter(read_chain(root.ledgers / "local")[-1].seals))
     target = f"{retract(root, name, 'the machine was busy').name}"
     write_ledger(root, root.ledgers / "local", CONFIG)
-    for each in ("tables", "figures"):
-        shutil.rmtree(root.root / each)
+    for command in ("tables", "figures"):
+        shutil.rmtree(root.root / command)
     write_crate(root, PROJECT, CONFIG, tmp_path / "out")
     graph = entities(tmp_path / "out")
     assert graph[f"#run/{target}"]["instrument"] == {"@id": "#nearfree"}
     assert {"@id": f"#run/{target}"} in graph["./"]["mentions"]
-    controls = [each["object"] for each in graph.values() if each["@type"] == "ControlAction"]
-    controlled = [ref for each in controls for ref in (each if isinstance(each, list) else [each])]
+    controls = [entity["object"] for entity in graph.values() if entity["@type"] == "ControlAction"]
+    controlled = [
+        ref for control in controls for ref in (control if isinstance(control, list) else [control])
+    ]
     assert controlled
     assert {"@id": f"#run/{target}"} not in controlled
 
@@ -236,8 +242,8 @@ def test_tables_of_other_takes_are_refused(root: Layout, tmp_path: Path) -> None
     """Tables that rest on takes that the ledger does not list are not written as its own."""
     write_study(root, "cpu", 2)
     write_ledger(root, root.ledgers / "local", CONFIG)
-    told = refused(root, tmp_path / "out")
-    assert "made from other events/cpu than ledger 2 records. Run the workflow" in told
+    refusal = refused(root, tmp_path / "out")
+    assert "made from other events/cpu than ledger 2 records. Run the workflow" in refusal
 
 
 def test_an_earlier_ledger_has_the_tables_of_its_time(root: Layout, tmp_path: Path) -> None:
@@ -272,12 +278,12 @@ def test_tables_of_another_config_are_refused(root: Layout, tmp_path: Path) -> N
     config = Path(shutil.copytree(CONFIG, tmp_path / "config"))
     text = (config / "config.yaml").read_text()
     (config / "config.yaml").write_text(text.replace("0.15, ", ""))
-    told = refused(root, tmp_path / "out", config=config)
-    assert "config.yaml is other than ledger 1 records" in told
-    assert "nearfree report --as-of 1" in told
+    refusal = refused(root, tmp_path / "out", config=config)
+    assert "config.yaml is other than ledger 1 records" in refusal
+    assert "nearfree report --as-of 1" in refusal
     write_ledger(root, root.ledgers / "local", config)
-    told = refused(root, tmp_path / "out", config=config)
-    assert "made from other config/config.yaml:tolerances than ledger 2 records" in told
+    refusal = refused(root, tmp_path / "out", config=config)
+    assert "made from other config/config.yaml:tolerances than ledger 2 records" in refusal
 
 
 @pytest.mark.parametrize(
@@ -294,9 +300,9 @@ def test_any_part_of_a_config_is_compared(
 ) -> None:
     """Each datasheet, tolerance and model that a manifest names is that of the ledger's texts."""
     path = manifest_path(root.table("cpu", table))
-    told = read_document(path, Manifest)
-    other = {**told.made_from, name: "0" * 12}
-    path.write_bytes(render(structs.replace(told, made_from=other, hash="")))
+    manifest = read_document(path, Manifest)
+    other = {**manifest.made_from, name: "0" * 12}
+    path.write_bytes(render(structs.replace(manifest, made_from=other, hash="")))
     assert f"is made from other {name} than" in refused(root, tmp_path / "out")
 
 
@@ -329,8 +335,8 @@ def test_figures_of_other_tables_are_refused(root: Layout, tmp_path: Path) -> No
     before = listed.made_from | {"tables/cpu/latency": "0" * 64}
     drawn = render(structs.replace(listed, made_from=before, hash=""))
     (root.root / "figures" / "cpu" / LIST).write_bytes(drawn)
-    told = refused(root, tmp_path / "out")
-    assert "figures.json is made from other tables/cpu/latency" in told
+    refusal = refused(root, tmp_path / "out")
+    assert "figures.json is made from other tables/cpu/latency" in refusal
 
 
 def test_a_report_of_other_figures_is_refused(root: Layout, tmp_path: Path) -> None:
@@ -367,7 +373,7 @@ def _home(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"),
+    ("harm", "message"),
     [
         (lambda root: shutil.rmtree(root.ledgers), "holds no ledger"),
         (
@@ -388,11 +394,11 @@ def test_what_is_not_sound_is_refused(
     root: Layout,
     tmp_path: Path,
     harm: Callable[[Layout], None],
-    told: str,
+    message: str,
 ) -> None:
     """A ledger that is not there, damage, and what must stay on this machine make no crate."""
     harm(root)
-    assert told in refused(root, tmp_path / "out")
+    assert message in refused(root, tmp_path / "out")
 
 
 def test_a_folder_with_something_in_it_is_refused(made: Layout, tmp_path: Path) -> None:

@@ -68,10 +68,10 @@ def rows(table: str, *points: tuple[int, float], **changes: Any) -> list[dict[st
     ]
 
 
-def parquet(found: list[dict[str, Any]]) -> bytes:
+def parquet(rows: list[dict[str, Any]]) -> bytes:
     """Return rows as a Parquet file."""
     file = io.BytesIO()
-    pl.DataFrame(found).write_parquet(file)
+    pl.DataFrame(rows).write_parquet(file)
     return file.getvalue()
 
 

@@ -44,21 +44,21 @@ def curves(layout: Layout, done: Imported) -> list[LatencyImported]:
 def test_each_table_becomes_curves(server: Server, layout: Layout, cache: Cache) -> None:
     """Every table's rows are curves of the module's own fields, in microseconds."""
     put_release(server, WHOLE)
-    found = {each.member: each for each in curves(layout, imported(layout, cache))}
-    assert len(found) == 4
-    gemm = found[member("gemm_perf")]
+    curves_by_member = {curve.member: curve for curve in curves(layout, imported(layout, cache))}
+    assert len(curves_by_member) == 4
+    gemm = curves_by_member[member("gemm_perf")]
     assert (gemm.n, gemm.latency_us) == ((1, 2, 64), (30.0, 31.0, 50.0))
     assert (gemm.setting.d_model, gemm.setting.d_ff, gemm.setting.batch) == (4096, 8192, 1)
-    moe = found[member("moe_perf")].setting
+    moe = curves_by_member[member("moe_perf")].setting
     assert (moe.d_model, moe.d_ff, moe.experts, moe.top_k) == (4096, 1024, 64, 8)
     assert (moe.routing, moe.gated) == ("balanced", None)
-    context = found[member("context_attention_perf")]
+    context = curves_by_member[member("context_attention_perf")]
     assert (context.setting.context, context.n, context.contexts) == (0, (64, 4096), None)
-    generation = found[member("generation_attention_perf")]
+    generation = curves_by_member[member("generation_attention_perf")]
     assert (generation.n, generation.contexts) == ((1, 1), (127, 8191))
     assert generation.setting.context == 127
-    for each in found.values():
-        assert (each.platform, each.setting.backend, each.backend_version) == (
+    for curve in curves_by_member.values():
+        assert (curve.platform, curve.setting.backend, curve.backend_version) == (
             "h100",
             "vllm",
             "0.24.0",
@@ -72,21 +72,21 @@ def test_licence_and_hashes_are_on_record(server: Server, layout: Layout, cache:
     (fetched,) = [
         e.data for e in read_sealed(layout, done.seal) if isinstance(e.data, SourceFetched)
     ]
-    hashes = {each.path: each.sha256 for each in fetched.members}
+    hashes = {file.path: file.sha256 for file in fetched.members}
     assert "aiconfigurator_core-0.12.0.dist-info/METADATA" in hashes
-    for each in curves(layout, done):
-        assert each.member_sha256 == hashes[each.member]
-        assert "Apache-2.0, Copyright (c) 2030 Somebody" in each.source
+    for curve in curves(layout, done):
+        assert curve.member_sha256 == hashes[curve.member]
+        assert "Apache-2.0, Copyright (c) 2030 Somebody" in curve.source
 
 
 def test_importing_twice_is_one_take(server: Server, layout: Layout, cache: Cache) -> None:
     """The same wheel is imported once; the cache serves it without the network."""
     put_release(server, WHOLE)
     first = imported(layout, cache)
-    asked = len(server.seen)
+    requests = len(server.seen)
     again = imported(layout, cache, offline=True)
     assert (again.fresh, again.seal.segments) == (None, first.seal.segments)
-    assert len(server.seen) == asked
+    assert len(server.seen) == requests
     assert [take.stream for take in layout.takes()] == ["aiconfigurator_core_0_12_0"]
 
 
@@ -114,9 +114,9 @@ def test_systems_by_their_names(server: Server, layout: Layout, cache: Cache) ->
     tables = {member("gemm_perf", system): parquet(GEMM) for system in ("h100_sxm", "gb999", "b60")}
     put_release(server, tables, systems=("h100_sxm", "gb999", "b60", "a30"))
     done = imported(layout, cache)
-    assert {each.platform for each in curves(layout, done)} == {"h100", "gb999"}
+    assert {curve.platform for curve in curves(layout, done)} == {"h100", "gb999"}
     assert done.fresh is not None
-    assert {each.name: each.known for each in done.fresh.systems} == {
+    assert {system.name: system.known for system in done.fresh.systems} == {
         "gb999": False,
         "h100_sxm": True,
     }
@@ -192,4 +192,4 @@ def test_only_what_is_needed_is_fetched(server: Server, layout: Layout, cache: C
     (fetched,) = [
         e.data for e in read_sealed(layout, done.seal) if isinstance(e.data, SourceFetched)
     ]
-    assert not {each.path for each in fetched.members} & set(other)
+    assert not {file.path for file in fetched.members} & set(other)

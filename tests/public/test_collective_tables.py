@@ -42,9 +42,9 @@ def member(table: str, system: str = "h200_sxm") -> str:
 
 def read(table: str, *rows: dict[str, Any], system: str = "h200_sxm") -> pl.DataFrame:
     """Return the points of a table; no row may be left out."""
-    found = read_collectives(member(table, system), parquet(list(rows)))
-    assert found.skipped == {}
-    return found.points
+    collectives = read_collectives(member(table, system), parquet(list(rows)))
+    assert collectives.skipped == {}
+    return collectives.points
 
 
 def told(points: pl.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
@@ -111,18 +111,18 @@ def test_a_row_s_own_framework_names_it() -> None:
 )
 def test_what_is_no_point_is_counted(table: str, row: dict[str, Any], why: str) -> None:
     """A row that is of no setting is left out by its reason, and the others stay."""
-    whole = {"nccl_perf": NCCL, "moe_a2a_perf": EXCHANGE}[table]
-    found = read_collectives(member(table), parquet([whole, row]))
-    assert found.skipped == {why: 1}
-    assert found.points.height == 1
+    good = {"nccl_perf": NCCL, "moe_a2a_perf": EXCHANGE}[table]
+    collectives = read_collectives(member(table), parquet([good, row]))
+    assert collectives.skipped == {why: 1}
+    assert collectives.points.height == 1
 
 
 def test_a_table_without_devices_is_left_out_whole() -> None:
     """Where the columns that name a device are not there, all rows are counted."""
     row = {name: value for name, value in NCCL.items() if name not in ("device", "version")}
-    found = read_collectives(member("nccl_perf"), parquet([row, row]))
-    assert found.points.is_empty()
-    assert found.skipped == {"no device or version is named": 2}
+    collectives = read_collectives(member("nccl_perf"), parquet([row, row]))
+    assert collectives.points.is_empty()
+    assert collectives.skipped == {"no device or version is named": 2}
 
 
 @pytest.mark.parametrize("table", COLUMNS)

@@ -60,7 +60,7 @@ def test_a_good_file_is_in_the_log(tmp_path: Path, layout: Layout) -> None:
     seal, found = import_curves(layout, path, CONFIG)
     events = [event.data for event in read_sealed(layout, seal)]
     curves = [event for event in events if isinstance(event, LatencyImported)]
-    assert [(each.platform, each.n, each.latency_us) for each in curves] == [
+    assert [(event.platform, event.n, event.latency_us) for event in curves] == [
         ("h100", (1, 64), (30.0, 50.0)),
         ("h100", (8, 16), (600.5, 610.0)),
         ("a100", (1, 2), (40.0, 41.0)),
@@ -87,9 +87,9 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path, layout: Layout, name:
 
 def test_curves_beside_the_log(tmp_path: Path) -> None:
     """A file that is only looked at has the same curves, each named by the file and its line."""
-    found = curves_from_csv(write(tmp_path, *GOOD), CONFIG)
-    assert found.settings["event_id"].to_list() == [f"mine.csv:{line}" for line in (2, 3, 6, 8)]
-    assert found.points["latency_us"].to_list() == [30, 50, 600.5, 610, 40, 41, 9000, 9100]
+    curves = curves_from_csv(write(tmp_path, *GOOD), CONFIG)
+    assert curves.settings["event_id"].to_list() == [f"mine.csv:{line}" for line in (2, 3, 6, 8)]
+    assert curves.points["latency_us"].to_list() == [30, 50, 600.5, 610, 40, 41, 9000, 9100]
 
 
 def test_columns_in_any_order_and_kernel_optional(tmp_path: Path) -> None:
@@ -99,11 +99,11 @@ def test_columns_in_any_order_and_kernel_optional(tmp_path: Path) -> None:
         ",".join(dict(zip(HEADER.split(","), line.split(","), strict=True))[name] for name in names)
         for line in GOOD
     ]
-    found = curves_from_csv(write(tmp_path, *lines, header=",".join(names)), CONFIG)
+    curves = curves_from_csv(write(tmp_path, *lines, header=",".join(names)), CONFIG)
     known = curves_from_csv(write(tmp_path, *GOOD, name="other.csv"), CONFIG)
-    assert found.points.equals(known.points)
-    assert found.settings["setting_key"].equals(known.settings["setting_key"])
-    assert found.settings["kernel"].null_count() == found.settings.height
+    assert curves.points.equals(known.points)
+    assert curves.settings["setting_key"].equals(known.settings["setting_key"])
+    assert curves.settings["kernel"].null_count() == curves.settings.height
 
 
 def test_formats_of_what_is_stored(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_formats_of_what_is_stored(tmp_path: Path) -> None:
     lines = [*(f"{GEMM.format(n=n, us=30)},int4," for n in (1, 64)),
              *(f"{ATTENTION.format(n=n, us=40)},,float8" for n in (1, 64))]  # fmt: skip
     path = write(tmp_path, *lines, header=f"{HEADER},weights,kv_dtype")
-    found = curves_from_csv(path, CONFIG).settings
-    assert found.select("weights", "kv_dtype").rows() == [("int4", None), (None, "float8")]
+    settings = curves_from_csv(path, CONFIG).settings
+    assert settings.select("weights", "kv_dtype").rows() == [("int4", None), (None, "float8")]
     with pytest.raises(ConfigError, match="'int4' does not apply to a gemm"):
         curves_from_csv(write(tmp_path, f"{GEMM.format(n=1, us=30)},,int4",
                               header=f"{HEADER},weights,kv_dtype"), CONFIG)  # fmt: skip
@@ -122,8 +122,8 @@ def test_power_laws_have_their_exponents(tmp_path: Path) -> None:
     """A routing names its exponent; one without is kept as it is, and T(N) of it is not known."""
     lines = [MOE.format(n=n, us=600).replace("balanced", routing)
              for routing in ("power_law:1.20", "power_law") for n in (8, 16)]  # fmt: skip
-    found = curves_from_csv(write(tmp_path, *lines), CONFIG)
-    assert found.settings["routing"].to_list() == ["power_law:1.2", "power_law"]
+    curves = curves_from_csv(write(tmp_path, *lines), CONFIG)
+    assert curves.settings["routing"].to_list() == ["power_law:1.2", "power_law"]
 
 
 def test_a_file_that_excel_wrote(tmp_path: Path) -> None:
@@ -295,12 +295,12 @@ def test_a_damaged_file_is_read_or_refused(
     path = tmp_path / "mine.csv"
     path.write_bytes(raw[:place] + put + raw[place + cut :])
     try:
-        found = curves_from_csv(path, CONFIG)
+        curves = curves_from_csv(path, CONFIG)
     except ConfigError as error:
-        said = error.what
+        message = error.what
     else:
-        said = str(path) if found.points.filter(pl.col("latency_us") <= 0).is_empty() else ""
-    assert said.startswith(str(path))
+        message = str(path) if curves.points.filter(pl.col("latency_us") <= 0).is_empty() else ""
+    assert message.startswith(str(path))
 
 
 def test_latent_attention_has_columns_of_its_own(tmp_path: Path) -> None:
@@ -316,10 +316,10 @@ def test_latent_attention_has_columns_of_its_own(tmp_path: Path) -> None:
         for selected, api in (("", "absorbed"), (2048, "absorbed"), ("", "naive"))
         for n in (1, 4)
     ]
-    found = curves_from_csv(write(tmp_path, *lines, header=header), CONFIG).settings
-    assert found["api"].to_list() == ["absorbed", "absorbed", "naive"]
-    assert found["selected"].to_list() == [None, 2048, None]
-    assert found["latent"].to_list() == [512] * 3
+    settings = curves_from_csv(write(tmp_path, *lines, header=header), CONFIG).settings
+    assert settings["api"].to_list() == ["absorbed", "absorbed", "naive"]
+    assert settings["selected"].to_list() == [None, 2048, None]
+    assert settings["latent"].to_list() == [512] * 3
     wrong = row.format(n=1, us=30, selected="", api="wide")
     with pytest.raises(ConfigError, match="api: 'wide' does not fit"):
         curves_from_csv(write(tmp_path, lines[0], wrong, header=header, name="b.csv"), CONFIG)

@@ -51,8 +51,8 @@ def put(
     """Seal curves as a take of the imports."""
 
     def work(opened: OpenTake) -> None:
-        for each in curves:
-            opened.append(each, sync=False)
+        for curve in curves:
+            opened.append(curve, sync=False)
 
     write_take(
         layout,
@@ -68,23 +68,23 @@ def test_the_frames_say_what_the_events_say(layout: Layout) -> None:
     """A row a curve and a row a point; the context of a point is there only where it varies."""
     decode = curve(DECODE, n=(1, 1), contexts=(127, 255), kernel="fa3", distribution="balanced")
     put(layout, "one", curve(), decode)
-    found = read_curves(layout)
-    assert found.points.rows() == [
+    frames = read_curves(layout)
+    assert frames.points.rows() == [
         (0, 1, 10.0, None),
         (0, 2, 11.0, None),
         (1, 1, 10.0, 127),
         (1, 1, 11.0, 255),
     ]
-    assert found.settings["curve"].to_list() == [0, 1]
-    assert found.settings["setting_key"].to_list() == [setting_key(GEMM), setting_key(DECODE)]
-    row = found.settings.row(1, named=True)
+    assert frames.settings["curve"].to_list() == [0, 1]
+    assert frames.settings["setting_key"].to_list() == [setting_key(GEMM), setting_key(DECODE)]
+    row = frames.settings.row(1, named=True)
     assert {name: row[name] for name in ("kernel", "distribution", "context", "d_model")} == {
         "kernel": "fa3",
         "distribution": "balanced",
         "context": 127,
         "d_model": None,
     }
-    assert [each.rpartition("#")[2] for each in found.settings["event_id"]] == ["2", "3"]
+    assert [event_id.rpartition("#")[2] for event_id in frames.settings["event_id"]] == ["2", "3"]
 
 
 def test_the_setting_s_columns_are_the_tables() -> None:

@@ -52,10 +52,10 @@ def test_a_lack_of_memory_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_changed_byte_does_no_harm(place: int, value: int) -> None:
     """A file with a changed byte is read or refused, even where its reader breaks down."""
     raw = RAW[:place] + bytes([value]) + RAW[place + 1 :]
-    said = PATH
+    message = PATH
     with GuardedReader() as reader:
         try:
             reader.read(PATH, raw)
         except SourceError as error:
-            said = error.what
-    assert said.startswith(PATH)
+            message = error.what
+    assert message.startswith(PATH)

@@ -33,9 +33,9 @@ def read(table: str, *rows: dict[str, Any], engine: str = "") -> pl.DataFrame:
     if engine:
         *folders, _, release, name = path.split("/")
         path = "/".join((*folders, engine, release, name))
-    found = read_latents(path, parquet(list(rows)))
-    assert found.skipped == {}
-    return found.points
+    latents = read_latents(path, parquet(list(rows)))
+    assert latents.skipped == {}
+    return latents.points
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_a_layer_has_its_models_widths() -> None:
 def test_a_shared_selection_needs_no_indexer() -> None:
     """A layer that takes another's selection has no indexer, and fewer projections."""
     shared = {**LAYER, "op_name": "dsa_context_module_skip_indexer"}
-    whole, skipped = (
-        read("dsa_context_module_perf", each).to_dicts()[0] for each in (LAYER, shared)
+    with_indexer, skipped = (
+        read("dsa_context_module_perf", row).to_dicts()[0] for row in (LAYER, shared)
     )
     assert skipped["index_heads"] is None
     assert skipped["selected"] == 2048
-    assert skipped["projected"] < whole["projected"]
+    assert skipped["projected"] < with_indexer["projected"]
 
 
 def test_compressed_layers_say_what_an_entry_stands_for() -> None:
@@ -150,9 +150,9 @@ def test_an_indexer_has_all_heads_on_each_rank() -> None:
 def test_rows_of_no_setting(table: str, changes: dict[str, Any], reason: str) -> None:
     """A row that a setting cannot say in full is left out, and counted under its reason."""
     good = LAYER if "module" in table else {**KERNEL, "isl": 1}
-    found = read_latents(member(table), parquet([good, {**good, **changes}]))
-    assert found.skipped == {reason: 1}
-    assert found.points.height == 1
+    latents = read_latents(member(table), parquet([good, {**good, **changes}]))
+    assert latents.skipped == {reason: 1}
+    assert latents.points.height == 1
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -37,9 +37,9 @@ LEFT_OUT = [
 def test_rows_of_no_setting(table: str, changes: dict[str, Any], reason: str) -> None:
     """A row that a setting cannot say in full is left out, and counted under its reason."""
     good = rows(table, (1, 1.0), (2, 1.0))
-    found = read_rows(member(table), parquet([*good, *rows(table, (4, 1.0), **changes)]))
-    assert found.skipped == {reason: 1}
-    assert found.points.height == 2
+    curves = read_rows(member(table), parquet([*good, *rows(table, (4, 1.0), **changes)]))
+    assert curves.skipped == {reason: 1}
+    assert curves.points.height == 2
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_formats(
     table: str, dtypes: dict[str, str], expected: tuple[str, str | None, str | None]
 ) -> None:
     """A row says what enters a product, and the format of weights or cache where it differs."""
-    found = read_rows(member(table), parquet(rows(table, (1, 1.0), **dtypes)))
-    assert found.points.select("dtype", "weights", "kv_dtype").rows() == [expected]
+    curves = read_rows(member(table), parquet(rows(table, (1, 1.0), **dtypes)))
+    assert curves.points.select("dtype", "weights", "kv_dtype").rows() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,10 @@ def test_formats(
 )
 def test_experts_of_two_matrices(kernel: str, gated: bool | None) -> None:  # noqa: FBT001
     """A kernel that says it is not gated is of two matrices; else nothing is said."""
-    found = read_rows(member("moe_perf"), parquet(rows("moe_perf", (1, 1.0), kernel_source=kernel)))
-    assert found.points["gated"].to_list() == [gated]
+    curves = read_rows(
+        member("moe_perf"), parquet(rows("moe_perf", (1, 1.0), kernel_source=kernel))
+    )
+    assert curves.points["gated"].to_list() == [gated]
 
 
 @pytest.mark.parametrize(
@@ -93,23 +95,23 @@ def test_experts_of_two_matrices(kernel: str, gated: bool | None) -> None:  # no
 def test_a_power_law_has_its_exponent(distribution: str, routing: str) -> None:
     """The routing of a power law says its exponent; the source's own name stays beside."""
     table = rows("moe_perf", (1, 1.0), distribution=distribution)
-    found = read_rows(member("moe_perf"), parquet(table)).points
-    assert (found["routing"][0], found["distribution"][0]) == (routing, distribution)
+    points = read_rows(member("moe_perf"), parquet(table)).points
+    assert (points["routing"][0], points["distribution"][0]) == (routing, distribution)
 
 
 @pytest.mark.parametrize("distribution", ["power_law", "power_law_x", "power_law_1.20", "zipf_1.2"])
 def test_a_distribution_without_an_exponent_is_left_out(distribution: str) -> None:
     """A power law whose exponent cannot be read is no point of a setting, and is counted."""
-    found = read_rows(
+    curves = read_rows(
         member("moe_perf"), parquet(rows("moe_perf", (1, 1.0), distribution=distribution))
     )
-    assert found.points.is_empty()
-    assert found.skipped == {f"distribution {distribution} is not known": 1}
+    assert curves.points.is_empty()
+    assert curves.skipped == {f"distribution {distribution} is not known": 1}
 
 
 def test_attention_without_a_window_column() -> None:
     """A table of attention that knows no windows is over all keys."""
     table = rows("context_attention_perf", (1, 1.0))
     without = [{k: v for k, v in row.items() if k != "window_size"} for row in table]
-    found = read_rows(member("context_attention_perf"), parquet(without))
-    assert (found.points.height, found.skipped) == (1, {})
+    curves = read_rows(member("context_attention_perf"), parquet(without))
+    assert (curves.points.height, curves.skipped) == (1, {})

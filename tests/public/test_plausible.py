@@ -40,14 +40,14 @@ def judged(setting: Setting, latency_us: tuple[float, ...], platform: str = "h10
     return with_slowness(points, PLATFORMS)
 
 
-def is_fast(found: pl.DataFrame) -> bool:
+def is_fast(judgement: pl.DataFrame) -> bool:
     """Return whether any point is too fast."""
-    return bool(found.select(too_fast(pl.col("slowness")).any()).item())
+    return bool(judgement.select(too_fast(pl.col("slowness")).any()).item())
 
 
-def is_slow(found: pl.DataFrame) -> bool:
+def is_slow(judgement: pl.DataFrame) -> bool:
     """Return whether the curve looks like nanoseconds."""
-    return bool(found.select(unit_too_small(pl.col("slowness_cold"))).item())
+    return bool(judgement.select(unit_too_small(pl.col("slowness_cold"))).item())
 
 
 SETTINGS = st.one_of(
@@ -97,11 +97,11 @@ def test_what_hardware_can_do_passes_and_other_units_do_not(
     """Up to 30 times the fastest time passes; 1000 times more, and 1000 times less, does not."""
     probe = judged(setting, (1.0,) * len(NS), platform)
     fastest = [1.0 / cold for cold in probe["slowness_cold"]]
-    true = tuple(factor * each for each in fastest)
+    true = tuple(factor * us for us in fastest)
     assert not is_fast(judged(setting, true, platform))
     assert not is_slow(judged(setting, true, platform))
-    assert is_slow(judged(setting, tuple(1000 * each for each in true), platform))
-    assert is_fast(judged(setting, tuple(each / 1000 for each in true), platform))
+    assert is_slow(judged(setting, tuple(1000 * us for us in true), platform))
+    assert is_fast(judged(setting, tuple(us / 1000 for us in true), platform))
 
 
 @given(SETTINGS)
@@ -129,9 +129,9 @@ def test_stored_bytes_and_the_formats_peak_decide() -> None:
     """The limit is that of the bytes as stored, and of the phi of what enters the product."""
     shape = {"module": "gemm", "backend": "any", "d_model": 16384, "d_ff": 16384}
     formats = [{"dtype": "bfloat16"}, {"dtype": "bfloat16", "weights": "int4"}, {"dtype": "float8"}]
-    cold = [judged(Setting(**shape, **each), (1.0, 1.0, 1.0, 1.0, 1.0))["slowness_cold"].to_list()
-            for each in formats]  # fmt: skip
-    sixteen, four, eight = ([1.0 / cold for cold in each] for each in cold)
+    cold = [judged(Setting(**shape, **dtypes), (1.0, 1.0, 1.0, 1.0, 1.0))["slowness_cold"].to_list()
+            for dtypes in formats]  # fmt: skip
+    sixteen, four, eight = ([1.0 / cold for cold in us] for us in cold)
     assert four[0] == pytest.approx(sixteen[0] * 4.125 / 16, rel=1e-3)
     assert eight[0] == pytest.approx(sixteen[0] / 2)
     assert (four[-1], eight[-1]) == pytest.approx((sixteen[-1], sixteen[-1] / 2), rel=1e-3)
@@ -141,16 +141,16 @@ def test_stored_bytes_and_the_formats_peak_decide() -> None:
 def test_nothing_is_said_of_an_unknown_platform(platform: str) -> None:
     """Without a GPU's facts a latency is neither too fast nor too slow."""
     gemm = Setting(module="gemm", backend="any", dtype="bfloat16", d_model=64, d_ff=64)
-    found = judged(gemm, (1e-9, 1e12), platform)
-    assert found["slowness"].null_count() == 2
-    assert not is_fast(found)
-    assert not is_slow(found)
+    judgement = judged(gemm, (1e-9, 1e12), platform)
+    assert judgement["slowness"].null_count() == 2
+    assert not is_fast(judgement)
+    assert not is_slow(judgement)
 
 
 def test_nothing_is_said_of_a_whole_model() -> None:
     """The work of a whole model is not counted."""
-    found = judged(Setting(module="model", backend="any", dtype="bfloat16"), (1e-9, 1e12))
-    assert found["slowness"].null_count() == 2
+    judgement = judged(Setting(module="model", backend="any", dtype="bfloat16"), (1e-9, 1e12))
+    assert judgement["slowness"].null_count() == 2
 
 
 def test_weights_that_a_cache_can_hold() -> None:
@@ -166,7 +166,7 @@ def test_weights_that_a_cache_can_hold() -> None:
 def test_a_rank_has_its_share_of_the_experts(routing: Controlled) -> None:
     """What a rank of eight does in its own work's time is true of it, and too fast of them all."""
     shape = {"experts": 256, "top_k": 8, "d_model": 7168, "d_ff": 2048, "routing": routing}
-    rank, whole = (
+    rank, all_experts = (
         Setting(module="moe_ffn", backend="any", dtype="float8_block", **shape, ep=ep)
         for ep in (8, 1)
     )
@@ -175,15 +175,15 @@ def test_a_rank_has_its_share_of_the_experts(routing: Controlled) -> None:
     works = [moe_work(rank, rank_pairs(rank, n), "test") for n in NS]
     least_us = tuple(
         max(
-            each.bytes_compulsory / (h100.bandwidth_gb_s * 1e3),
-            each.flop_logical / (h100.peak_tflops["float8"] * 1e6),
+            counted.bytes_compulsory / (h100.bandwidth_gb_s * 1e3),
+            counted.flop_logical / (h100.peak_tflops["float8"] * 1e6),
             1.5,
         )
-        for each in works
+        for counted in works
     )
     assert not is_fast(judged(rank, least_us))
     assert not is_slow(judged(rank, least_us))
-    assert is_fast(judged(whole, least_us)) == (routing == "balanced")
+    assert is_fast(judged(all_experts, least_us)) == (routing == "balanced")
 
 
 @pytest.mark.parametrize("module", ["delta_net", "mamba2", "stream_mixing"])

@@ -42,13 +42,13 @@ def test_nothing_is_left_out(events: list[Event]) -> None:
     """There are 270 sensitivity values, 9 lookup rows of two laws each, and 40 rule branches."""
     kinds = Counter(type(event.data) for event in events)
     assert (kinds[BoundaryPublished], kinds[RulePublished]) == (270 + 18, 40)
-    quantities = Counter(each.quantity for each in boundaries(events))
+    quantities = Counter(event.quantity for event in boundaries(events))
     assert quantities == {"n_max": 270, "idle_compute": 9, "principle": 9}
 
 
 def test_every_sensitivity_value_is_the_files(events: list[Event]) -> None:
     """Each value of sensitivity.csv has its event, with table, row, column, epsilon and noise."""
-    found = [
+    values = [
         [e.table, *e.row.split("="), float(e.column.removeprefix("epsilon=")), e.n_max, e.noisy]
         for e in boundaries(events)
         if e.quantity == "n_max"
@@ -57,7 +57,7 @@ def test_every_sensitivity_value_is_the_files(events: list[Event]) -> None:
         [table, variable, value, float(epsilon), float(n_max), noisy == "1"]
         for table, variable, value, epsilon, n_max, noisy in rows("sensitivity.csv")
     ]
-    assert found == expected
+    assert values == expected
     assert all(e.epsilon == float(e.column[8:]) for e in boundaries(events) if e.epsilon)
 
 
@@ -73,10 +73,10 @@ def test_values_as_the_paper_prints_them(
     events: list[Event], table: str, row: str, epsilon: float, n_max: int
 ) -> None:
     """Values read in the paper by eye are those of the log."""
-    (found,) = [
+    (event,) = [
         e for e in boundaries(events) if (e.table, e.row, e.epsilon) == (table, row, epsilon)
     ]
-    assert (found.n_max, found.platform, found.source) == (n_max, "h20", "near-free-parallelism")
+    assert (event.n_max, event.platform, event.source) == (n_max, "h20", "near-free-parallelism")
 
 
 def test_the_shapes_are_those_of_the_studies(events: list[Event]) -> None:
@@ -102,17 +102,17 @@ def test_balanced_routing_has_its_own_baseline(
     header = path.read_text().splitlines()[0]
     rows = [f"tab:sensitivity-moe-{side}-vllm,k,{top_k},0.2,32,0" for side in ("upper", "lower")]
     path.write_text("\n".join([header, *rows]) + "\n")
-    found = boundaries(read_sealed(layout, import_published(layout, folder)))
-    assert [e.baseline for e in found if e.quantity == "n_max"] == [baseline, 1]
+    events = boundaries(read_sealed(layout, import_published(layout, folder)))
+    assert [e.baseline for e in events if e.quantity == "n_max"] == [baseline, 1]
 
 
 def test_the_grids_are_marked_as_inferred(events: list[Event]) -> None:
     """Every n_max lies on the grid that was inferred for it, and says that it was inferred."""
-    for each in boundaries(events):
-        if each.quantity == "n_max":
-            grid = ATTENTION_GRID if each.setting.module == "attention" else FFN_GRID
-            assert (each.grid, each.grid_inferred) == (grid, True)
-            assert each.n_max in grid
+    for event in boundaries(events):
+        if event.quantity == "n_max":
+            grid = ATTENTION_GRID if event.setting.module == "attention" else FFN_GRID
+            assert (event.grid, event.grid_inferred) == (grid, True)
+            assert event.n_max in grid
 
 
 def test_the_lookup_table(events: list[Event]) -> None:
@@ -121,7 +121,7 @@ def test_the_lookup_table(events: list[Event]) -> None:
     for kind, platform, batch, experts, top_k, routing, width, m_attn, *laws in rows("lookup.csv"):
         fields = (batch, experts, "" if top_k == "any" else top_k, routing, width)
         expected += [(kind == "moe", platform, *fields, m_attn, float(value)) for value in laws[:2]]
-    found = [
+    lookup = [
         (
             e.setting.experts is not None,
             e.platform,
@@ -141,16 +141,16 @@ def test_the_lookup_table(events: list[Event]) -> None:
         for e in boundaries(events)
         if e.table == "tab:practical_lookup"
     ]
-    assert found == expected
+    assert lookup == expected
 
 
 def test_the_rules_are_the_files(events: list[Event]) -> None:
     """Each branch of rules.csv has its event, numbered as in the file."""
-    found = [e.data for e in events if isinstance(e.data, RulePublished)]
+    rules = [e.data for e in events if isinstance(e.data, RulePublished)]
     assert [
-        [r.table, r.package, r.versions, r.path, r.condition, str(r.value)] for r in found
+        [r.table, r.package, r.versions, r.path, r.condition, str(r.value)] for r in rules
     ] == rows("rules.csv")
-    assert [r.row for r in found] == list(range(1, 41))
+    assert [r.row for r in rules] == list(range(1, 41))
 
 
 def test_importing_twice_is_one_take(layout: Layout) -> None:

@@ -15,20 +15,20 @@ TEXT = SYSTEM.format(bandwidth=3_350_000_000_000)
 
 def test_facts_and_name() -> None:
     """A system's facts are in the project's units, under the platform's own name."""
-    found = read_system("h100_sxm", TEXT, PLATFORMS)
-    assert (found.platform, found.known) == ("h100", True)
-    assert found.facts.peak_tflops == {"bfloat16": 989.0, "float8": 1978.0}
-    assert found.facts.bandwidth_gb_s == 3350.0
-    assert found.notice == "Copyright (c) 2030 Somebody. All rights reserved."
-    assert list(differences(found, PLATFORMS["h100"])) == []
+    system = read_system("h100_sxm", TEXT, PLATFORMS)
+    assert (system.platform, system.known) == ("h100", True)
+    assert system.facts.peak_tflops == {"bfloat16": 989.0, "float8": 1978.0}
+    assert system.facts.bandwidth_gb_s == 3350.0
+    assert system.notice == "Copyright (c) 2030 Somebody. All rights reserved."
+    assert list(differences(system, PLATFORMS["h100"])) == []
 
 
 def test_a_fact_that_only_the_source_has_is_told() -> None:
     """A peak that the config lacks is a difference."""
-    found = read_system("a100_sxm", TEXT, PLATFORMS)
-    told = list(differences(found, PLATFORMS["a100"]))
-    assert "a100: float8 peak, TFLOP/s: none here, 1978 in a100_sxm.yaml" in told
-    assert len(told) == 3
+    system = read_system("a100_sxm", TEXT, PLATFORMS)
+    messages = list(differences(system, PLATFORMS["a100"]))
+    assert "a100: float8 peak, TFLOP/s: none here, 1978 in a100_sxm.yaml" in messages
+    assert len(messages) == 3
 
 
 @pytest.mark.parametrize(

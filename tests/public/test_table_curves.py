@@ -18,9 +18,9 @@ from public.tables import GEMM, member, parquet, rows
 FACTS = Config(Path(__file__).parents[2] / "config").platforms
 
 
-def made(found: list[dict[str, Any]], table: str = "gemm_perf") -> TableCurves:
+def made(rows: list[dict[str, Any]], table: str = "gemm_perf") -> TableCurves:
     """Return the curves of a table of an H100."""
-    points = read_rows(member(table), parquet(found)).points.with_columns(
+    points = read_rows(member(table), parquet(rows)).points.with_columns(
         pl.lit("h100").alias("platform"), pl.lit("vllm").alias("backend")
     )
     over_context = table.startswith("generation")
@@ -40,25 +40,25 @@ def test_identical_rows_count_once() -> None:
 
 def test_repeats_stand_for_their_median() -> None:
     """Several latencies of one point are one: their median."""
-    found = made([*GEMM, {**GEMM[0], "latency": 0.04}, {**GEMM[0], "latency": 0.032}])
-    assert found.events[0].latency_us == (32.0, 31.0, 50.0)
-    assert found.repeats == 1
+    curves = made([*GEMM, {**GEMM[0], "latency": 0.04}, {**GEMM[0], "latency": 0.032}])
+    assert curves.events[0].latency_us == (32.0, 31.0, 50.0)
+    assert curves.repeats == 1
 
 
 def test_repeats_that_differ_too_much() -> None:
     """Two latencies of one point over a factor of 2 apart are not of one thing: no curve."""
-    found = made([*GEMM, {**GEMM[0], "latency": 0.061}])
-    assert found.skipped == {"repeats that differ by over a factor of 2": 1}
-    assert found.events == []
+    curves = made([*GEMM, {**GEMM[0], "latency": 0.061}])
+    assert curves.skipped == {"repeats that differ by over a factor of 2": 1}
+    assert curves.events == []
 
 
 @pytest.mark.parametrize("ms", [0.0, -0.03, float("nan"), float("inf"), None])
 def test_a_bad_latency_leaves_its_curve_out(ms: float | None) -> None:
     """A latency that is no positive number takes its own curve out, and no other."""
     other = rows("gemm_perf", (1, 0.03), (2, 0.03), k=2048)
-    found = made([*GEMM, {**GEMM[0], "m": 4, "latency": ms}, *other])
-    assert found.skipped == {"a latency that is no positive number": 1}
-    assert [each.setting.d_model for each in found.events] == [2048]
+    curves = made([*GEMM, {**GEMM[0], "m": 4, "latency": ms}, *other])
+    assert curves.skipped == {"a latency that is no positive number": 1}
+    assert [event.setting.d_model for event in curves.events] == [2048]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_a_bad_latency_leaves_its_curve_out(ms: float | None) -> None:
 )
 def test_another_unit_is_not_believed(factor: float, reason: str) -> None:
     """A curve in another unit is left out, and named."""
-    found = made([{**row, "latency": row["latency"] * factor} for row in GEMM])
-    assert found.skipped == {reason: 1}
-    assert "m: kernel cublas" in found.examples[reason]
+    curves = made([{**row, "latency": row["latency"] * factor} for row in GEMM])
+    assert curves.skipped == {reason: 1}
+    assert "m: kernel cublas" in curves.examples[reason]
 
 
 def test_one_point_is_no_curve() -> None:
@@ -85,9 +85,9 @@ def test_what_differs_is_another_curve() -> None:
     base = rows("generation_attention_perf", (127, 0.01), (8191, 0.03))
     changes: list[dict[str, Any]] = [{"kernel_source": "x"}, {"version": "1"}, {"batch_size": 2}]
     more = [{**row, **change} for change in changes for row in base]
-    found = made([*base, *more], "generation_attention_perf").events
-    assert len(found) == 4
-    assert all(each.contexts == (127, 8191) for each in found)
+    events = made([*base, *more], "generation_attention_perf").events
+    assert len(events) == 4
+    assert all(event.contexts == (127, 8191) for event in events)
 
 
 POINTS = st.fixed_dictionaries(
@@ -103,12 +103,12 @@ POINTS = st.fixed_dictionaries(
 @given(st.lists(POINTS, min_size=1, max_size=12))
 def test_curves_are_the_rows_grouped_by_all_that_differs(points: list[dict[str, Any]]) -> None:
     """However many columns vary, one or none, rows are grouped as one by one."""
-    found = made([{**GEMM[0], **point} for point in points])
+    imported = made([{**GEMM[0], **point} for point in points])
     plain: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         plain[point["k"], point["kernel_source"]][point["m"]].append(point["latency"])
     assert [
-        (event.setting.d_model, event.kernel, event.n, event.latency_us) for event in found.events
+        (event.setting.d_model, event.kernel, event.n, event.latency_us) for event in imported.events
     ] == [
         (
             *key,
@@ -121,4 +121,4 @@ def test_curves_are_the_rows_grouped_by_all_that_differs(points: list[dict[str, 
     repeats = (
         len(times) > 1 for curve in plain.values() if len(curve) > 1 for times in curve.values()
     )
-    assert found.repeats == sum(repeats)
+    assert imported.repeats == sum(repeats)

@@ -47,8 +47,8 @@ def test_rows_with_heads_name_their_files() -> None:
     assert all(row.holds_draft == bool(row.head) == (row.positions > 1) for row in rows)
     for row in rows:
         if row.ratio:
-            (alone,) = (each for each in rows if each.series[:8] == row.series[:8]
-                        and each.batch == row.batch and each.positions == 1)  # fmt: skip
+            (alone,) = (file_row for file_row in rows if file_row.series[:8] == row.series[:8]
+                        and file_row.batch == row.batch and file_row.positions == 1)  # fmt: skip
             assert row.t_us / alone.t_us == pytest.approx(row.ratio, rel=1e-3)
 
 
@@ -59,7 +59,7 @@ def test_rows_with_heads_name_their_files() -> None:
 def test_models_have_their_published_sizes(name: str, billions: float) -> None:
     """Parameters of the files are those that their makers state."""
     file = read_model_file(CONFIG / MODELS / f"{name}.json")
-    elements = sum(each.elements for each in file.weights)
+    elements = sum(weight.elements for weight in file.weights)
     assert elements / 1e9 == pytest.approx(billions, rel=0.005)
 
 
@@ -90,7 +90,7 @@ def test_a_series_differs_in_batch_and_positions_alone(tmp_path: Path) -> None:
     assert first.series == second.series != apart.series
 
 
-@pytest.mark.parametrize(("old", "new", "said"), [
+@pytest.mark.parametrize(("old", "new", "message"), [
     ("8,7957.5", "0,7957.5", "line 2: batch '0' is no whole number"),
     ("8,7957.5", ",7957.5", "line 2: batch '' is no whole number"),
     ("7957.5", "-1", "line 2: t_us '-1' is no positive number"),
@@ -102,11 +102,11 @@ def test_a_series_differs_in_batch_and_positions_alone(tmp_path: Path) -> None:
     ("vllm", "\x1b[31m", "is no name"),
     ("a:b", "a:b,more", "another number of fields"),
 ])  # fmt: skip
-def test_mistakes_are_named_by_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_mistakes_are_named_by_line(tmp_path: Path, old: str, new: str, message: str) -> None:
     """Nothing of a file with a mistake is taken; every mistake is said."""
     with pytest.raises(ConfigError) as refused:
         read_rows(written(tmp_path, HEAD, ROW.replace(old, new, 1)))
-    assert said in refused.value.what
+    assert message in refused.value.what
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -138,5 +138,5 @@ def test_lengths_are_those_that_were_drawn() -> None:
     assert len(rows) == 422
     for row, lengths in zip(rows, named, strict=True):
         assert lengths is not None
-        assert [row.isl, row.osl] == [drawn[int(each)] for each in lengths.groups()]
+        assert [row.isl, row.osl] == [drawn[int(length)] for length in lengths.groups()]
         assert row.context == (row.isl or 0) + (row.osl or 0) // 2

@@ -46,10 +46,10 @@ def has_titled_axes(spec: dict[str, Any]) -> bool:
     An axis whose labels are names, such as of backends, says by them what it shows.
     """
     every = list(channels(spec))
-    titled = {name for name, each in every if name in _EDGES and each.get("title")}
+    titled = {name for name, axis in every if name in _EDGES and axis.get("title")}
     named = {
         name
-        for name, each in every
-        if name in _EDGES and each.get("type") == "nominal" and "title" in each
+        for name, axis in every
+        if name in _EDGES and axis.get("type") == "nominal" and "title" in axis
     }
     return titled | named == {*_EDGES}

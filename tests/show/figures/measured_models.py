@@ -99,7 +99,7 @@ def _payloads(setting: Setting) -> Iterator[Payload]:
 
 
 def _take(model: str, settings: list[Setting]) -> Take:
-    take = make_take(*(payload for each in settings for payload in _payloads(each)))
+    take = make_take(*(payload for setting in settings for payload in _payloads(setting)))
     return Take(TakeName("cpu", model, 1, "0" * 8), take.seal, take.events)
 
 
@@ -112,11 +112,13 @@ def built(table: Table, rows: Iterator[dict[str, Any]] | list[dict[str, Any]]) -
 def model_rows(settings: list[Setting] = SETTINGS) -> ModelRows:
     """Return the tables of some models that one machine measured."""
     models = {str(setting.model): None for setting in settings}
-    takes = [_take(name, [each for each in settings if each.model == name]) for name in models]
+    takes = [
+        _take(name, [setting for setting in settings if setting.model == name]) for name in models
+    ]
     latency = built(LATENCY, latency_rows(curves(takes)))
     boundaries = built(BOUNDARIES, list(measured_rows(latency, TOLERANCES)))
     shares = built(TIME_SHARES, time_share_rows(takes, latency))
-    said = [
+    boundary_rows = [
         row
         for setting in settings
         for truth in boundaries.filter(setting_key=setting_key(setting)).to_dicts()
@@ -126,7 +128,7 @@ def model_rows(settings: list[Setting] = SETTINGS) -> ModelRows:
         latency=latency,
         boundaries=boundaries,
         time_shares=shares,
-        composition=built(COMPOSITION, said),
+        composition=built(COMPOSITION, boundary_rows),
     )
 
 

@@ -55,13 +55,13 @@ def test_a_reading_from_one_has_a_look_of_its_own(moe: Rows) -> None:
 @pytest.mark.parametrize("origin", ["imported", "simulated"])
 def test_other_origins_are_never_shown_as_measured(dense: Rows, origin: str) -> None:
     """Boundaries of another origin have a panel, a shape and a name of their own."""
-    found = dense.boundaries.with_columns(
+    boundaries = dense.boundaries.with_columns(
         pl.when(pl.col("origin") == "measured")
         .then(pl.lit(origin))
         .otherwise("origin")
         .alias("origin")
     )
-    chart = nmax_against_own(found, dense.predictions, 0.2, DENSE)
+    chart = nmax_against_own(boundaries, dense.predictions, 0.2, DENSE)
     points = marks(chart, "point")
     assert {point["series"] for point in points} == {origin, "published"}
     assert {point["panel"] for point in points} == {f"cpu ({origin})", "h20 (published)"}
@@ -110,8 +110,8 @@ def test_laws_of_other_settings_are_drawn_apart(dense: Rows) -> None:
     laws = wider(dense.predictions, d_ff=64).with_columns(
         pl.when(pl.col("d_ff") == 64).then(2 * pl.col("n_max")).otherwise("n_max").alias("n_max")
     )
-    found = wider(dense.boundaries.filter("newest"), d_ff=64)
-    lines = marks(nmax_against_own(found, laws, 0.2, DENSE), "law")
+    boundaries = wider(dense.boundaries.filter("newest"), d_ff=64)
+    lines = marks(nmax_against_own(boundaries, laws, 0.2, DENSE), "law")
     places = {(line["panel"], line["line"], line["own"]) for line in lines}
     assert len(places) == len(lines) == 2 * (2 * 3 + 6)
 
@@ -144,9 +144,9 @@ def test_no_name_of_a_line_is_cut(moe: Rows) -> None:
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
 def test_cells_are_the_newest_boundaries(rows: Rows, module: ModuleKind) -> None:
     """There is a cell for each newest boundary at each tolerance, and no other."""
-    found = rows.of(module.name).boundaries
-    cells = [c for c in marks(sensitivity_map(found, module)) if "from N" not in c["panel"]]
-    newest = found.filter("newest")
+    boundaries = rows.of(module.name).boundaries
+    cells = [c for c in marks(sensitivity_map(boundaries, module)) if "from N" not in c["panel"]]
+    newest = boundaries.filter("newest")
     assert {(c["row_id"], c["own"], c["epsilon"], c["n_max"]) for c in cells} == set(
         newest.select("row_id", module.own, "epsilon", "n_max").rows()
     )
@@ -186,8 +186,8 @@ def test_numbers_in_cells_can_be_read(tmp_path: Path, moe: Rows) -> None:
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
 def test_cells_do_not_cover_each_other(rows: Rows, module: ModuleKind) -> None:
     """Each cell has a place of its own, also for two settings of one value."""
-    found = wider(rows.of(module.name).boundaries.filter("newest"), dtype="float16")
-    cells = marks(sensitivity_map(found, module))
+    boundaries = wider(rows.of(module.name).boundaries.filter("newest"), dtype="float16")
+    cells = marks(sensitivity_map(boundaries, module))
     places = {(c["panel"], c["own"], c["epsilon"]) for c in cells}
     assert len(places) == len(cells)
 

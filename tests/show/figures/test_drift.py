@@ -18,12 +18,12 @@ def rows() -> pl.DataFrame:
     """Return the table for one layer and one call on two platforms."""
     table = sheet_table()
     studied = (STUDIES[2], STUDIES[-1])
-    found = version_drift(
+    drift = version_drift(
         studied, CONFIG.releases, SHEETS, table,
         answerer=ANSWERER, resolver=RESOLVER, epsilon=0.2, platform_names=("h20", "h200"),
     )  # fmt: skip
     events = calibration_ids(LOG)
-    return VERSION_DRIFT.build(found, {*table["row_id"], *events})
+    return VERSION_DRIFT.build(drift, {*table["row_id"], *events})
 
 
 def several(rows: pl.DataFrame) -> pl.DataFrame:
@@ -41,9 +41,11 @@ def test_the_figure_says_that_it_is_predicted(rows: pl.DataFrame) -> None:
 def test_every_answer_of_several_versions_is_a_point(rows: pl.DataFrame) -> None:
     """Each N_max is drawn by predictor and platform; refusals have no point."""
     refused = pl.when(pl.col("version") == "0.5.23").then(None).otherwise("n_max_work")
-    told = rows.with_columns(refused.alias("n_max_work"))
-    drawn = {(m["row_id"], m["predictor"], m["n_max"]) for m in marks(nmax_over_versions(told))}
-    shown = several(told)
+    partly_refused = rows.with_columns(refused.alias("n_max_work"))
+    drawn = {
+        (m["row_id"], m["predictor"], m["n_max"]) for m in marks(nmax_over_versions(partly_refused))
+    }
+    shown = several(partly_refused)
     expected = {
         (row["row_id"], predictor, row[column])
         for row in shown.to_dicts()
@@ -73,7 +75,7 @@ def test_versions_are_in_release_order(rows: pl.DataFrame) -> None:
         order = layer["encoding"]["x"]["sort"]
         for package in ("vllm", "sglang", "flashinfer-python"):
             mine = rows.filter(package=package).sort("place")["version"].unique(maintain_order=True)
-            assert [each for each in order if each in mine.to_list()] == mine.to_list()
+            assert [version for version in order if version in mine.to_list()] == mine.to_list()
 
 
 def test_platforms_stay_in_sight(rows: pl.DataFrame) -> None:
@@ -86,8 +88,8 @@ def test_platforms_stay_in_sight(rows: pl.DataFrame) -> None:
 
 def test_a_mark_says_its_rule_and_its_change(rows: pl.DataFrame) -> None:
     """The rule's place and the change stand behind each mark."""
-    said = {(m["row_id"], m["rule"], m["change"]) for m in marks(nmax_over_versions(rows))}
-    assert said == set(
+    triples = {(m["row_id"], m["rule"], m["change"]) for m in marks(nmax_over_versions(rows))}
+    assert triples == set(
         several(rows)
         .filter(pl.any_horizontal(pl.col(list(VERSION_LAWS)).is_not_null()))
         .select("row_id", "rule", "change")

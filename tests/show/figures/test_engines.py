@@ -108,9 +108,9 @@ def test_a_panel_names_all_of_a_setting(drawn: list[dict[str, object]]) -> None:
 def test_two_studies_of_one_setting_have_two_panels(rows: EngineRows) -> None:
     """What two studies measured is not drawn as one curve; the study is named then."""
     latency = again(rows.latency.filter("newest", module="engine", batch=4))
-    found = marks(ratio_against_n(latency, rows.boundaries.clear(), rows.steps.clear(), 0.2))
-    assert len({mark["panel"] for mark in found}) == 2
-    assert len(found) == 2 * len(GRID)
+    drawn = marks(ratio_against_n(latency, rows.boundaries.clear(), rows.steps.clear(), 0.2))
+    assert len({mark["panel"] for mark in drawn}) == 2
+    assert len(drawn) == 2 * len(GRID)
 
 
 def test_points_are_ratios_with_their_intervals(

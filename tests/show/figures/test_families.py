@@ -92,7 +92,7 @@ def test_captions_say_what_is_there(dense: Rows) -> None:
     unprinted = dense.boundaries.filter(pl.col("origin") != "published")
     printed = unprinted.with_columns(platform=pl.lit("a800"), origin=pl.lit("published"))
     nothing = dense.predictions.clear()
-    for boundaries, predictions, said in (
+    for boundaries, predictions, ending in (
         (unprinted, nothing, "measured here."),
         (unprinted, dense.predictions, "measured here and predicted."),
         (pl.concat([unprinted, printed]), dense.predictions,
@@ -100,7 +100,7 @@ def test_captions_say_what_is_there(dense: Rows) -> None:
     ):  # fmt: skip
         rows = replace(dense, boundaries=boundaries, predictions=predictions)
         captions = {figure.name: figure.caption for figure, _ in drawings(rows, 0.2, DENSE)}
-        assert captions["dense_ffn_nmax_against_batch"] == f"Dense FFN: N_max against b: {said}"
+        assert captions["dense_ffn_nmax_against_batch"] == f"Dense FFN: N_max against b: {ending}"
 
 
 @pytest.mark.parametrize("stream", ["wedlm_modules", "wedlm_modules_profile"])

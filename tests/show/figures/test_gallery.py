@@ -60,27 +60,29 @@ def root(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
 @pytest.fixture(scope="module")
 def entries(root: Layout) -> dict[str, Entry]:
     """Return its gallery by label."""
-    return {each.label: each for each in read_gallery(root, CONFIG, SCOPES)}
+    return {entry.label: entry for entry in read_gallery(root, CONFIG, SCOPES)}
 
 
 def test_the_paper_is_listed_whole(paper: Paper) -> None:
     """38 figures, 4 of them in the main text, and 24 tables, each once, with all their panels."""
-    labels = [each.label for each in (*paper.figures, *paper.tables)]
+    labels = [item.label for item in (*paper.figures, *paper.tables)]
     assert (len(paper.figures), len(paper.tables)) == (38, 24)
     assert len(set(labels)) == len(labels)
-    assert sum(each.section.startswith("sec.") for each in paper.figures) == 4
-    panels = {each.label: len(paper.of(each)) for each in paper.figures}
+    assert sum(figure.section.startswith("sec.") for figure in paper.figures) == 4
+    panels = {figure.label: len(paper.of(figure)) for figure in paper.figures}
     assert panels["fig:dense-ffn-h800"] == 8
     assert panels["fig:moe-lower-sglang-a800"] == 8
     assert panels["fig:attention-flashinfer-h20"] == 12
     assert panels["fig:moe-upper-ar-ling2-h800"] == 4
-    assert all(re.fullmatch(r"(sec\. [1-9]|app\. [A-J])", each.section) for each in paper.figures)
+    assert all(
+        re.fullmatch(r"(sec\. [1-9]|app\. [A-J])", figure.section) for figure in paper.figures
+    )
 
 
 def test_each_study_measures_what_its_entry_shows(paper: Paper) -> None:
     """A study that would fill an entry exists, is of its module, and runs on its platform."""
     studies = Config(CONFIG).studies
-    measured = [each for each in (*paper.figures, *paper.tables) if each.module]
+    measured = [item for item in (*paper.figures, *paper.tables) if item.module]
     assert len(measured) == 37 + 7
     for shown in measured:
         assert shown.studies, shown.label
@@ -98,11 +100,11 @@ def test_what_was_measured_says_so(entries: dict[str, Entry]) -> None:
     """A measured platform's entry has a figure of each family, its rows, and nothing to fill."""
     entry = entries["fig:dense-ffn-h20"]
     assert (entry.status, entry.fills) == (MEASURED, ())
-    assert {each.name for each in entry.figures} == {
+    assert {figure.name for figure in entry.figures} == {
         "dense_ffn_latency_against_n",
         "dense_ffn_nmax_against_batch",
     }, "no work was counted, so there is no utilisation"
-    assert {(each.scope, each.table, each.rows) for each in entry.data} == {
+    assert {(source.scope, source.table, source.rows) for source in entry.data} == {
         ("h20", "boundaries", 8),
         ("public", "boundaries", 24),
     }
@@ -114,7 +116,7 @@ def test_what_was_only_published_is_drawn_and_not_called_measured(
     """A printed table without a measurement says so, with the command that would measure it."""
     entry = entries["tab:sensitivity-moe-lower-sglang"]
     assert entry.status == PUBLISHED
-    assert [each.rows for each in entry.data] == [32]
+    assert [source.rows for source in entry.data] == [32]
     assert entry.fills == ("snakemake h20/moe_sglang",)
 
 
@@ -122,7 +124,7 @@ def test_what_is_not_there_names_what_is_alike(entries: dict[str, Entry]) -> Non
     """A platform that was never measured has no figure but those of its families elsewhere."""
     entry = entries["fig:dense-ffn-h800"]
     assert (entry.status, entry.figures, entry.data) == (MISSING, (), ())
-    assert {each.scope for each in entry.alike} == {"h20"}
+    assert {alike.scope for alike in entry.alike} == {"h20"}
     assert entry.fills == ("snakemake h800/dense_ffn_paper",)
     assert entries["fig:model_valid_h20_main"].status == MISSING
 
@@ -133,13 +135,15 @@ def test_what_needs_no_gpu_is_computed_or_explained(
     """The trend, the lookup and the platforms follow from facts; letters stand in a document."""
     for label in ("fig:hardware-implication", "tab:practical_lookup", "tab:hardware_platforms"):
         assert entries[label].status == COMPUTED
-        assert all(root.table(each.scope, each.table).is_file() for each in entries[label].data)
-    assert [each.name for each in entries["fig:hardware-implication"].figures] == ["trend"]
+        assert all(
+            root.table(source.scope, source.table).is_file() for source in entries[label].data
+        )
+    assert [figure.name for figure in entries["fig:hardware-implication"].figures] == ["trend"]
     assert entries["tab:notation"].status == EXPLAINED
     page, _, place = entries["tab:notation"].document.partition("#")
     assert page == "report/index.html"
-    pages = (PAGE / name for name in sorted(each.name for each in PAGE.glob("*.html")))
-    assert any(f'id="{place}"' in each.read_text() for each in pages), "the page explains them"
+    pages = (PAGE / name for name in sorted(path.name for path in PAGE.glob("*.html")))
+    assert any(f'id="{place}"' in page.read_text() for page in pages), "the page explains them"
     assert entries["tab:fa3-kblockm"].status == PUBLISHED, "no release was read into this root"
 
 
@@ -170,11 +174,11 @@ def test_the_best_origin_is_the_status(paper: Paper, origins: list[str], status:
         model=pl.lit(None, dtype=pl.String),
     )
     results = Results(listed={}, boundaries={"h20": rows}, granularity={}, counts={})
-    found = {each.label: each.status for each in gallery(paper, results)}
-    assert found["fig:moe-lower-vllm-h20"] == status
-    assert found["fig:moe-upper-vllm-h20"] == MISSING
-    assert found["fig:moe-lower-sglang-h20"] == MISSING
-    assert set(found.values()) <= {*STATUSES}
+    statuses = {entry.label: entry.status for entry in gallery(paper, results)}
+    assert statuses["fig:moe-lower-vllm-h20"] == status
+    assert statuses["fig:moe-upper-vllm-h20"] == MISSING
+    assert statuses["fig:moe-lower-sglang-h20"] == MISSING
+    assert set(statuses.values()) <= {*STATUSES}
 
 
 def rule(package: str, name: str, place: str, origin: str = "extracted") -> dict[str, str]:
@@ -205,14 +209,16 @@ def test_a_table_of_rules_says_what_of_it_was_read(
     printed = rule("flash-attn", "SM90", "tab:fa3-kblockm", "published")
     granularity = pl.DataFrame([rule(*read, "a.py"), rule(*read, "none"), printed])
     results = Results(listed={}, boundaries={}, granularity={"sources": granularity}, counts={})
-    (entry,) = (each for each in gallery(paper, results) if each.label == label)
-    assert (entry.status, sum(each.rows for each in entry.data)) == (status, rows)
+    (entry,) = (entry for entry in gallery(paper, results) if entry.label == label)
+    assert (entry.status, sum(source.rows for source in entry.data)) == (status, rows)
 
 
 def test_studies_of_models_are_a_set_of_their_own(paper: Paper) -> None:
     """The page says which set a site has to measure for the figures of whole models."""
     studies = Config(CONFIG).studies
-    sets = {studies[name].set for each in paper.figures if each.model for name in each.studies}
+    sets = {
+        studies[name].set for figure in paper.figures if figure.model for name in figure.studies
+    }
     assert sets == {"paper_models"}
     assert (
         "for whole models that is\n<code>paper_models</code>" in (PAGE / "gallery.html").read_text()

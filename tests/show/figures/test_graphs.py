@@ -43,10 +43,10 @@ def test_every_step_has_what_padding_adds() -> None:
     }
     drawn = points(rows)
     for name, expected in added.items():
-        found = sorted(each["added"] for each in drawn if each["of"] == name)
-        assert [round(each, 9) for each in found] == [round(each, 9) for each in expected]
-    assert any(each["added"] > 0.1 for each in drawn if each["of"] == ROWS)
-    engines = {each["panel"].split(" ")[0] for each in drawn}
+        values = sorted(mark["added"] for mark in drawn if mark["of"] == name)
+        assert [round(value, 9) for value in values] == [round(value, 9) for value in expected]
+    assert any(mark["added"] > 0.1 for mark in drawn if mark["of"] == ROWS)
+    engines = {mark["panel"].split(" ")[0] for mark in drawn}
     assert engines == {"vllm", "sglang"}
 
 
@@ -61,7 +61,7 @@ def test_each_deployment_has_a_panel_of_its_own() -> None:
     for said, changed in other.items():
         both = pl.concat([rows, rows.with_columns(changed, pl.col("latency_us") * 2)])
         drawn = points(both)
-        places = [(each["panel"], each["of"], each["n"]) for each in drawn]
+        places = [(mark["panel"], mark["of"], mark["n"]) for mark in drawn]
         assert len({*places}) == len(places) == 2 * len(points(rows))
         assert any(said in panel for panel, _, _ in places)
 

@@ -28,12 +28,12 @@ def kernels() -> pl.DataFrame:
 def layer_of(kernels: pl.DataFrame, mark: str, **has: object) -> dict:
     """Return the only layer of a mark with some properties."""
     layers = imported_curves(kernels).to_dict()["spec"]["layer"]
-    (found,) = [
-        each for each in layers
-        if each["mark"]["type"] == mark
-        and all(each["mark"].get(name) == value for name, value in has.items())
+    (layer,) = [
+        candidate for candidate in layers
+        if candidate["mark"]["type"] == mark
+        and all(candidate["mark"].get(name) == value for name, value in has.items())
     ]  # fmt: skip
-    return found
+    return layer
 
 
 def test_title_and_subtitle_say_where_the_curves_are_from(kernels: pl.DataFrame) -> None:

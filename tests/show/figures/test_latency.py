@@ -36,26 +36,26 @@ def test_points_are_the_newest_rows(rows: Rows, module: ModuleKind) -> None:
 
 def test_a_band_is_the_tolerance_over_the_baseline(dense: Rows) -> None:
     """Each panel has one band from T(1) to (1 + epsilon) T(1), and the boundary at that epsilon."""
-    found = marks(latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE), "boundary")
-    assert sorted(mark["panel"] for mark in found) == ["b = 1", "b = 2", "b = 4"]
-    for mark in found:
+    bands = marks(latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE), "boundary")
+    assert sorted(mark["panel"] for mark in bands) == ["b = 1", "b = 2", "b = 4"]
+    for mark in bands:
         assert mark["limit_ms"] == pytest.approx(1.2 * mark["base_ms"])
         assert (mark["n"], mark["n2"]) == (GRID[0], GRID[-1])
         assert mark["label"] == f"N_max = {mark['n_max']}"
     at = dense.boundaries.filter("newest", pl.col("epsilon") == 0.2, pl.col("origin") == "measured")
-    assert {(m["row_id"], m["n_max"]) for m in found} == set(at.select("row_id", "n_max").rows())
+    assert {(m["row_id"], m["n_max"]) for m in bands} == set(at.select("row_id", "n_max").rows())
 
 
 def test_balanced_routing_has_two_bands(moe: Rows) -> None:
     """A curve with another baseline shows both readings: from that baseline, and from N=1."""
-    found = marks(latency_against_n(moe.latency, moe.boundaries, 0.2, MOE), "boundary")
-    two = [m for m in found if (m["of"], m["variant"]) == ("k = 4", "balanced, torch_padded")]
+    bands = marks(latency_against_n(moe.latency, moe.boundaries, 0.2, MOE), "boundary")
+    two = [m for m in bands if (m["of"], m["variant"]) == ("k = 4", "balanced, torch_padded")]
     assert [mark["n"] for mark in two] == [4, 1]
     assert [mark["label"].rpartition(" ")[0] for mark in two] == ["N_max =", "from N = 1:"]
     assert two[0]["base_ms"] > two[1]["base_ms"]
     assert two[0]["row_id"] == two[1]["row_id"]
     assert two[0]["line_px"] != two[1]["line_px"]
-    skewed = [m for m in found if (m["of"], m["variant"]) == ("k = 4", "skewed, torch_padded")]
+    skewed = [m for m in bands if (m["of"], m["variant"]) == ("k = 4", "skewed, torch_padded")]
     assert [mark["n"] for mark in skewed] == [1]
 
 
@@ -65,8 +65,8 @@ def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end(moe: Rows) -> None:
     ends = moe.boundaries.with_columns(
         pl.lit(None, dtype=pl.Int64).alias("next_n"), from_one.alias("n_max_from_1")
     )
-    found = marks(latency_against_n(moe.latency, ends, 0.2, MOE), "boundary")
-    labels = {mark["label"] for mark in found}
+    bands = marks(latency_against_n(moe.latency, ends, 0.2, MOE), "boundary")
+    labels = {mark["label"] for mark in bands}
     assert f"from N = 1: ≥ {GRID[-1]}" in labels
     assert all(label.startswith(("N_max ≥ ", "from N = 1: ≥ ")) for label in labels)
 
@@ -74,8 +74,8 @@ def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end(moe: Rows) -> None:
 def test_the_subtitle_says_why_a_point_may_lie_outside(dense: Rows) -> None:
     """Medians are drawn, N_max is of paired ratios: the two may differ, and a reader is told."""
     chart = latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE)
-    said = " ".join(chart.to_dict()["title"]["subtitle"])
-    assert "by ratios paired within rounds, so a median may lie outside" in said
+    subtitle = " ".join(chart.to_dict()["title"]["subtitle"])
+    assert "by ratios paired within rounds, so a median may lie outside" in subtitle
 
 
 def test_the_title_says_where_latencies_come_from(dense: Rows) -> None:
@@ -88,10 +88,10 @@ def test_the_title_says_where_latencies_come_from(dense: Rows) -> None:
 
 def test_a_label_stays_in_its_panel(dense: Rows) -> None:
     """A label stands left of its boundary where that is in the right half of the grid."""
-    found = marks(latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE), "boundary")
+    bands = marks(latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE), "boundary")
     middle = (GRID[0] * GRID[-1]) ** 0.5
-    assert {mark["late"] for mark in found} == {True, False}
-    assert all(mark["late"] == (mark["n_max"] > middle) for mark in found)
+    assert {mark["late"] for mark in bands} == {True, False}
+    assert all(mark["late"] == (mark["n_max"] > middle) for mark in bands)
 
 
 @pytest.mark.parametrize("more", [lambda frame: wider(frame, d_ff=64), again])
@@ -99,8 +99,11 @@ def test_curves_that_differ_are_drawn_apart(
     dense: Rows, more: Callable[[pl.DataFrame], pl.DataFrame]
 ) -> None:
     """Two settings or studies of one batch size are two panels with a band each."""
-    latency, found = more(dense.latency.filter("newest")), more(dense.boundaries.filter("newest"))
-    chart = latency_against_n(latency, found, 0.2, DENSE)
+    latency, boundaries = (
+        more(dense.latency.filter("newest")),
+        more(dense.boundaries.filter("newest")),
+    )
+    chart = latency_against_n(latency, boundaries, 0.2, DENSE)
     points = marks(chart, "point")
     assert len({(p["panel"], p["n"]) for p in points}) == len(points) == 6 * len(GRID)
     assert len({mark["panel"] for mark in marks(chart, "boundary")}) == 6
@@ -114,7 +117,7 @@ def test_there_is_room_for_text_above_each_curve(rows: Rows, module: ModuleKind)
     points, bounds = marks(chart, "point"), marks(chart, "boundary")
     for bound in bounds:
         highest = max(p["high_ms"] for p in points if p["panel"] == bound["panel"])
-        lines = sum(each["panel"] == bound["panel"] for each in bounds)
+        lines = sum(other_bound["panel"] == bound["panel"] for other_bound in bounds)
         assert (bound["top_ms"] - highest) / highest == pytest.approx(0.16 * lines)
 
 

@@ -132,7 +132,7 @@ def test_ways_of_composing_look_unlike_all_other_predictors(vision: str) -> None
     own = {"modules_sum", "modules_minimum", "principle_counted"}
     colours = {name: seen(colour, VISIONS[vision]) for name, colour in PREDICTORS.items()}
     colours["measured"] = seen("#000000", VISIONS[vision])
-    pairs = [each for each in combinations(colours, 2) if own & {*each}]
+    pairs = [pair for pair in combinations(colours, 2) if own & {*pair}]
     assert min(math.dist(colours[a], colours[b]) for a, b in pairs) > APART
 
 

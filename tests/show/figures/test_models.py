@@ -59,8 +59,8 @@ def test_every_answer_is_a_point_and_a_refusal_is_none(
     models: ModelRows, module: ModuleKind
 ) -> None:
     """Each prediction of a shown setting is drawn once; what was refused is not."""
-    at, said = of(models, module)
-    asked = said.filter(pl.col("setting_key").is_in(at["setting_key"].implode()))
+    at, predictions = of(models, module)
+    asked = predictions.filter(pl.col("setting_key").is_in(at["setting_key"].implode()))
     answered = asked.drop_nulls("predicted")
     assert answered.height < asked.height
     shown = [mark for mark in points(models, module) if mark["series"] != "measured"]
@@ -77,10 +77,10 @@ def test_series_of_one_setting_stand_side_by_side(models: ModelRows, module: Mod
     for mark in marks(chart, "point"):
         places[mark["panel"], mark["own"]].add((mark["series"], mark["x"]))
     assert len(bands) == len(places)
-    for (panel, own), each in places.items():
-        assert len({x for _, x in each}) == len({series for series, _ in each}) == len(each)
+    for (panel, own), place in places.items():
+        assert len({x for _, x in place}) == len({series for series, _ in place}) == len(place)
         (band,) = [(x, x2) for (name, x), x2 in bands.items() if name == panel and x < own < x2]
-        assert all(band[0] < x < band[1] for _, x in each)
+        assert all(band[0] < x < band[1] for _, x in place)
 
 
 @BOTH
@@ -98,9 +98,9 @@ def test_the_band_is_where_a_prediction_is_a_hit(models: ModelRows, module: Modu
 
 def test_a_grid_that_ends_has_an_arrow(models: ModelRows) -> None:
     """Where N_max is the last N of the grid the band is open, and the mark tells so."""
-    at, said = of(models, DENSE)
+    at, predictions = of(models, DENSE)
     ended = at.with_columns(pl.lit(None, dtype=pl.Int64).alias("next_n"))
-    shown = marks(nmax_of_models(ended, said, 0.2, DENSE))
+    shown = marks(nmax_of_models(ended, predictions, 0.2, DENSE))
     assert all(m["at_end"] for m in shown if m.get("series") == "measured")
     bands = [m for m in shown if m["kind"] == "band"]
     assert all(b["high"] > max(m["y"] for m in shown if m["kind"] == "point") for b in bands)
@@ -109,8 +109,8 @@ def test_a_grid_that_ends_has_an_arrow(models: ModelRows) -> None:
 def test_a_panel_is_of_a_model_routing_and_context(models: ModelRows) -> None:
     """A panel names all three, and shows the values of the own variable inside it."""
     at = with_model_panels(of(models, MOE)[0], MOE)
-    told = at.group_by("model", "routing", "context").agg(pl.col("panel").unique())
-    for model, routing, context, panels in told.rows():
+    panels_of = at.group_by("model", "routing", "context").agg(pl.col("panel").unique())
+    for model, routing, context, panels in panels_of.rows():
         assert panels == [f"{model}: {routing}, L = {context}"]
 
 
@@ -124,8 +124,8 @@ def test_a_panel_says_what_else_differs(models: ModelRows) -> None:
 
 def test_without_predictions_the_measured_ones_are_drawn(models: ModelRows) -> None:
     """A model of which nothing is predicted is shown by what was measured."""
-    at, said = of(models, DENSE)
-    shown = marks(nmax_of_models(at, said.clear(), 0.2, DENSE), "point")
+    at, predictions = of(models, DENSE)
+    shown = marks(nmax_of_models(at, predictions.clear(), 0.2, DENSE), "point")
     assert {mark["series"] for mark in shown} == {"measured"}
     assert len(shown) == at.height
 
@@ -145,8 +145,10 @@ def only(rows: ModelRows, model: str) -> ModelRows:
 
 def test_every_model_has_its_figures(models: ModelRows) -> None:
     """N_max of dense and of MoE models stand apart; each model has its latency and its shares."""
-    each = [f"{what}_{name}" for name in NAMES for what in ("latency_against_n", "time_shares")]
-    assert names(models) == ["nmax_against_batch", "nmax_against_top_k", "limiters", *each]
+    figure_names = [
+        f"{what}_{name}" for name in NAMES for what in ("latency_against_n", "time_shares")
+    ]
+    assert names(models) == ["nmax_against_batch", "nmax_against_top_k", "limiters", *figure_names]
 
 
 def test_figures_of_models_go_to_their_own_part(models: ModelRows) -> None:
@@ -209,56 +211,58 @@ def test_a_panel_a_setting(models: ModelRows) -> None:
 
 
 @pytest.fixture(scope="module")
-def said(models: ModelRows) -> pl.DataFrame:
+def scored(models: ModelRows) -> pl.DataFrame:
     """Return what is said of models at the reported tolerance."""
     return models.composition.filter(epsilon=0.2)
 
 
-def test_the_measured_limiter_is_told_once_a_setting(said: pl.DataFrame) -> None:
+def test_the_measured_limiter_is_told_once_a_setting(scored: pl.DataFrame) -> None:
     """Each setting has one cell of what was measured, however many predictors there are."""
-    measured = limiters(said).filter(who="measured")
-    expected = said.select("setting_key", "measured_limiter").unique()
+    measured = limiters(scored).filter(who="measured")
+    expected = scored.select("setting_key", "measured_limiter").unique()
     assert sorted(measured.select("setting_key", "limiter").rows()) == sorted(expected.rows())
 
 
-def test_each_named_module_has_a_cell(said: pl.DataFrame) -> None:
+def test_each_named_module_has_a_cell(scored: pl.DataFrame) -> None:
     """Each predictor that names a module has a cell of its own; one that refuses has none."""
-    cells = limiters(said).filter(pl.col("who") != "measured")
-    named = said.drop_nulls("limiter")
-    assert named.height < said.height
+    cells = limiters(scored).filter(pl.col("who") != "measured")
+    named = scored.drop_nulls("limiter")
+    assert named.height < scored.height
     assert sorted(cells.select("row_id", "limiter").rows()) == sorted(
         named.select("row_id", "limiter").rows()
     )
     assert cells.select("setting_key", "who").is_unique().all()
 
 
-def test_bases_are_told_where_there_are_several(said: pl.DataFrame) -> None:
+def test_bases_are_told_where_there_are_several(scored: pl.DataFrame) -> None:
     """A predictor with two bases of facts has a column of each, else one of its name."""
-    who = set(limiters(said)["who"])
+    who = set(limiters(scored)["who"])
     assert {"principle_counted, probed stream", "principle_counted, probed gemm"} <= who
     assert {"idle_compute", "modules_sum", "modules_minimum"} <= who
 
 
-def test_every_cell_is_drawn(said: pl.DataFrame) -> None:
+def test_every_cell_is_drawn(scored: pl.DataFrame) -> None:
     """The map shows a panel a model, what was measured first."""
-    named = limiters(said)
+    named = limiters(scored)
     chart = limiter_map(named, 0.2)
     assert len(marks(chart)) == named.height
     spec = chart.to_dict()
-    assert spec["facet"]["sort"] == sorted(set(said["model"]))
+    assert spec["facet"]["sort"] == sorted(set(scored["model"]))
     assert spec["spec"]["layer"][0]["encoding"]["x"]["sort"][0] == "measured"
 
 
-def test_studies_of_one_model_stand_apart(said: pl.DataFrame) -> None:
+def test_studies_of_one_model_stand_apart(scored: pl.DataFrame) -> None:
     """Where two studies are of one model each has its panel, and no cell lies on another."""
-    named = limiters(again(said))
+    named = limiters(again(scored))
     assert named.select("panel", "setting", "who").is_unique().all()
-    assert named["panel"].n_unique() == 2 * said["model"].n_unique()
+    assert named["panel"].n_unique() == 2 * scored["model"].n_unique()
 
 
-def test_settings_stand_in_the_order_of_their_numbers(said: pl.DataFrame) -> None:
+def test_settings_stand_in_the_order_of_their_numbers(scored: pl.DataFrame) -> None:
     """Contexts grow downwards, whichever model has them."""
-    order = limiter_map(limiters(said), 0.2).to_dict()["spec"]["layer"][0]["encoding"]["y"]["sort"]
+    order = limiter_map(limiters(scored), 0.2).to_dict()["spec"]["layer"][0]["encoding"]["y"][
+        "sort"
+    ]
     contexts = [int(text.removeprefix("L = ").partition(",")[0]) for text in order]
     assert contexts == sorted(contexts)
     assert len(set(contexts)) > 2

@@ -39,10 +39,10 @@ def built(table: Table, rows: pl.DataFrame) -> pl.DataFrame:
 @cache
 def tables() -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return `lookup` and `forecast` of the shipped deployments that are drawn, at 20 %."""
-    found = outlook(CONFIG, ANSWERER, sheet_table())
-    lookup = found.lookup.filter("drawn", epsilon=0.2)
+    answers = outlook(CONFIG, ANSWERER, sheet_table())
+    lookup = answers.lookup.filter("drawn", epsilon=0.2)
     drawn = pl.col("deployment").is_in(lookup["deployment"].unique().implode())
-    return built(LOOKUP, lookup), built(FORECAST, found.forecast.filter(drawn))
+    return built(LOOKUP, lookup), built(FORECAST, answers.forecast.filter(drawn))
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,8 @@ def changed(lookup: pl.DataFrame, at: pl.Expr, **values: object) -> pl.DataFrame
 
 def named(drawn: list[Drawing], name: str) -> Drawing:
     """Return the drawing of a name."""
-    (found,) = [each for each in drawn if each[0].name == name]
-    return found
+    (figure,) = [candidate for candidate in drawn if candidate[0].name == name]
+    return figure
 
 
 def panels(chart: alt.FacetChart) -> list[str]:
@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_a_word_in_its_place(lookup: pl.DataFrame) -> None:
     assert not {p["row_id"] for p in marks(chart, "answer")} & set(unfit["row_id"])
     assert word["row_id"] in set(unfit["row_id"])
     assert set(unfit["row_id"]) <= {*figure.rows}
-    texts = [each["mark"].get("text") for each in chart.to_dict()["spec"]["layer"]]
+    texts = [layer["mark"].get("text") for layer in chart.to_dict()["spec"]["layer"]]
     assert "does not fit" in texts
     none = changed(lookup, pl.lit(value=True), fits=False)
     assert not marks(next(boundary_over_batch(none, 0.2))[1], "answer")
@@ -174,8 +174,8 @@ def test_refusals_are_counted_in_the_caption(lookup: pl.DataFrame) -> None:
     places = pl.col("context").unique().sort()
     middle = places.get((places.len() - 1) // 2).over("deployment")
     known = headline(lookup).filter(~ANSWERED, pl.col("context") == middle, baseline=1).height
-    for each, count in ((figure, known), (less, known + 1)):
-        assert f"Refused, left out: {count} of the predictions." in each.caption
+    for drawn, count in ((figure, known), (less, known + 1)):
+        assert f"Refused, left out: {count} of the predictions." in drawn.caption
 
 
 def test_captions_say_what_the_figures_rest_on(
@@ -225,10 +225,10 @@ def test_parts_of_a_bar_lie_on_each_other_up_to_the_ratio(
 def test_the_module_that_ends_n_max_is_named(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:
     """Each panel has one mark at N_max, and says which module and term are there."""
     _, chart = next(latency_by_module(lookup, forecast, 0.2))
-    found = {mark["panel"]: mark for mark in marks(chart, "boundary")}
-    assert list(found) == panels(chart)
+    bounds = {mark["panel"]: mark for mark in marks(chart, "boundary")}
+    assert list(bounds) == panels(chart)
     rows = {row["row_id"]: row for row in lookup.to_dicts()}
-    for panel, mark in found.items():
+    for panel, mark in bounds.items():
         row = rows[mark["row_id"]]
         assert (row["predictor"], row["composition"], row["baseline"]) == ("work_model", "sum", 1)
         assert mark["n_max"] == row["n_max"]
@@ -277,12 +277,14 @@ def test_many_panels_are_a_figure_a_model(lookup: pl.DataFrame, forecast: pl.Dat
     """Where there are more panels than one figure holds, each model has its figures."""
     others = [pl.format("{}-{}", "model", pl.lit(place)).alias("model") for place in range(2)]
     rows = [
-        built(table, pl.concat(each.with_columns(name) for name in others).drop("row_id"))
-        for table, each in ((LOOKUP, lookup), (FORECAST, forecast))
+        built(table, pl.concat(table_rows.with_columns(name) for name in others).drop("row_id"))
+        for table, table_rows in ((LOOKUP, lookup), (FORECAST, forecast))
     ]
     models = sorted(set(rows[0]["model"]))
-    drawn = [each for each in outlook_drawings(*rows, 0.2) if "baseline" not in each[0].name]
-    over = [each for each in drawn if each[0].name.startswith("boundary_over_batch_")]
+    drawn = [
+        drawing for drawing in outlook_drawings(*rows, 0.2) if "baseline" not in drawing[0].name
+    ]
+    over = [drawing for drawing in drawn if drawing[0].name.startswith("boundary_over_batch_")]
     assert [figure.name for figure, _ in over] == [
         f"boundary_over_batch_{place}" for place in range(1, len(models) + 1)
     ]
@@ -298,10 +300,12 @@ def test_panels_stand_by_model_routing_and_platform(
 ) -> None:
     """The order of panels is that of their names, whatever is measured or predicted."""
     for _, chart in outlook_drawings(lookup, forecast, 0.2):
-        said = [panel.split(": ") for panel in panels(chart)]
+        places = [panel.split(": ") for panel in panels(chart)]
         keys = [
             (model, routing if routing in ("balanced", "skewed") else "", platform)
-            for (model, platform), routing in ((each[0].split(" on "), each[1]) for each in said)
+            for (model, platform), routing in (
+                (place[0].split(" on "), place[1]) for place in places
+            )
         ]
         assert keys == sorted(keys)
         assert len(set(keys)) == len(keys)
@@ -311,11 +315,11 @@ def test_panels_stand_by_model_routing_and_platform(
 @given(st.integers(min_value=0, max_value=2**32))
 def test_the_order_of_rows_does_not_matter(seed: int) -> None:
     """The same rows in any order are the same figures."""
-    whole = [rows.filter(model="qwen3_30b_a3b", platform="h20") for rows in tables()]
-    mixed = [rows.sample(fraction=1, shuffle=True, seed=seed) for rows in whole]
+    rows_before = [rows.filter(model="qwen3_30b_a3b", platform="h20") for rows in tables()]
+    mixed = [rows.sample(fraction=1, shuffle=True, seed=seed) for rows in rows_before]
     with alt.data_transformers.disable_max_rows():
         assert spec(list(outlook_drawings(*mixed, 0.2))) == spec(
-            list(outlook_drawings(*whole, 0.2))
+            list(outlook_drawings(*rows_before, 0.2))
         )
 
 
@@ -338,8 +342,8 @@ def test_what_is_not_drawn_is_left_out(lookup: pl.DataFrame, forecast: pl.DataFr
 def test_text_is_no_markup(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:
     """A model's name that looks like a tag is text in the drawing."""
     tag = pl.lit("<script>alert(1)</script>").alias("model")
-    whole = [rows.filter(model="qwen3_8b", platform="h20") for rows in (lookup, forecast)]
-    for figure, chart in outlook_drawings(*(rows.with_columns(tag) for rows in whole), 0.2):
+    plain_rows = [rows.filter(model="qwen3_8b", platform="h20") for rows in (lookup, forecast)]
+    for figure, chart in outlook_drawings(*(rows.with_columns(tag) for rows in plain_rows), 0.2):
         drawn = StringIO()
         chart.save(drawn, format="svg")
         assert "<script" not in drawn.getvalue()

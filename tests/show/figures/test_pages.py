@@ -56,4 +56,6 @@ def test_a_script_of_the_page_itself_is_refused(browser: webdriver.Chrome, tmp_p
     path.write_text(path.read_text().replace("<body>", "<body><script>document.title=1</script>"))
     browser.get(path.as_uri())
     assert browser.title == "a"
-    assert any("Content Security Policy" in each["message"] for each in browser.get_log("browser"))
+    assert any(
+        "Content Security Policy" in entry["message"] for entry in browser.get_log("browser")
+    )

@@ -96,12 +96,12 @@ def test_without_a_known_error_there_is_no_figure_of_it(public: pl.DataFrame) ->
 
 def test_figures_say_what_they_leave_out(public: pl.DataFrame) -> None:
     """Undecided settings have no error; how often an interval holds is of stated ones alone."""
-    said = {
+    subtitles = {
         figure.name: " ".join(says(chart.to_dict()["title"]))
         for figure, chart in accuracy_drawings(public, 0.2)
     }
-    assert "Without refused and undecided settings" in said["accuracy_error_by_backend"]
-    assert '"interval holds it": of stated intervals' in said["accuracy_shares"]
+    assert "Without refused and undecided settings" in subtitles["accuracy_error_by_backend"]
+    assert '"interval holds it": of stated intervals' in subtitles["accuracy_shares"]
 
 
 def test_versions_stand_in_their_order() -> None:

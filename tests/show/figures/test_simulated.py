@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def charts(rows: Rows, models: ModelRows) -> list[Chart]:
     """Return every figure of a platform, of modules and models."""
-    drawn = [each for module in MAIN for each in drawings(rows.of(module.name), 0.2, module)]
+    drawn = [drawing for module in MAIN for drawing in drawings(rows.of(module.name), 0.2, module)]
     drawn += model_drawings(models, 0.2)
     return [(figure, specification(chart)) for figure, chart in drawn]
 

@@ -131,11 +131,11 @@ def test_drawing_again_gives_the_same_bytes(made: Layout, drawn: Path) -> None:
 @pytest.mark.parametrize("at", [5, -5])
 def test_a_changed_script_is_made_again(drawn: Path, tmp_path: Path, at: int) -> None:
     """One byte less, in its first line or behind it, and the script is made again."""
-    whole = (drawn.parent / BUNDLE).read_bytes()
-    raw = bytearray(whole)
+    script = (drawn.parent / BUNDLE).read_bytes()
+    raw = bytearray(script)
     del raw[at]
     (tmp_path / BUNDLE).write_bytes(raw)
-    assert write_bundle(tmp_path).read_bytes() == whole
+    assert write_bundle(tmp_path).read_bytes() == script
 
 
 def test_a_whole_script_is_not_made_again(
@@ -161,11 +161,11 @@ def test_pages_load_the_shared_script_alone(drawn: Path) -> None:
 
 def test_the_list_names_every_file_by_digest(made: Layout, drawn: Path) -> None:
     """The list holds the digest of each file and of each table that was read."""
-    said = read_figures(drawn)
+    listed = read_figures(drawn)
     every = [f"../{BUNDLE}", *(path.name for path in drawn.iterdir() if path.name != LIST)]
-    assert said.files == {name: sha256((drawn / name).read_bytes()) for name in every}
-    assert said.made_from["tables/public/boundaries"] == table_digest(made, "public", BOUNDARIES)
-    assert {name.split("/")[1] for name in said.made_from} == {"cpu", "public"}
+    assert listed.files == {name: sha256((drawn / name).read_bytes()) for name in every}
+    assert listed.made_from["tables/public/boundaries"] == table_digest(made, "public", BOUNDARIES)
+    assert {name.split("/")[1] for name in listed.made_from} == {"cpu", "public"}
 
 
 @pytest.mark.parametrize("change", [{"files": {}}, {"figures": ({"name": "x"},)}, {"more": 1}])

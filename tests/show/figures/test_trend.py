@@ -39,7 +39,7 @@ def test_every_gpu_is_a_point_at_its_year(rows: pl.DataFrame) -> None:
         panel = BOUNDARY.format(row["batch"])
         key = (row["platform"], row["dtype"], row["year"])
         assert (panel, *key, row["n_max"]) in drawn
-        assert any(each[1:] == (*key, row["balance_flop_per_byte"]) for each in drawn)
+        assert any(mark[1:] == (*key, row["balance_flop_per_byte"]) for mark in drawn)
     assert len(drawn) == dense(rows).height * 3 // 2
 
 

@@ -77,12 +77,12 @@ def test_sampled_outputs_stand_beside_greedy_ones(layout: Layout) -> None:
     write_proof(layout, takes, FLAT, heat=0.8)
     tuning, latency = tables(layout)
     assert tuning["newest"].all()
-    assert sorted(tuning["temperature"].unique(), key=lambda each: each or 0) == [None, 0.8]
-    said = [figure.caption for figure, _ in tuning_drawings(tuning, latency)]
-    assert sorted("sampled at temperature 0.8" in each for each in said) == [False, True]
+    assert sorted(tuning["temperature"].unique(), key=lambda row: row or 0) == [None, 0.8]
+    captions = [figure.caption for figure, _ in tuning_drawings(tuning, latency)]
+    assert sorted("sampled at temperature 0.8" in caption for caption in captions) == [False, True]
     section = tuning_section(tuning)
     assert section is not None
-    assert [", sampled at temperature 0.8:" in each.text for each in section.verdicts].count(
+    assert [", sampled at temperature 0.8:" in verdict.text for verdict in section.verdicts].count(
         True
     ) == 1
 

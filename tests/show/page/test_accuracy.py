@@ -62,13 +62,13 @@ def test_every_constant_and_form_is_told(made: Layout, read: Page) -> None:
     cells = {cell.text for table in read.tables for row in table for cell in row}
     for event in events.values():
         assert set(event.data.tried) <= cells
-        assert {f"{each.value:.4g}" for each in event.data.constants} <= cells
-        assert {each.meaning for each in event.data.constants} <= cells
+        assert {f"{constant.value:.4g}" for constant in event.data.constants} <= cells
+        assert {constant.meaning for constant in event.data.constants} <= cells
         assert event.event_id in cells
-    said = (
+    sentence = (
         "constants were calibrated on a100, h100 and, except for those of collectives, on no other"
     )
-    assert said in " ".join(read.text.split())
+    assert sentence in " ".join(read.text.split())
     assert "In sample or out of sample" in read.text
 
 

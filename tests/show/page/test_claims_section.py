@@ -22,10 +22,10 @@ def claims(made: Layout) -> pl.DataFrame:
 
 def test_every_row_is_told_under_its_claim(claims: pl.DataFrame) -> None:
     """Each row of the table is one line, under the claim that it is of, in the paper's order."""
-    found = by_claim(claims)
+    grouped = by_claim(claims)
     places = {row["says"]: row["place"] for row in claims.to_dicts()}
-    assert [places[claim.says] for claim in found] == sorted(places.values())
-    rows = [line[0].row for claim in found for line in claim.grid.rows]
+    assert [places[claim.says] for claim in grouped] == sorted(places.values())
+    rows = [line[0].row for claim in grouped for line in claim.grid.rows]
     assert sorted(rows) == sorted(claims["row_id"])
 
 
@@ -47,9 +47,9 @@ def test_a_backend_keeps_its_name(claims: pl.DataFrame) -> None:
     """What a claim was checked on names the backend as the log and the commands do."""
     backends = claims["backend"].drop_nulls().unique().to_list()
     assert any("_" in backend for backend in backends)
-    told = [line[2].text for claim in by_claim(claims) for line in claim.grid.rows]
+    names = [line[2].text for claim in by_claim(claims) for line in claim.grid.rows]
     for backend in backends:
-        assert any(f", {backend}" in text for text in told)
+        assert any(f", {backend}" in text for text in names)
 
 
 def test_counts_are_of_all_rows(claims: pl.DataFrame) -> None:
@@ -66,15 +66,15 @@ def test_a_question_is_answered_and_a_claim_judged(claims: pl.DataFrame, verdict
     one = claims.with_columns(pl.lit(verdict).alias("verdict"))
     for claim in by_claim(one):
         if claim.kind == "research question":
-            ((said, _),) = claim.counts
-            assert RAW.get(said, said) == verdict
-            assert said not in ("holds", "fails", "undecided")
+            ((count, _),) = claim.counts
+            assert RAW.get(count, count) == verdict
+            assert count not in ("holds", "fails", "undecided")
         else:
             assert [name for name, _ in claim.counts] == [verdict]
 
 
 def test_answers_to_questions_have_the_colours_of_verdicts() -> None:
     """A question answered no looks like a claim that fails, and yes like one that holds."""
-    told = str(style().text)
+    css = str(style().text)
     for verdict, answer in (("fails", "no"), ("holds", "yes")):
-        assert f".verdict.{verdict}, .verdict.{answer} {{" in told
+        assert f".verdict.{verdict}, .verdict.{answer} {{" in css

@@ -18,7 +18,7 @@ FIGURE = "figure-public-imported_curves"
 
 
 @pytest.fixture(scope="module")
-def kept(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
+def kept_results(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return the results with kernels in the log, and a report over them."""
 
     def make(folder: Path) -> None:
@@ -32,9 +32,9 @@ def kept(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 @pytest.fixture(scope="module")
-def shown(kept: Layout) -> Page:
+def shown(kept_results: Layout) -> Page:
     """Return that report."""
-    return Page((kept.root / "report" / "index.html").read_text(encoding="utf-8"))
+    return Page((kept_results.root / "report" / "index.html").read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
@@ -56,9 +56,9 @@ def test_the_figure_is_there_once_with_its_origin(shown: Page) -> None:
     assert "figures/public/imported_curves.html" in shown.links
 
 
-def test_every_row_of_the_figure_is_in_the_page(kept: Layout, shown: Page) -> None:
+def test_every_row_of_the_figure_is_in_the_page(kept_results: Layout, shown: Page) -> None:
     """A mark's row opens what it was made from."""
-    rows = set(read_table(kept, "public", KERNELS)["row_id"])
+    rows = set(read_table(kept_results, "public", KERNELS)["row_id"])
     assert rows
     assert rows == shown.ids_of("kernels")
 

@@ -47,13 +47,13 @@ def layout(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
     def make(folder: Path) -> None:
         shutil.copytree(made.root, folder, dirs_exist_ok=True)
-        found = Layout(folder)
-        write_rules(found)
-        write_engine(found, *SETTINGS)
-        make_tables(found, "cpu")
-        write_models(found)
-        draw(found, "cpu", 0.2)
-        written(found)
+        root = Layout(folder)
+        write_rules(root)
+        write_engine(root, *SETTINGS)
+        make_tables(root, "cpu")
+        write_models(root)
+        draw(root, "cpu", 0.2)
+        written(root)
 
     return Layout(made_once(tmp_path_factory, "engine_page", make))
 
@@ -79,9 +79,9 @@ def takes(layout: Layout) -> list[Take]:
 @pytest.fixture(scope="module")
 def section(frames: Frames, takes: list[Take]) -> EngineSection:
     """Return the section of that platform."""
-    found = engine_section(frames, takes, 0.2)
-    assert found is not None
-    return found
+    engines = engine_section(frames, takes, 0.2)
+    assert engines is not None
+    return engines
 
 
 def column(grid: Grid, name: str) -> list[str]:
@@ -101,7 +101,7 @@ def test_without_an_engine_there_is_no_section(
 def test_a_sentence_says_what_ran(section: EngineSection, takes: list[Take]) -> None:
     """Engine, release, file, bytes, threads, library and features, each build from its event."""
     events = {e.event_id: e.data for take in takes for e in take.events_of(EngineLoaded)}
-    assert {told.row for told in section.builds} == set(events)
+    assert {build.row for build in section.builds} == set(events)
     for told in section.builds:
         assert f"llama_cpp {RELEASE} (an-engine) ran tiny, 98.4 MB of q8_0 weights" in told.text
         assert "libggml-cpu-wide.so, with WIDE." in told.text
@@ -113,8 +113,10 @@ def test_a_sentence_says_what_ran(section: EngineSection, takes: list[Take]) -> 
 
 def test_features_are_those_that_the_library_has() -> None:
     """What is off is left out, and so are the library's own options."""
-    told = loaded(system_info="CPU : AVX = 1 | AVX2 = 0 | FMA = 1 | LLAMAFILE = 1 | REPACK = 1 |")
-    assert features(told) == ["AVX", "FMA"]
+    loaded_event = loaded(
+        system_info="CPU : AVX = 1 | AVX2 = 0 | FMA = 1 | LLAMAFILE = 1 | REPACK = 1 |"
+    )
+    assert features(loaded_event) == ["AVX", "FMA"]
 
 
 def test_ratios_are_those_of_the_table(section: EngineSection, frames: Frames) -> None:
@@ -133,8 +135,8 @@ def test_ratios_are_those_of_the_table(section: EngineSection, frames: Frames) -
 
 def test_a_line_a_setting(section: EngineSection) -> None:
     """Batch, threads and whether weights were repacked tell the lines apart."""
-    told = {name: column(section.boundaries, name) for name in ("b", "threads", "repacked")}
-    assert sorted(zip(*told.values(), strict=True)) == [
+    columns = {name: column(section.boundaries, name) for name in ("b", "threads", "repacked")}
+    assert sorted(zip(*columns.values(), strict=True)) == [
         ("1", "1", "no"), ("1", "1", "yes"), ("1", "2", "yes"), ("4", "1", "yes"),
     ]  # fmt: skip
 
@@ -142,13 +144,13 @@ def test_a_line_a_setting(section: EngineSection) -> None:
 def test_a_predictor_stands_there_once_it_answers(frames: Frames) -> None:
     """Columns of refusals alone are left out; an answer is shown with its row."""
     engines = frames["boundaries"].filter("newest", epsilon=0.2, module="engine")
-    said = frames["predictions"].filter(epsilon=0.2, module="engine")
+    predictions = frames["predictions"].filter(epsilon=0.2, module="engine")
     latency = frames["latency"].filter("newest")
-    refused = said.with_columns(pl.lit(None, dtype=pl.Float64).alias("n_max"))
+    refused = predictions.with_columns(pl.lit(None, dtype=pl.Float64).alias("n_max"))
     assert not any(
         "principle" in name for name in engine_boundaries(engines, latency, refused).head
     )
-    given = said.filter(predictor="principle_resolved", basis="probed_gemm").with_columns(
+    given = predictions.filter(predictor="principle_resolved", basis="probed_gemm").with_columns(
         pl.lit(4.0).alias("n_max")
     )
     grid = engine_boundaries(engines, latency, given)

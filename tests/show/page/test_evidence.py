@@ -23,17 +23,17 @@ def lines(layout: Layout, segment: str) -> list[dict[str, Any]]:
 
 def test_samples_are_those_of_the_log(made: Layout, read: Page) -> None:
     """Each visit of the log is in the page at its line, with its samples."""
-    found = 0
+    checked = 0
     for take in (take for scope in ("cpu", "h20") for take in made.takes(scope)):
         for number, event in enumerate(lines(made, f"{take}.1"), start=1):
             if event["type"] != "nearfree.latency.measured.v1":
                 continue
-            kept = read.block(f"samples:{take}")[f"{take}.1"]
-            place = kept["line"].index(number)
+            in_page = read.block(f"samples:{take}")[f"{take}.1"]
+            place = in_page["line"].index(number)
             for name in ("n", "baseline", "round", "order", "wall_us", "process_us", "dirty"):
-                assert kept[name][place] == event["data"][name]
-            found += 1
-    assert found > 100
+                assert in_page[name][place] == event["data"][name]
+            checked += 1
+    assert checked > 100
 
 
 def test_samples_stop_where_the_page_would_grow_too_large(

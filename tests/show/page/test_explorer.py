@@ -33,17 +33,17 @@ def test_predictions_stand_beside_the_boundary_that_they_are_of(
     draw(copy, "h20", 0.2)
     written(copy)
     at = {"platform": "h20", "module": "dense_ffn", "batch": 1, "d_model": 4096, "epsilon": 0.2}
-    found = {
+    boundaries = {
         scope: read_table(copy, scope, BOUNDARIES).filter("newest", **at).row(0, named=True)
         for scope in ("h20", "public")
     }
-    assert len({(row["setting_key"], row["baseline"]) for row in found.values()}) == 1
+    assert len({(row["setting_key"], row["baseline"]) for row in boundaries.values()}) == 1
     browser = start(tmp_path_factory.mktemp("profile"))
     try:
-        for scope, row in found.items():
+        for scope, row in boundaries.items():
             page = copy.root / "report" / "index.html"
-            asked = "&".join(f"{name}={row[name]}" for name in (*at, "stream", "setting_key"))
-            open_report(browser, page, f"#kind=observed&{asked}")
+            query = "&".join(f"{name}={row[name]}" for name in (*at, "stream", "setting_key"))
+            open_report(browser, page, f"#kind=observed&{query}")
             links = browser.find_elements(By.CSS_SELECTOR, "#answered a[data-row^='predictions:']")
             shown = {link.get_attribute("data-row") for link in links}
             mine = read_table(copy, scope, PREDICTIONS).filter(
@@ -62,6 +62,6 @@ def test_a_boundary_is_said_as_predict_prints_it(browser: webdriver.Chrome) -> N
     ask = f"{facts} {source}; return arguments[0].map((n_max) => amount({{ n_max, baseline: 0 }}))"
     values = [0.125, 1, 6.2191, 9.994, 9.996, 10 - 1e-9, 10 * (1 - 1e-15), 12.7, 408.6, 511.99]
     browser.get("about:blank")
-    said = browser.execute_script(ask, values)
-    assert said == [amount(value) for value in values]
-    assert said[-2:] == ["408", "511"]
+    shown = browser.execute_script(ask, values)
+    assert shown == [amount(value) for value in values]
+    assert shown[-2:] == ["408", "511"]

@@ -10,7 +10,7 @@ from show.page.page import Page
 
 pytestmark = pytest.mark.slow
 
-EXPLAINED = {each.strip() for words, _ in WORDS for each in words.split(",")}
+EXPLAINED = {word.strip() for words, _ in WORDS for word in words.split(",")}
 SHOWN = [
     *VERDICTS,
     *(BOUNDARIES.body["verdict"].one_of or ()),

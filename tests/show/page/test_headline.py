@@ -109,11 +109,11 @@ def test_the_record_of_each_predictor_is_there(made: Layout, predictor: str) -> 
     """On each platform each predictor's hits are those of the table of scores, or it refused."""
     scores = pl.concat(read_table(made, scope, SCORES) for scope in ("cpu", "public"))
     rows = {row["row_id"]: row for row in scores.to_dicts()}
-    found = predictors(scores, 0.2)
-    assert [each.platform for each in found] == ["cpu", "h20"]
-    for each in found:
-        (line,) = [score for score in each.scores if score.predictor == predictor]
-        for module, hits in zip(each.modules, line.hits, strict=True):
+    records = predictors(scores, 0.2)
+    assert [record.platform for record in records] == ["cpu", "h20"]
+    for record in records:
+        (line,) = [score for score in record.scores if score.predictor == predictor]
+        for module, hits in zip(record.modules, line.hits, strict=True):
             row = rows[hits.share.row]
             assert (row["module"].replace("_", " "), row["epsilon"]) == (module, 0.2)
             if row["answered"]:
@@ -129,9 +129,9 @@ def test_unseen_gpus_are_told_by_module_and_routing() -> None:
            "settings": 10, "answered": 8, "hits": 4, "row_id": "accuracy:a"}  # fmt: skip
     other = {"module": "gemm", "routing": None, "answered": 0, "row_id": "accuracy:b"}
     rows = [row, row | other, row | {"seen": True, "hits": 9, "row_id": "accuracy:c"}]
-    (found,) = unseen(pl.DataFrame(rows))
-    assert found.modules == ("gemm", "moe ffn balanced")
-    (score,) = found.scores
+    (sentence,) = unseen(pl.DataFrame(rows))
+    assert sentence.modules == ("gemm", "moe ffn balanced")
+    (score,) = sentence.scores
     assert [(h.share.text, h.count, h.share.row) for h in score.hits] == [
         ("refused", "all 10", "accuracy:b"),
         ("40 %", "4 of 10", "accuracy:a"),

@@ -43,15 +43,15 @@ def models() -> ModelRows:
 
 
 @pytest.fixture(scope="module")
-def said(models: ModelRows) -> pl.DataFrame:
+def scored(models: ModelRows) -> pl.DataFrame:
     """Return what is said of them at the reported tolerance."""
     return models.composition.filter(epsilon=0.2)
 
 
 @pytest.fixture(scope="module")
-def answer(models: ModelRows, said: pl.DataFrame) -> Grid:
+def answer(models: ModelRows, scored: pl.DataFrame) -> Grid:
     """Return the table of their boundaries."""
-    return measured_boundaries(models.boundaries.filter(epsilon=0.2), said)
+    return measured_boundaries(models.boundaries.filter(epsilon=0.2), scored)
 
 
 def counted(composition: pl.DataFrame) -> pl.DataFrame:
@@ -87,10 +87,10 @@ def test_each_setting_has_a_line(models: ModelRows, answer: Grid) -> None:
     assert len(set(zip(*(column(answer, key) for key in keys), strict=True))) == at.height
 
 
-def test_studies_of_one_model_are_told_apart(models: ModelRows, said: pl.DataFrame) -> None:
+def test_studies_of_one_model_are_told_apart(models: ModelRows, scored: pl.DataFrame) -> None:
     """Where two studies are of one model, each line names its own."""
     at = models.boundaries.filter(epsilon=0.2, model="qwen3_8b_cpu")
-    grid = measured_boundaries(again(at), said)
+    grid = measured_boundaries(again(at), scored)
     assert set(column(grid, "model")) == {
         "qwen3_8b_cpu (qwen3_8b_cpu)",
         "qwen3_8b_cpu (qwen3_8b_cpu_slowly)",
@@ -99,32 +99,32 @@ def test_studies_of_one_model_are_told_apart(models: ModelRows, said: pl.DataFra
 
 def test_a_dense_model_has_neither_routing_nor_k(answer: Grid) -> None:
     """What a model does not have is a dash."""
-    for model, *told in zip(*(column(answer, n) for n in ("model", "routing", "k")), strict=True):
-        assert (told == ["-", "-"]) == (model in ("qwen3_8b_cpu", "wedlm_8b_cpu"))
+    for model, *values in zip(*(column(answer, n) for n in ("model", "routing", "k")), strict=True):
+        assert (values == ["-", "-"]) == (model in ("qwen3_8b_cpu", "wedlm_8b_cpu"))
 
 
-def test_the_measured_limiter_is_told_with_its_part(said: pl.DataFrame, answer: Grid) -> None:
+def test_the_measured_limiter_is_told_with_its_part(scored: pl.DataFrame, answer: Grid) -> None:
     """Beside the boundary stands the module that grew most, with its part of the growth."""
-    expected = said.select("setting_key", "measured_limiter", "measured_growth").unique()
+    expected = scored.select("setting_key", "measured_limiter", "measured_growth").unique()
     texts = [f"{limiter}, {growth:.0%}" for _, limiter, growth in expected.rows()]
     assert sorted(column(answer, "grew most, part of the growth")) == sorted(texts)
 
 
-def test_a_prediction_is_told_with_its_mark_and_module(said: pl.DataFrame, answer: Grid) -> None:
+def test_a_prediction_is_told_with_its_mark_and_module(scored: pl.DataFrame, answer: Grid) -> None:
     """A hit, and a miss, say so beside the value, with the module that is named; refusals too."""
     cells = {row[answer.head.index(MINIMUM)].row: row for row in answer.rows}
-    for row in said.filter(predictor="modules_minimum").to_dicts():
+    for row in scored.filter(predictor="modules_minimum").to_dicts():
         shown = cells[row["row_id"]][answer.head.index(MINIMUM)].text
         mark = "hit" if row["hit"] else "miss"
-        told = "refused"
+        expected = "refused"
         if row["predicted"] is not None:
-            told = f"{row['predicted']:.0f} {mark}, {row['limiter']}"
-        assert shown == told
+            expected = f"{row['predicted']:.0f} {mark}, {row['limiter']}"
+        assert shown == expected
 
 
-def test_what_is_no_hit_may_be_near(models: ModelRows, said: pl.DataFrame) -> None:
+def test_what_is_no_hit_may_be_near(models: ModelRows, scored: pl.DataFrame) -> None:
     """A miss that lies in the measured interval is told apart from other misses."""
-    near = said.with_columns(pl.lit(value=False).alias("hit"), pl.lit(value=True).alias("within"))
+    near = scored.with_columns(pl.lit(value=False).alias("hit"), pl.lit(value=True).alias("within"))
     grid = measured_boundaries(models.boundaries.filter(epsilon=0.2), near)
     assert {text.split(" ")[1].rstrip(",") for text in column(grid, SUM) if text != "refused"} == {
         "near"
@@ -136,18 +136,18 @@ def test_a_predictor_that_never_answers_has_no_column(answer: Grid) -> None:
     assert not [name for name in answer.head if name.startswith("work model")]
 
 
-def test_models_without_predictions_are_told(models: ModelRows, said: pl.DataFrame) -> None:
+def test_models_without_predictions_are_told(models: ModelRows, scored: pl.DataFrame) -> None:
     """A boundary of which nothing is said is there with its interval."""
-    grid = measured_boundaries(models.boundaries.filter(epsilon=0.2), said.clear())
+    grid = measured_boundaries(models.boundaries.filter(epsilon=0.2), scored.clear())
     assert len(grid.rows) == models.boundaries.filter(epsilon=0.2).height
     assert set(column(grid, grid.head[-1])) == {"-"}
 
 
-def test_counts_are_those_of_the_table(said: pl.DataFrame) -> None:
+def test_counts_are_those_of_the_table(scored: pl.DataFrame) -> None:
     """Answered, hits, within and foretold are of all settings, refused ones among them."""
-    rows = counted(said)
+    rows = counted(scored)
     grid = predictor_scores(rows)
-    mine = said.filter(predictor="modules_minimum")
+    mine = scored.filter(predictor="modules_minimum")
     for name, flags in (
         ("answered", mine["predicted"].is_not_null()),
         ("hits", mine["hit"]),
@@ -158,27 +158,27 @@ def test_counts_are_those_of_the_table(said: pl.DataFrame) -> None:
     assert {cell.row for row in grid.rows for cell in row[1:]} == {*rows["row_id"]}
 
 
-def test_the_widest_interval_is_told(said: pl.DataFrame) -> None:
+def test_the_widest_interval_is_told(scored: pl.DataFrame) -> None:
     """How wide the intervals are that predictions are held against stands beside the counts."""
-    widest = said.filter(predictor="modules_sum")["measured_width"].max()
-    assert count(predictor_scores(counted(said)), SUM, "widest interval") == f"x{widest:.2f}"
+    widest = scored.filter(predictor="modules_sum")["measured_width"].max()
+    assert count(predictor_scores(counted(scored)), SUM, "widest interval") == f"x{widest:.2f}"
 
 
-def test_the_same_limiter_is_counted_where_both_are_known(said: pl.DataFrame) -> None:
+def test_the_same_limiter_is_counted_where_both_are_known(scored: pl.DataFrame) -> None:
     """What refuses, or has no measured module beside it, cannot be compared."""
-    grid = predictor_scores(counted(said))
-    known = said.filter(predictor="modules_sum")["same_limiter"].drop_nulls()
-    assert known.len() < said.filter(predictor="modules_sum").height
+    grid = predictor_scores(counted(scored))
+    known = scored.filter(predictor="modules_sum")["same_limiter"].drop_nulls()
+    assert known.len() < scored.filter(predictor="modules_sum").height
     assert count(grid, SUM, "same limiter") == f"{known.sum()} of {known.len()}"
 
 
-def test_each_miss_of_the_minimum_is_a_sentence(said: pl.DataFrame) -> None:
+def test_each_miss_of_the_minimum_is_a_sentence(scored: pl.DataFrame) -> None:
     """A sentence names the module with its N and share, what was measured, and what grew."""
-    rows = said.filter(~pl.col("hit"), predictor="modules_minimum").drop_nulls("predicted")
-    told = {cell.row: cell.text for cell in misses(said)}
-    assert set(told) == {*rows["row_id"]}
+    rows = scored.filter(~pl.col("hit"), predictor="modules_minimum").drop_nulls("predicted")
+    sentences = {cell.row: cell.text for cell in misses(scored)}
+    assert set(sentences) == {*rows["row_id"]}
     for row in rows.to_dicts():
-        text = told[row["row_id"]]
+        text = sentences[row["row_id"]]
         assert text.startswith(f"{row['model']}, b = {row['batch']}, L = {row['context']}")
         assert f"names {row['limiter']} at N = {row['predicted']:.0f}" in text
         assert f"takes {row['limiter_share']:.0%} of T(N = {row['baseline']})" in text
@@ -197,19 +197,19 @@ def test_each_miss_of_the_minimum_is_a_sentence(said: pl.DataFrame) -> None:
     ],
 )
 def test_a_sentence_leaves_out_what_is_not_known(
-    said: pl.DataFrame, column: str, value: object, part: str
+    scored: pl.DataFrame, column: str, value: object, part: str
 ) -> None:
     """Where shares or growth were not measured the sentence says nothing of them."""
-    assert all(part in cell.text for cell in misses(said))
-    less = said.with_columns(pl.lit(value, dtype=said.schema[column]).alias(column))
+    assert all(part in cell.text for cell in misses(scored))
+    less = scored.with_columns(pl.lit(value, dtype=scored.schema[column]).alias(column))
     assert misses(less)
     assert not any(part in cell.text for cell in misses(less))
 
 
-def test_an_undecided_boundary_is_told(said: pl.DataFrame) -> None:
+def test_an_undecided_boundary_is_told(scored: pl.DataFrame) -> None:
     """Where the measurement is too loose to tell, the sentence says so."""
-    loose = said.with_columns(pl.lit(value=True).alias("undecided"))
-    assert not any("(undecided)" in cell.text for cell in misses(said))
+    loose = scored.with_columns(pl.lit(value=True).alias("undecided"))
+    assert not any("(undecided)" in cell.text for cell in misses(scored))
     assert all("(undecided)" in cell.text for cell in misses(loose))
 
 
@@ -237,8 +237,8 @@ def test_without_models_there_is_no_section(models: ModelRows) -> None:
 def test_an_audit_line_of_a_model_names_its_setting(models: ModelRows) -> None:
     """What tells one row of a model from the next is in its audit line."""
     for frame in asdict(models).values():
-        told = [subject(row) for row in frame.to_dicts()]
-        assert len(set(told)) == len(told)
+        names = [subject(row) for row in frame.to_dicts()]
+        assert len(set(names)) == len(names)
 
 
 @pytest.fixture
@@ -266,8 +266,8 @@ def test_the_page_shows_models_in_their_platform_alone(read: Page, page: str) ->
 def test_modules_keep_their_own_table(read: Page, page: str) -> None:
     """The first table, of modules, is the same whether models were measured or not."""
     tables = [
-        next(table for table in each.tables if table[0][0].text == "module")
-        for each in (Page(page), read)
+        next(table for table in page_read.tables if table[0][0].text == "module")
+        for page_read in (Page(page), read)
     ]
     before, after = ([[cell.text for cell in row] for row in table] for table in tables)
     assert after == before
@@ -278,18 +278,18 @@ def test_what_does_not_fit_has_no_number_in_the_table_of_models() -> None:
     spec: Any = {"models": ("qwen3_8b",), "platforms": ("l40s",), "batch": (1, 64)}
     plain, small = DeploymentSpec(**spec), DeploymentSpec(**spec, weights="int4")
     made = outlook(Given(CONFIG.folder, plain=plain, small=small), ANSWERER, sheet_table())
-    found = models_of(made.lookup.with_columns(row_id=pl.lit("lookup:1")).filter(epsilon=0.2))
-    assert column(found, "weights / products / cache") == [
+    models = models_of(made.lookup.with_columns(row_id=pl.lit("lookup:1")).filter(epsilon=0.2))
+    assert column(models, "weights / products / cache") == [
         *["bfloat16 / bfloat16 / bfloat16"] * 2,
         *["int4 / bfloat16 / bfloat16"] * 2,
     ]
-    assert column(found, "memory") == [
+    assert column(models, "memory") == [
         "19.2 GB of 48.0 GB", "57.5 GB of 48.0 GB", "8.9 GB of 48.0 GB", "47.2 GB of 48.0 GB"
     ]  # fmt: skip
     for name in ("idle compute", "work model"):
-        unfit = [text == "does not fit" for text in column(found, name)]
+        unfit = [text == "does not fit" for text in column(models, name)]
         assert unfit == [False, True, False, False]
-    assert column(found, "limited by")[1] == "memory"
+    assert column(models, "limited by")[1] == "memory"
 
 
 def test_entries_that_differ_in_graphs_alone_have_a_line_each() -> None:
@@ -300,20 +300,20 @@ def test_entries_that_differ_in_graphs_alone_have_a_line_each() -> None:
     made = outlook(Given(CONFIG.folder, plain=plain, padded=padded), ANSWERER, sheet_table())
     ids = pl.concat_str(pl.lit("lookup:"), pl.int_range(pl.len()))
     lookup = made.lookup.filter(epsilon=0.2).with_columns(row_id=ids)
-    found = models_of(lookup)
-    assert column(found, "entry") == ["plain", "padded"]
-    place = found.head.index("work model")
+    models = models_of(lookup)
+    assert column(models, "entry") == ["plain", "padded"]
+    place = models.head.index("work model")
     summed = lookup.filter(predictor="work_model", composition="sum")
-    assert [row[place].row for row in found.rows] == summed["row_id"].to_list()
+    assert [row[place].row for row in models.rows] == summed["row_id"].to_list()
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "printed"),
     [(None, None, "-"), (3.0, 40.0, "3 to 40"), (3.0, 512.0, "3 to ≥ 512"),
      (512.0, 512.0, "≥ 512 to ≥ 512")],
 )  # fmt: skip
 def test_an_interval_that_ends_what_is_looked_at_is_open(
-    low: float | None, high: float | None, said: str
+    low: float | None, high: float | None, printed: str
 ) -> None:
     """As `predict` says it: an end at the largest N may lie beyond it."""
-    assert _interval({"low": low, "high": high}) == said
+    assert _interval({"low": low, "high": high}) == printed

@@ -40,15 +40,15 @@ def test_every_number_s_row_is_in_the_page(read: Page) -> None:
 def test_what_rows_are_made_from_is_in_the_page_too(read: Page, made: Layout) -> None:
     """From each row one gets to rows of the page, to entries of the config, or to events."""
     for name in (name for name in read.blocks if name.startswith("table:")):
-        for each in read.block(name)["from"]["values"]:
-            segment, mark, line = each.partition("#")
+        for row_id in read.block(name)["from"]["values"]:
+            segment, mark, line = row_id.partition("#")
             if mark:
                 count = (made.events / f"{segment}.jsonl").read_bytes().count(b"\n")
                 assert 1 <= int(line) <= count
-            elif each.startswith("config/"):
-                assert each in read.block("config")
+            elif row_id.startswith("config/"):
+                assert row_id in read.block("config")
             else:
-                assert each in read.ids_of(each.partition(":")[0])
+                assert row_id in read.ids_of(row_id.partition(":")[0])
 
 
 def test_ids_are_unique(read: Page) -> None:
@@ -71,8 +71,8 @@ def test_the_folder_can_be_mailed(made: Layout, page: str, read: Page) -> None:
     there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
     figures = {link for link in read.links if link.startswith("figures/")}
     assert there == {"index.html", FOLDER_MANIFEST, "figures/vega.js", *figures}
-    said = read_document(folder / FOLDER_MANIFEST, FolderManifest)
-    assert said.files == {
+    manifest = read_document(folder / FOLDER_MANIFEST, FolderManifest)
+    assert manifest.files == {
         name: sha256((folder / name).read_bytes()).hexdigest() for name in there - {FOLDER_MANIFEST}
     }
     assert (folder / "index.html").read_text(encoding="utf-8") == page
@@ -100,10 +100,10 @@ def test_every_number_of_the_answer_links(read: Page) -> None:
 
 def test_a_number_is_the_tables(made: Layout, read: Page) -> None:
     """The headline numbers are those of the table of boundaries, at the headline tolerance."""
-    found = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).sort("batch")
+    boundaries = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).sort("batch")
     table = next(table for table in read.tables if table[0][0].text == "module")
     assert [(row[1].text, row[2].text, row[2].href) for row in table[1:]] == [
-        (f"b {r['batch']}", n_max(r), f"{ROWS}{r['row_id']}") for r in found.to_dicts()
+        (f"b {r['batch']}", n_max(r), f"{ROWS}{r['row_id']}") for r in boundaries.to_dicts()
     ]
 
 

@@ -113,10 +113,10 @@ def test_every_setting_has_one_line(reshaped: Layout) -> None:
     assert "-" not in {cell.text for row in grid.rows for cell in row}
     assert len({tuple(cell.text for cell in row[:3]) for row in grid.rows}) == 4
     (judged,) = frames(reshaped, SENSITIVITY)
-    said = {row["row_id"]: row for row in judged.to_dicts()}
+    judged_by_row = {row["row_id"]: row for row in judged.to_dicts()}
     for *_, verdict, _, why in grid.rows:
-        assert verdict.text == ("robust" if said[verdict.row]["robust"] else "fragile")
-        assert why.text == said[verdict.row]["why"]
+        assert verdict.text == ("robust" if judged_by_row[verdict.row]["robust"] else "fragile")
+        assert why.text == judged_by_row[verdict.row]["why"]
 
 
 def test_every_line_of_the_answer_names_its_setting(reshaped: Layout) -> None:
@@ -199,6 +199,6 @@ def test_adapters_are_listed_with_their_runs() -> None:
     """Each adapter has a line that says of each kind of device whether a run is sealed."""
     grid = sections.adapters({("dense_ffn", "torch", "cpu")})
     assert len(grid.rows) == len(ADAPTERS)
-    told = {(row[0].text, row[1].text): row[3].text for row in grid.rows}
-    assert told["dense_ffn", "torch"] == "cpu: run; cuda: never run"
-    assert told["moe_ffn", "vllm"] == "cuda: never run"
+    runs = {(row[0].text, row[1].text): row[3].text for row in grid.rows}
+    assert runs["dense_ffn", "torch"] == "cpu: run; cuda: never run"
+    assert runs["moe_ffn", "vllm"] == "cuda: never run"

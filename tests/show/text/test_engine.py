@@ -22,6 +22,6 @@ def test_an_n_without_a_clean_sample_says_so() -> None:
 
 def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end() -> None:
     """Where no N after N_max was measured, it is at least that."""
-    for last, said in ((1800.0, "N_max = 1 at 20%"), (990.0, "N_max ≥ 2 at 20%")):
+    for last, sentence in ((1800.0, "N_max = 1 at 20%"), (990.0, "N_max ≥ 2 at 20%")):
         take = make_take(loaded(), *make_visits(SETTING, {1: 900.0, 2: last}))
-        assert said in "\n".join(engine_text(take, curves([take]), 0.2))
+        assert sentence in "\n".join(engine_text(take, curves([take]), 0.2))

@@ -31,17 +31,17 @@ def answered() -> Forecast:
     )
 
 
-def block(query: Deployment, found: FirstAnswer, accepted: float | None = None) -> list[str]:
+def block(query: Deployment, first: FirstAnswer, accepted: float | None = None) -> list[str]:
     """Return the lines about an answer over the grid of all of them."""
     end = int(answered().total.grid[-1])
-    return list(first_block(query, found, accepted, end=end))
+    return list(first_block(query, first, accepted, end=end))
 
 
 def told(place: int) -> FirstAnswer:
     """Return the answer about a deployment whose T(N) is known."""
-    found = first_answer(answered(), place, 0.2, ANSWERER)
-    assert found is not None
-    return found
+    first = first_answer(answered(), place, 0.2, ANSWERER)
+    assert first is not None
+    return first
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -55,14 +55,14 @@ def test_the_block_has_six_lines(place: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("us", "said"),
+    ("us", "printed"),
     [(11_000.0, "11.0"), (6_200.0, "6.20"), (999_400.0, "999"), (1_234_000.0, "1234")],
 )
-def test_times_have_three_digits(us: float, said: str) -> None:
+def test_times_have_three_digits(us: float, printed: str) -> None:
     """The last digit of a time is told though it is 0, as that of its interval's other end is."""
-    found = structs.replace(told(0), t1_us=us)
-    assert block(answered().deployments[0], found)[3].startswith(
-        f"T(1), the time of one position, {said} ms"
+    first = structs.replace(told(0), t1_us=us)
+    assert block(answered().deployments[0], first)[3].startswith(
+        f"T(1), the time of one position, {printed} ms"
     )
 
 
@@ -72,35 +72,35 @@ def test_what_is_left_out_stands_beside_the_time() -> None:
     mixer = Mamba2(layers=(0, 2), heads=4, groups=1, head_dim=8, state_dim=8, conv=4)
     kinds = (*query.decoder.attention, mixer)
     mixing = structs.replace(query, decoder=structs.replace(query.decoder, kinds=kinds))
-    plain, told_of = (block(each, told(0))[3] for each in (query, mixing))
+    plain, told_of = (block(query_or_mixing, told(0))[3] for query_or_mixing in (query, mixing))
     (left_out,) = caveats(mixing.decoder)
     assert left_out.startswith(f"2 of {query.decoder.layers} layers (Mamba-2 mixer) are timed by")
     assert told_of == f"{plain}; {left_out}"
     assert answer(answered(), 0, 0.2, told(0))["caveats"] == ()
     mixed = structs.replace(answered(), deployments=[mixing, *answered().deployments[1:]])
-    said = answer(mixed, 0, 0.2, told(0))["caveats"]
-    assert said == (left_out,)
+    caveats_told = answer(mixed, 0, 0.2, told(0))["caveats"]
+    assert caveats_told == (left_out,)
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_it_is_the_forecast(place: int) -> None:
     """N_max, T(1), costs and shares are those of the work model's sum from N = 1."""
-    found = told(place)
+    first = told(place)
     row = (
         answered()
         .answers.filter(deployment=place, composition="sum", baseline=1)
         .row(0, named=True)
     )
-    assert (found.n_max, found.low, found.high) == (row["n_max"], row["low"], row["high"])
+    assert (first.n_max, first.low, first.high) == (row["n_max"], row["low"], row["high"])
     curve = answered().curve(place)
-    assert found.t1_us == curve["latency_us"][0]
-    for n, cost in found.cost.items():
+    assert first.t1_us == curve["latency_us"][0]
+    for n, cost in first.cost.items():
         assert cost == curve.filter(n=n)["ratio"][0]
-    assert found.limiter is not None
-    assert found.limiter.share == curve[found.limiter.module][0]
+    assert first.limiter is not None
+    assert first.limiter.share == curve[first.limiter.module][0]
     least = answered().total.regime(place)
-    assert found.bases[0].regime == least
-    shares = [each.share for each in found.bases]
+    assert first.bases[0].regime == least
+    shares = [basis.share for basis in first.bases]
     assert 0.5 < sum(shares) <= 1 + 1e-9
     assert min(shares) > 0
 
@@ -160,13 +160,13 @@ def test_every_term_has_plain_words() -> None:
     """What can limit a module is said in words that begin no paper."""
     terms = [
         *places._DEFAULT_TERMS.values(),
-        *(f"{each} 16 -> 64" for each in places._STEP_NAMES.values()),
+        *(f"{name} 16 -> 64" for name in places._STEP_NAMES.values()),
     ]
     for term in (*terms, "active experts 8 -> 16", "all-reduce one shot -> two shots"):
-        said = plain(term)
-        assert said != term
-        assert any(said.startswith(words) for words in WORDS.values())
-        assert ("->" in said) == ("->" in term)
+        sentence = plain(term)
+        assert sentence != term
+        assert any(sentence.startswith(words) for words in WORDS.values())
+        assert ("->" in sentence) == ("->" in term)
 
 
 def test_what_was_assumed_and_what_runs_is_said() -> None:
@@ -182,14 +182,14 @@ def test_what_was_assumed_and_what_runs_is_said() -> None:
 
 def test_a_basis_is_said_by_share() -> None:
     """Most of T(1) comes first; what numbers mean is said once, and what knew less as such."""
-    found, query = told(1), answered().deployments[1]
+    forecast, query = told(1), answered().deployments[1]
     most = structs.replace(
-        found.bases[0], regime="R3", scored_as="R2", share=0.7, hit=0.36, within_x2=0.94,
+        forecast.bases[0], regime="R3", scored_as="R2", share=0.7, hit=0.36, within_x2=0.94,
         settings=3625, scored_on="gemm bfloat16", module="qkv projection", kernels=("a", "b"),
     )  # fmt: skip
     rest = structs.replace(most, regime="R0", scored_as="R0", share=0.2, hit=0.5)
     unknown = structs.replace(most, share=0.06, hit=None, within_x2=None)
-    mixed = structs.replace(found, bases=(rest, unknown, most), besides=0.04)
+    mixed = structs.replace(forecast, bases=(rest, unknown, most), besides=0.04)
     line = block(query, mixed)[-1]
     first, second, third, last = line.removeprefix("evidence, by share of T(1): ").split("); ")
     assert first == (
@@ -220,45 +220,45 @@ def test_curves_of_products_are_of_a_library(
     kind: str, kernels: tuple[str, ...], words: str
 ) -> None:
     """Whose curves of a product speak is said where it is one library; of other kernels it is."""
-    found, query = told(1), answered().deployments[1]
+    first, query = told(1), answered().deployments[1]
     basis = structs.replace(
-        found.bases[0], regime="R2", scored_as="R2", share=0.9, hit=0.36, within_x2=0.94,
+        first.bases[0], regime="R2", scored_as="R2", share=0.9, hit=0.36, within_x2=0.94,
         settings=7, scored_on=f"{kind} bfloat16", module="a module", kernels=kernels,
     )  # fmt: skip
-    line = block(query, structs.replace(found, bases=(basis,), besides=0))[-1]
+    line = block(query, structs.replace(first, bases=(basis,), besides=0))[-1]
     assert f"90% curves of {words} (most of it a module" in line
 
 
 def test_odd_cases_are_said() -> None:
     """Nothing near-free, nothing that limits, no graph that is large enough, too little memory."""
-    query, found = answered().deployments[0], told(0)
-    one = structs.replace(found, censored=False, n_max=1, low=1, high=1, cost={2: math.inf})
+    query, first = answered().deployments[0], told(0)
+    one = structs.replace(first, censored=False, n_max=1, low=1, high=1, cost={2: math.inf})
     assert "no draft is near-free" in block(query, one)[1]
-    free = structs.replace(found, censored=True, limiter=None, n_max=256, low=99, high=256)
+    free = structs.replace(first, censored=True, limiter=None, n_max=256, low=99, high=256)
     lines = block(query, free, 2.0)
     assert lines[1].startswith("N_max at least 256 (99 to at least 256 if all parts err one way)")
     assert lines[1].endswith("; accepted / N_max at most 0.01")
     assert lines[2] == "limited by nothing up to 256 positions"
-    eager = structs.replace(found, eager=2)
+    eager = structs.replace(first, eager=2)
     assert "from 2 positions on no CUDA graph is large enough" in block(query, eager)[3]
-    at_once = block(query, structs.replace(found, eager=1))[3]
+    at_once = block(query, structs.replace(first, eager=1))[3]
     assert "; even for one position no CUDA graph is large enough" in at_once
     large = Memory(
         gpus=1, weights_bytes=10**12, kv_bytes=1, activations_bytes=1, engine_bytes=1,
         peak_bytes=10**12, rank_bytes=10**12, capacity_bytes=10**9, fits=False,
     )  # fmt: skip
-    lines = block(structs.replace(query, memory=large), found)
+    lines = block(structs.replace(query, memory=large), first)
     assert lines[0].startswith("DOES NOT FIT: 1000.0 GB of 1.0 GB")
     assert len(lines) == 6
 
 
 def test_an_end_of_the_grid_is_a_lower_end() -> None:
     """An N_max, or an end of its interval, at the largest N that was looked at may be larger."""
-    query, found = answered().deployments[0], told(0)
-    inside = structs.replace(found, censored=False, n_max=64, low=16, high=256)
+    query, first = answered().deployments[0], told(0)
+    inside = structs.replace(first, censored=False, n_max=64, low=16, high=256)
     assert block(query, inside, 2.0)[1].startswith("N_max 64 (16 to at least 256 if all parts err")
     assert block(query, inside, 2.0)[1].endswith("; accepted / N_max 0.03")
-    alone = structs.replace(found, censored=True, limiter=None, n_max=1, low=1, high=1, cost={})
+    alone = structs.replace(first, censored=True, limiter=None, n_max=1, low=1, high=1, cost={})
     lines = list(first_block(query, alone, end=1))
     assert lines[1].endswith("one way): no further position was looked at")
     assert lines[2] == "limited by nothing up to 1 position"
@@ -267,7 +267,7 @@ def test_an_end_of_the_grid_is_a_lower_end() -> None:
 
 def test_a_long_time_has_no_exponent() -> None:
     """T(1) has three digits below a second, and whole milliseconds from there on."""
-    query, found = answered().deployments[0], structs.replace(told(0), t1_band=None)
-    for us, said in ((1_234_567.0, "1235 ms"), (999_400.0, "999 ms"), (5_084.0, "5.08 ms")):
-        line = block(query, structs.replace(found, t1_us=us))[3]
-        assert line.startswith(f"T(1), the time of one position, {said};")
+    query, first = answered().deployments[0], structs.replace(told(0), t1_band=None)
+    for us, printed in ((1_234_567.0, "1235 ms"), (999_400.0, "999 ms"), (5_084.0, "5.08 ms")):
+        line = block(query, structs.replace(first, t1_us=us))[3]
+        assert line.startswith(f"T(1), the time of one position, {printed};")

@@ -18,7 +18,7 @@ GRID = range(1, 25)
 
 
 @pytest.fixture(scope="module")
-def found() -> Forecast:
+def answered() -> Forecast:
     """Return a forecast of a dense model, a sparse one, and one that is refused."""
     return asked(
         deployment(), deployment(SPARSE[2], batch=2), deployment(platform="cpu"), grid=GRID
@@ -47,10 +47,10 @@ def test_the_places_that_tell(ratio: list[float], epsilon: float) -> None:
     assert {0, len(ratio) - 1} <= set(places) <= set(range(len(ratio)))
     assert {n - 1 for n in (1, 2, 4, 8, 16, 32, 64) if n <= len(ratio)} <= set(places)
     within = [value <= 1 + epsilon for value in ratio]
-    told = {at: within[at] for at in places}
+    changed = {at: within[at] for at in places}
     for before, after in pairwise(places):
-        assert set(within[before : after + 1]) == {told[before], told[after]}
-        assert told[before] == told[after] or after == before + 1
+        assert set(within[before : after + 1]) == {changed[before], changed[after]}
+        assert changed[before] == changed[after] or after == before + 1
 
 
 def test_a_title_says_what_is_asked() -> None:
@@ -76,32 +76,32 @@ def test_where_nothing_is_known_what_is_stands_beside() -> None:
     assert no_forward(others) == f"{alone}, such as {' or '.join(options)}"
 
 
-def test_a_report_has_every_module_and_reason(found: Forecast) -> None:
+def test_a_report_has_every_module_and_reason(answered: Forecast) -> None:
     """Each module has a line of its own; a refusal has its reason and no curve."""
     for place in (0, 1):
-        lines = list(report(found, place, 0.2))
-        for use in found.deployments[place].uses():
+        lines = list(report(answered, place, 0.2))
+        for use in answered.deployments[place].uses():
             assert any(line.startswith(f"  {use.role} ") for line in lines)
-    refused = "\n".join(report(found, 2, 0.2))
+    refused = "\n".join(report(answered, 2, 0.2))
     assert refused.count("qkv projection, ") >= 1
     assert refused.count(": no phi of cpu for bfloat16") >= 3
     assert "N_max of each module alone" not in refused
     assert "T(N)/T(1)" not in refused
 
 
-def test_tokens_are_set_against_each_boundary(found: Forecast) -> None:
+def test_tokens_are_set_against_each_boundary(answered: Forecast) -> None:
     """With accepted tokens each N_max has its share, a dash where it is refused."""
-    plain, told = list(report(found, 0, 0.2)), list(report(found, 0, 0.2, 3.0))
+    plain, with_tokens = list(report(answered, 0, 0.2)), list(report(answered, 0, 0.2, 3.0))
     assert not any("accepted" in line for line in plain)
-    (law,) = (line for line in told if line.startswith("  principle "))
+    (law,) = (line for line in with_tokens if line.startswith("  principle "))
     assert law.split()[1:3] == ["64", "0.05"]
-    (refused,) = (x for x in report(found, 2, 0.2, 3.0) if x.startswith("  idle_compute"))
+    (refused,) = (x for x in report(answered, 2, 0.2, 3.0) if x.startswith("  idle_compute"))
     assert refused.split()[1:3] == ["refused", "-"]
 
 
-def test_inverse_lines_are_one_a_deployment(found: Forecast) -> None:
+def test_inverse_lines_are_one_a_deployment(answered: Forecast) -> None:
     """Every deployment has a line, near-free ones first; a refusal is a verdict of its own."""
-    turned = asked(*reversed(found.deployments), grid=GRID)
+    turned = asked(*reversed(answered.deployments), grid=GRID)
     lines = list(inverse_report(turned, 8, 0.2, None))
     assert lines[0].startswith("8 positions are near-free (T(8) <= 1.2 T(1), by the work model) ")
     assert lines[0].endswith("of 3 settings")
@@ -118,8 +118,8 @@ def test_an_n_max_that_ends_the_grid_is_at_least_that() -> None:
     (line,) = list(inverse_report(short, 4, 0.2, 2.0))[2:]
     assert ">= 4" in line
     assert "<= 0.50" in line
-    told = [x.split() for x in report(short, 0, 0.2, 2.0) if x.startswith("  work_model  ")]
-    assert [" ".join(words[1:9]) for words in told] == [">= 4 [>= 4, >= 4] <= 0.50"]
+    lines = [x.split() for x in report(short, 0, 0.2, 2.0) if x.startswith("  work_model  ")]
+    assert [" ".join(words[1:9]) for words in lines] == [">= 4 [>= 4, >= 4] <= 0.50"]
     assert inverse_rows(short, 4, 0.2)["censored"].to_list() == [True]
 
 
@@ -134,27 +134,27 @@ def test_data_say_what_is_asked() -> None:
     assert "accepted_per_n_max" not in inverse_rows(pool(), 4, 0.2).columns
 
 
-def test_flat_curves_have_a_share_a_role(found: Forecast) -> None:
+def test_flat_curves_have_a_share_a_role(answered: Forecast) -> None:
     """A deployment has a row an N, with shares under their roles' names; a refused one has none."""
-    rows = curve_rows(found)
+    rows = curve_rows(answered)
     assert rows.height == 2 * len(GRID)
-    roles = {f"share of {use.role}" for one in found.deployments[:2] for use in one.uses()}
+    roles = {f"share of {use.role}" for one in answered.deployments[:2] for use in one.uses()}
     assert {name for name in rows.columns if name.startswith("share of ")} == roles
     assert set(CURVE) <= set(rows.columns)
     assert set(rows["platform"]) == {"h800"}
 
 
-def test_an_answer_as_data_is_the_forecast(found: Forecast) -> None:
+def test_an_answer_as_data_is_the_forecast(answered: Forecast) -> None:
     """Answers, modules and curve are those of the forecast; one refused has answers alone."""
-    data = answer(found, 1, 0.2, None)
-    assert data["curve"] == found.curve(1).to_dicts()
+    data = answer(answered, 1, 0.2, None)
+    assert data["curve"] == answered.curve(1).to_dicts()
     assert [row["module"] for row in data["modules"]] == [
-        use.role for use in found.deployments[1].uses()
+        use.role for use in answered.deployments[1].uses()
     ]
     assert sum(row["share"] for row in data["modules"]) == pytest.approx(1.0)
-    mine = found.answers.filter(deployment=1)["n_max"].to_list()
+    mine = answered.answers.filter(deployment=1)["n_max"].to_list()
     assert [row["n_max"] for row in data["predictors"]] == mine
-    refused = answer(found, 2, 0.2, None, 3.0)
+    refused = answer(answered, 2, 0.2, None, 3.0)
     assert refused["curve"] == refused["modules"] == []
     assert {row["accepted_per_n_max"] for row in refused["predictors"]} == {None}
 

@@ -32,7 +32,7 @@ def test_near_free_is_what_passes_itself(cautious: bool) -> None:  # noqa: FBT00
     every = near_free_by_batch(forecast, 0.2, most=MOST, cautious=cautious)
     limits = boundary_by_batch(forecast, cautious=cautious)
     for place, (batch, ks) in enumerate(every.items()):
-        passing = {n - 1 for n, each in zip(GRID, ratio[place], strict=True) if each <= 1.2}
+        passing = {n - 1 for n, value in zip(GRID, ratio[place], strict=True) if value <= 1.2}
         assert ks == {0} | passing
         assert max(ks) == limits[batch] - 1
 
@@ -56,17 +56,20 @@ def test_below_the_boundary_of_a_law_all_is_near_free() -> None:
 def test_where_no_drafter_is_faster(speeds: tuple[float, ...], where: str) -> None:
     """Only where all larger batch sizes are among them is it said from one on."""
     choices = {batch: Choice(1, speed) for batch, speed in enumerate(speeds, 1)}
-    (said,) = remarks(found("work_model"), choices)
-    assert said == f"decoding without a drafter is faster at {where}"
+    (remark,) = remarks(found("work_model"), choices)
+    assert remark == f"decoding without a drafter is faster at {where}"
 
 
 def test_no_schedule_names_what_has_one() -> None:
     """Experts of another engine that are known are named with the schedule that they have."""
     options = ("--moe vllm==0.24.0", "--moe sglang==0.5.23")
     query = replace(deployment(SPARSE[0], "skewed", platform="cpu"), instead=options)
-    for given, said in ((options, "; sglang's own option is `nearfree schedule sglang`"), ((), "")):
+    for given, ending in (
+        (options, "; sglang's own option is `nearfree schedule sglang`"),
+        ((), ""),
+    ):
         asked_about = asked(replace(query, instead=given), grid=GRID, full=False)
         with pytest.raises(EvidenceError) as error:
             ratio_by_batch(asked_about)
         such = f", such as {' or '.join(given)}" if given else ""
-        assert error.value.remedy.endswith(f"kernels and constants are known{such}{said}")
+        assert error.value.remedy.endswith(f"kernels and constants are known{such}{ending}")

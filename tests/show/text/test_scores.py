@@ -14,8 +14,8 @@ KNOWN = make_truth(({}, {1: 10.0, 2: 30.0}), (MOE, {1: 1.0}), (MOE, {2: 1.0}))
 
 def test_what_is_left_out_is_named() -> None:
     """Curves without a boundary are counted by reason, and one of each is named."""
-    found = evaluate(KNOWN, IdleCompute(), [0.2], EVERY)
-    lines = list(head("mine.csv", KNOWN, found, [0.2]))
+    scores = evaluate(KNOWN, IdleCompute(), [0.2], EVERY)
+    lines = list(head("mine.csv", KNOWN, scores, [0.2]))
     assert lines[-1] == f"excluded    2 curves: {NO_BASELINE} (first: e#1)"
     assert "calibrated  work_model: none fitted" in lines
     assert "coverage    4 of 4 answered; 0 boundaries undecided" in lines
@@ -23,8 +23,8 @@ def test_what_is_left_out_is_named() -> None:
 
 def test_without_constants_the_text_says_so() -> None:
     """Laws rest on no calibrated constant."""
-    found = evaluate(KNOWN, IdleCompute(), [0.2], ["principle"])
-    assert any("no answer uses a calibrated" in line for line in head("x", KNOWN, found, [0.2]))
+    scores = evaluate(KNOWN, IdleCompute(), [0.2], ["principle"])
+    assert any("no answer uses a calibrated" in line for line in head("x", KNOWN, scores, [0.2]))
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_infinite_is_not_missing(n_max: float | None, high: float, error: str, w
 
 def test_columns_line_up() -> None:
     """Every line of the table is as wide as its heading, up to where its last cell ends."""
-    found = evaluate(KNOWN, IdleCompute(), [0.2], EVERY)
-    rows = groups(found.scores.with_columns(pl.lit("a long name").alias("kernel")),
+    scores = evaluate(KNOWN, IdleCompute(), [0.2], EVERY)
+    rows = groups(scores.scores.with_columns(pl.lit("a long name").alias("kernel")),
                   ["predictor", "kernel", "in_sample"])  # fmt: skip
     heading, *lines = table(rows, ["predictor", "kernel", "in_sample"])
     ends = {len(line) for line in lines[: len(rows)]}

@@ -80,14 +80,14 @@ def test_a_batch_is_said_where_it_is(layout: Layout) -> None:
     two = read_proof(proof, {str(take.name): take for take in takes})
     lines = list(tune_text(two, MODEL, None))
     assert "; 2 prompts at once" in lines[0]
-    assert any("N rows of each of 2 sequences" in each for each in lines)
+    assert any("N rows of each of 2 sequences" in line for line in lines)
     made = document(two, MODEL, None)
     assert made["held_out"]["batch"] == 2
     assert made["curve"][0]["n"] == 1
     assert "--parallel 2 -c 2048" in made["paste"]
     takes[0] = write_forwards(layout, FLAT)
     alone = read_proof(write_proof(layout, takes, FLAT), {str(take.name): take for take in takes})
-    assert not any("at once" in each for each in tune_text(alone, MODEL, None))
+    assert not any("at once" in line for line in tune_text(alone, MODEL, None))
 
 
 def test_sampling_is_said_where_it_is(layout: Layout) -> None:
@@ -99,15 +99,17 @@ def test_sampling_is_said_where_it_is(layout: Layout) -> None:
     plain = read_proof(greedy[-1], {str(take.name): take for take in (forwards, *greedy)})
     assert "; sampled at temperature 0.8" in next(tune_text(hot, MODEL, None))
     assert "sampled" not in next(tune_text(plain, MODEL, None))
-    found = [document(each, MODEL, None)["held_out"]["temperature"] for each in (hot, plain)]
-    assert found == [0.8, 0]
+    temperatures = [
+        document(tuned, MODEL, None)["held_out"]["temperature"] for tuned in (hot, plain)
+    ]
+    assert temperatures == [0.8, 0]
 
 
 def test_json_has_numbers_or_null(layout: Layout) -> None:
     """An interval of one repeat has no ends, which JSON says with null."""
     made = document(said(layout, FLAT, noise=(1.0,)), MODEL, None)
     read = json.loads(msgspec.json.encode(made))
-    assert all(each["tokens_s"]["high"] is None for each in read["settings"])
+    assert all(setting["tokens_s"]["high"] is None for setting in read["settings"])
     assert read["verdict"] == "undecided"
     assert read["choice"]["k"] == 0
     assert set(read["gain"]) == {"over_none", "over_default", "over_defaults"}
@@ -126,45 +128,45 @@ def test_the_text_says_the_verdict_and_what_to_run(
     layout: Layout, t_us: dict[int, float], words: str
 ) -> None:
     """It has T(N), every setting that ran, each kind of prompts, and its evidence."""
-    found = said(layout, t_us)
-    text = "\n".join(tune_text(found, MODEL, None))
+    printed = said(layout, t_us)
+    text = "\n".join(tune_text(printed, MODEL, None))
     assert f"verdict: {words}" in text
     assert "llama-server -m 'a model.gguf'" in text
-    assert all(str(take.name) in text for take in found.takes)
+    assert all(str(take.name) in text for take in printed.takes)
     assert "times as fast as ngram_cache 1-4 with K = 8, a default" in text
     assert "ngram_mod 24 from 48 with K = 64, a default" in text
     assert text.count("drafts nothing on these prompts") == 1
     assert all(f"\n  {kind} " in text for kind in ("copying", "text", "all"))
-    assert text.count("yes") >= 2 * len(found.answer.settings)
+    assert text.count("yes") >= 2 * len(printed.answer.settings)
 
 
 def test_json_has_what_the_text_says(layout: Layout) -> None:
     """Whose T(N) it is, what is predicted best of each kind, and where outputs differ first."""
-    found = said(layout, FLAT)
-    made, lines = document(found, MODEL, None), list(tune_text(found, MODEL, None))
+    text = said(layout, FLAT)
+    made, lines = document(text, MODEL, None), list(tune_text(text, MODEL, None))
     of = made["curve_of"]
     (head,) = (line for line in lines if line.startswith("T(N) in "))
     assert head.startswith(f"T(N) in {of['seconds']} time, {of['threads']} thread(s)")
     assert f"over L = {of['context']}" in head
     begin = next(at for at, line in enumerate(lines) if line.startswith("predicted choice"))
     rows = [line.split() for line in lines[begin + 2 : begin + 2 + len(made["predicted"])]]
-    assert [row[0] for row in rows] == [each["prompts"] for each in made["predicted"]]
+    assert [row[0] for row in rows] == [prediction["prompts"] for prediction in made["predicted"]]
     assert {"copying", "text", "all"} == {row[0] for row in rows}
-    for row, each in zip(rows, made["predicted"], strict=True):
-        assert (row[1], row[-2]) == (str(each["k"]), f"{each['over_none']:.2f}")
+    for row, prediction in zip(rows, made["predicted"], strict=True):
+        assert (row[1], row[-2]) == (str(prediction["k"]), f"{prediction['over_none']:.2f}")
     by_kind = made["by_kind"]
     assert list(by_kind) == ["copying", "text"]
     begin = next(at for at, line in enumerate(lines) if line.startswith("choice for each kind"))
-    for line, (kind, each) in zip(lines[begin + 2 :], by_kind.items(), strict=False):
+    for line, (kind, kind_row) in zip(lines[begin + 2 :], by_kind.items(), strict=False):
         assert line.split()[:3] == [
             kind,
-            str(each["choice"]["k"]),
-            *each["choice"]["drafter"].split()[:1],
+            str(kind_row["choice"]["k"]),
+            *kind_row["choice"]["drafter"].split()[:1],
         ]
         assert line.split()[-2:] == [
-            f"{each['copied_share'][half]:.0%}" for half in ("tuned", "held_out")
+            f"{kind_row['copied_share'][half]:.0%}" for half in ("tuned", "held_out")
         ]
-    (setting, *_), (parted, *_) = found.answer.settings, made["settings"]
+    (setting, *_), (parted, *_) = text.answer.settings, made["settings"]
     assert (parted["first_difference"], parted["margin"]) == (
         setting.result.first_difference,
         setting.result.margin,
@@ -173,8 +175,8 @@ def test_json_has_what_the_text_says(layout: Layout) -> None:
 
 def test_a_kind_that_is_to_run_otherwise_has_a_line_of_its_own(layout: Layout) -> None:
     """Drafts win on copies alone: none is what to run on all, and a lookup on those."""
-    found = said(layout, MIDDLING, default=None, defaults=())
-    made, lines = document(found, MODEL, None), list(tune_text(found, MODEL, None))
+    text = said(layout, MIDDLING, default=None, defaults=())
+    made, lines = document(text, MODEL, None), list(tune_text(text, MODEL, None))
     assert made["paste"].endswith("--spec-type none")
     assert made["by_kind"]["text"]["paste"] == made["paste"]
     copying = made["by_kind"]["copying"]

@@ -39,8 +39,13 @@ def start(*command: str, log: Path | None = None) -> None:
 def _told(done: subprocess.CompletedProcess[str], log: Path | None) -> str:
     """Return what a daemon said before it ended: on its streams, and last in its log."""
     lines = log.read_text(errors="replace").splitlines() if log and log.is_file() else []
-    said = (f"exit code {done.returncode}", done.stderr.strip(), done.stdout.strip(), *lines[-20:])
-    return "\n".join(filter(None, said))
+    causes = (
+        f"exit code {done.returncode}",
+        done.stderr.strip(),
+        done.stdout.strip(),
+        *lines[-20:],
+    )
+    return "\n".join(filter(None, causes))
 
 
 def command_line(pid: int) -> str:
@@ -98,9 +103,9 @@ def named(start: str) -> list[int]:
 
 def children(pid: int) -> list[int]:
     """Return the processes below a process, whichever of its threads started them."""
-    found = [pid]
-    for each in found:
-        for tasks in Path("/proc").glob(f"{each}/task/*/children"):
+    pids = [pid]
+    for child in pids:
+        for tasks in Path("/proc").glob(f"{child}/task/*/children"):
             with suppress(OSError):
-                found += map(int, tasks.read_text().split())
-    return found[1:]
+                pids += map(int, tasks.read_text().split())
+    return pids[1:]

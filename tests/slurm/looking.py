@@ -13,7 +13,7 @@ EVERY_S = 3.0
 """Seconds from one look at the jobs to the next."""
 
 
-def _keep(executor: RemoteExecutor, asked: float | None) -> None:
+def _keep(executor: RemoteExecutor, request: float | None) -> None:
     """Leave the time of the next look as it is, whatever the plugin asks for."""
 
 

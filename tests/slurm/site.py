@@ -24,7 +24,7 @@ PROFILE = (
 class Site(Project):
     """A project on a cluster without accounting."""
 
-    said = ""
+    output = ""
     """What the workflow said when it last ran to its end."""
 
     def copies(self, study: str, *names: str) -> None:
@@ -35,12 +35,12 @@ class Site(Project):
 
     def start(self, *options: str) -> "subprocess.Popen[bytes]":
         """Start the workflow on the cluster and return at once."""
-        with (self / "said.txt").open("wb") as said:  # a pipe that nobody reads would stop it
+        with (self / "said.txt").open("wb") as file:  # a pipe that nobody reads would stop it
             return subprocess.Popen(
                 [sys.executable, LOOKING, *PROFILE, *options],
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": str(self.folder / "workflow")},
-                stdout=said,
+                stdout=file,
                 stderr=subprocess.STDOUT,
             )
 
@@ -76,8 +76,8 @@ class Site(Project):
 
     def names(self, scope: str, stream: str, *, sealed: bool = True) -> list[TakeName]:
         """Return the names of a stream's takes."""
-        found = self.layout.takes(scope, sealed=sealed)
-        return [name for name in found if name.stream == stream]
+        takes = self.layout.takes(scope, sealed=sealed)
+        return [name for name in takes if name.stream == stream]
 
 
 def make_site(folder: Path) -> Site:

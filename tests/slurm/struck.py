@@ -38,21 +38,21 @@ def points(events: Iterable[Event]) -> Points:
 
 def durable(site: Site, take: TakeName) -> Points:
     """Return the points of all whole rounds of a take that is not sealed."""
-    found: Points = Counter()
+    counted: Points = Counter()
     for attempt in site.layout.attempts(take):
         segment = read_segment(site.layout.segment(take, attempt), take.segment(attempt))
         for event in segment.events[:1]:
             assert isinstance(event.data, RunStarted)
-            found += points(segment.events[: whole_rounds(segment, event.data.plan)])
-    return found
+            counted += points(segment.events[: whole_rounds(segment, event.data.plan)])
+    return counted
 
 
 def strike(
     slurm: Cluster, site: Site, faults: Mapping[tuple[str, str], Fault], chance: random.Random
 ) -> list[Struck]:
     """Hit the job of each platform's study once, at a random moment of its first attempt."""
-    moments = {each: chance.randrange(_MOST_LINES) for each in faults}
-    found: list[Struck] = []
+    moments = {fault: chance.randrange(_MOST_LINES) for fault in faults}
+    strikes: list[Struck] = []
     looked = time.monotonic()
     until = looked + 60 + 60 * len(faults)
     while moments:
@@ -64,13 +64,13 @@ def strike(
                     before = durable(site, take)
                     fault = faults[platform, study]
                     fault(slurm, job)
-                    found.append(Struck(take=take, fault=fault, durable=before, job=job))
+                    strikes.append(Struck(take=take, fault=fault, durable=before, job=job))
                     del moments[platform, study]
         if time.monotonic() > looked + 1:
             slurm.resume_drained()
             looked = time.monotonic()
         time.sleep(0.02)
-    return found
+    return strikes
 
 
 def _lines(site: Site, take: TakeName) -> int:

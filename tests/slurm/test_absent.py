@@ -31,17 +31,17 @@ def ran(site: Site, *options: str) -> tuple[str, int]:
 def test_without_slurm_one_message_names_it(site):
     """The run ends within 20 s, says that SLURM is not here and what to do, and did nothing."""
     began = time.monotonic()
-    said, code = ran(site)
+    output, code = ran(site)
     assert time.monotonic() - began < 20
     assert code != 0
-    (line,) = (line for line in said.splitlines() if "SLURM" in line)
+    (line,) = (line for line in output.splitlines() if "SLURM" in line)
     assert line.startswith("nearfree: error: SLURM is not here: there is no sbatch on PATH")
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     assert not (site / "results/events").exists()
 
 
 def test_a_dry_run_needs_no_slurm(site):
     """What would run is listed on any machine."""
-    said, code = ran(site, "-n")
-    assert code == 0, said
-    assert "rule measure:" in said
+    output, code = ran(site, "-n")
+    assert code == 0, output
+    assert "rule measure:" in output

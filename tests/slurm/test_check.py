@@ -13,14 +13,14 @@ def site(tmp_path) -> Site:
 
 def test_every_platform_s_node_is_seen(slurm, site):
     """A job a platform runs where config/cluster.yaml says and tells of its node and GPU."""
-    said = site.nearfree("cluster", "check").splitlines()
+    lines = site.nearfree("cluster", "check").splitlines()
     places = {"cpu": "cpu", "fake_h20": "h20", "fake_a800": "a800", "fake_h800": "h800"}
-    fine = [line for line in said if ": fine;" in line]
+    fine = [line for line in lines if ": fine;" in line]
     assert [line.split(":")[0] for line in fine] == list(places)
     for line, node in zip(fine, places.values(), strict=True):
         assert f" on {node} " in line
     assert {job.state for job in slurm.jobs()} == {"COMPLETED"}
-    assert "slurm-status-command: squeue" in said[-1]
+    assert "slurm-status-command: squeue" in lines[-1]
 
 
 def test_a_partition_that_is_not_there_is_told(slurm, site):

@@ -38,44 +38,44 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 @pytest.fixture(scope="module")
 def struck(slurm: Cluster, site: Site) -> list[Struck]:
     """Return what struck which job, all jobs having come to their end."""
-    each = list(product(FAKES, STUDIES))
-    run = site.start(*(f"{platform}/{study}" for platform, study in each))
-    faults = {(platform, study): STUDIES[study] for platform, study in each}
+    studies = list(product(FAKES, STUDIES))
+    run = site.start(*(f"{platform}/{study}" for platform, study in studies))
+    faults = {(platform, study): STUDIES[study] for platform, study in studies}
     chance = random.Random("faults")  # noqa: S311 (moments, no secret)
     try:
-        found = strike(slurm, site, faults, chance)
+        strikes = strike(slurm, site, faults, chance)
     except BaseException:
         run.kill()
         run.wait()
         raise
-    until = time.monotonic() + 60 + 60 * len(each)
+    until = time.monotonic() + 60 + 60 * len(studies)
     while run.poll() is None and time.monotonic() < until:
         slurm.resume_drained()
         time.sleep(1)
-    said = site.end(run, 1)
-    assert run.returncode == 0, said + site.logs()
-    return found
+    output = site.end(run, 1)
+    assert run.returncode == 0, output + site.logs()
+    return strikes
 
 
 def ended(
     site: Site, struck: list[Struck], *faults: Fault
 ) -> Iterator[tuple[Struck, Take, list[Any]]]:
     """Yield what the faults struck, the sealed take of each, and its runs."""
-    for each in struck:
-        if each.fault in faults:
-            take = read_take(site.layout, each.take)
-            yield each, take, [event.data for event in take.events_of(RunStarted)]
+    for attempt in struck:
+        if attempt.fault in faults:
+            take = read_take(site.layout, attempt.take)
+            yield attempt, take, [event.data for event in take.events_of(RunStarted)]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_take_is_sealed_whole_and_once(site, struck, fault):
     """Whatever strikes at whatever moment: every acknowledged point is believed, none twice."""
-    found = list(ended(site, struck, fault))
-    assert len(found) >= KILLS
-    for each, take, (first, *_) in found:
+    ended_takes = list(ended(site, struck, fault))
+    assert len(ended_takes) >= KILLS
+    for attempt, take, (first, *_) in ended_takes:
         believed = points(take.events)
         assert take.seal.outcome == "complete"
-        assert each.durable <= believed, "an acknowledged point was lost"
+        assert attempt.durable <= believed, "an acknowledged point was lost"
         assert set(believed.values()) == {1}, "a point was counted twice"
         assert believed.total() == first.plan.points_a_round * first.plan.protocol.rounds
 
@@ -83,30 +83,30 @@ def test_every_take_is_sealed_whole_and_once(site, struck, fault):
 @pytest.mark.parametrize("fault", [*AGAIN, *ANEW])
 def test_the_log_tells_every_attempt_its_job_and_its_node(slurm, site, struck, fault):
     """SLURM's own requeue keeps the number of the job; a job that failed is followed by another."""
-    for each, take, runs in ended(site, struck, fault):
+    for attempt, take, runs in ended(site, struck, fault):
         assert [run.attempt for run in runs] == [1, 2]
         assert [part.attempt for part in take.seal.segments] == [1, 2]
-        assert {run.scheduler.node for run in runs} == {each.job.node}
+        assert {run.scheduler.node for run in runs} == {attempt.job.node}
         assert [run.scheduler.restart for run in runs] == ["0", "1" if fault in AGAIN else "0"]
         jobs = [run.scheduler.job_id for run in runs]
-        assert jobs[0] == each.job.id
+        assert jobs[0] == attempt.job.id
         assert (jobs[1] == jobs[0]) == (fault in AGAIN)
         assert slurm.job(jobs[0]).restarts == (fault in AGAIN)
 
 
 def test_a_job_that_lives_on_measures_alone(slurm, site, struck):
     """The one that SLURM started beside it waited for its lock, and found the take sealed."""
-    for each, take, (run, *others) in ended(site, struck, restart_slurmd, lose_sight):
+    for attempt, take, (run, *others) in ended(site, struck, restart_slurmd, lose_sight):
         assert not others
         assert [part.attempt for part in take.seal.segments] == [1]
-        assert run.scheduler.job_id == each.job.id
-        assert slurm.job(each.job.id).restarts == (each.fault is lose_sight)
+        assert run.scheduler.job_id == attempt.job.id
+        assert slurm.job(attempt.job.id).restarts == (attempt.fault is lose_sight)
 
 
 def test_a_job_that_is_told_to_stop_says_so(site, struck):
     """It ends after a whole round, and the last word of its attempt is why."""
-    for each, _, _ in ended(site, struck, terminate):
-        segment = read_segment(site.layout.segment(each.take, 1), each.take.segment(1))
+    for attempt, _, _ in ended(site, struck, terminate):
+        segment = read_segment(site.layout.segment(attempt.take, 1), attempt.take.segment(1))
         *_, before, last = (event.data for event in segment.events)
         assert isinstance(last, RunFailed)
         assert "SIGTERM" in last.error

@@ -43,8 +43,8 @@ def test_a_job_killed_for_memory_gets_twice_as_much_the_next_time(slurm, site):
     assert (killed.memory_mb, killed.minutes) == (1000, 5)
     assert (done.memory_mb, done.minutes) == (2000, 10)
     assert killed.state in {"OUT_OF_MEMORY", "FAILED", "CANCELLED"}
-    said = (slurm.folder / f"{killed.node}.log").read_text()
-    assert re.search(rf"{killed.id}.* exceeded (?:job )?memory limit", said, re.IGNORECASE)
+    log = (slurm.folder / f"{killed.node}.log").read_text()
+    assert re.search(rf"{killed.id}.* exceeded (?:job )?memory limit", log, re.IGNORECASE)
     (take,) = site.takes(PLATFORM, "long")
     assert {run.data.scheduler.job_id for run in take.events_of(RunStarted)} <= {killed.id, done.id}
 
@@ -53,11 +53,11 @@ def test_a_job_killed_for_memory_gets_twice_as_much_the_next_time(slurm, site):
 def small_disk(site: Site) -> Iterator[Path]:
     """Put the results on a disk of their own, with room for some rounds."""
     results = site / "results"
-    kept = results.rename(site / "kept")
+    moved = results.rename(site / "kept")
     results.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", results], check=True)
     try:
-        subprocess.run(["cp", "-a", f"{kept}/.", results], check=True)
+        subprocess.run(["cp", "-a", f"{moved}/.", results], check=True)
         yield results
     finally:
         subprocess.run(["umount", results], check=True)

@@ -60,10 +60,10 @@ def observing(jobs: list[Job]) -> dict[str, Job]:
 
 def test_every_observation_was_a_job_in_its_place(jobs):
     """A probe and a study a platform, each once, with the partition, node and GPU asked for."""
-    found = observing(jobs)
-    assert len(jobs) == len(found)
-    assert set(found) == {f"{rule} {name}" for rule in ("probe", "measure") for name in PLACES}
-    for name, job in found.items():
+    observed = observing(jobs)
+    assert len(jobs) == len(observed)
+    assert set(observed) == {f"{rule} {name}" for rule in ("probe", "measure") for name in PLACES}
+    for name, job in observed.items():
         assert (job.state, job.restarts) == ("COMPLETED", 0)
         assert (job.partition, job.node, job.gpus) == PLACES[name.split()[1]]
         assert (job.cpus, job.memory_mb, job.minutes) == (1, 2000, 5)

@@ -31,7 +31,7 @@ FOUND = {
 def classes(lock: LockedClasses, release: str) -> Classes:
     """Return the classes that a lock gives a release."""
     names = {*lock.own, *lock.transformers}
-    backend = frozenset(each for each in names if lock.by_transformers(each, release))
+    backend = frozenset(name for name in names if lock.by_transformers(name, release))
     return Classes(
         frozenset(n for n in names if release in lock.releases_with(n)) - backend, backend
     )
@@ -44,7 +44,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     renew_class_lock(path, "sglang", FOUND)
     again = read_class_lock(path)
     assert again["sglang"] == locked_entry(FOUND)
-    assert {each: classes(again["sglang"], each) for each in FOUND} == FOUND
+    assert {name: classes(again["sglang"], name) for name in FOUND} == FOUND
     assert again["vllm"].releases_with("Z") == ["1.0"]
 
 
@@ -54,7 +54,7 @@ def test_releases_with_a_class() -> None:
     assert lock.releases_with("A") == ["0.1", "0.2", "0.4"]
     assert lock.releases_with("C", "A") == ["0.1", "0.2", "0.3", "0.4"]
     assert lock.releases_with("D") == lock.releases_with() == []
-    assert [each for each in FOUND if lock.by_transformers("A", each)] == ["0.2"]
+    assert [name for name in FOUND if lock.by_transformers("A", name)] == ["0.2"]
     assert spans_of(lock.releases, lock.releases_with("A")) == [("0.1", "0.2"), ("0.4", None)]
 
 
@@ -86,7 +86,7 @@ def test_a_damaged_lock_is_refused(tmp_path: Path, raw: bytes) -> None:
 def test_the_lock_has_the_releases_whose_rules_are_locked() -> None:
     """Of both engines, and what their release notes say of some classes holds."""
     rules = read_lock(ROOT / "config" / "rules.lock")
-    assert {engine: each.releases for engine, each in LOCK.items()} == {
+    assert {engine: engine_lock.releases for engine, engine_lock in LOCK.items()} == {
         engine: rules.versions(engine) for engine in ("vllm", "sglang")
     }
     first = {
@@ -109,6 +109,8 @@ SHARE = 24
 def test_locked_releases_are_read_again(engine: str, source_cache: Cache) -> None:
     """The last release, and those that the commit's hash draws, say what the lock says."""
     lock = LOCK[engine]
-    versions = [each for each in lock.releases[:-1] if drawn(SHARE, "classes", engine, each)]
-    found = read_classes(engine, [*versions, lock.releases[-1]], cache=source_cache)
-    assert found == {each: classes(lock, each) for each in found}
+    versions = [
+        release for release in lock.releases[:-1] if drawn(SHARE, "classes", engine, release)
+    ]
+    releases = read_classes(engine, [*versions, lock.releases[-1]], cache=source_cache)
+    assert releases == {release: classes(lock, release) for release in releases}

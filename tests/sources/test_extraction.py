@@ -28,11 +28,11 @@ def test_a_release_is_read_from_the_index(server: Server, tmp_path: Path) -> Non
     """Files, rules and tuned files of one release; a second time from the cache alone."""
     published(server, TEXT)
     cache = Cache(tmp_path / "cache")
-    found = extract("vllm", "1.0", cache=cache)
-    assert found.by_name()["block_size_m"].rule.points > 1000
-    assert [each.verified for each in found.fetched] == ["member", "member"]
-    assert len(found.tuned) == 1
-    assert extract("vllm", "1.0", cache=cache, offline=True) == found
+    extraction = extract("vllm", "1.0", cache=cache)
+    assert extraction.by_name()["block_size_m"].rule.points > 1000
+    assert [file.verified for file in extraction.fetched] == ["member", "member"]
+    assert len(extraction.tuned) == 1
+    assert extract("vllm", "1.0", cache=cache, offline=True) == extraction
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_a_result_of_other_code_is_not_believed(
     published(server, TEXT)
     cache = Cache(tmp_path / "cache")
     extract("vllm", "1.0", cache=cache)
-    kept = {*(tmp_path / "cache" / "results").iterdir()}
+    results = {*(tmp_path / "cache" / "results").iterdir()}
     monkeypatch.setattr(extraction, "_code_digest", lambda _: "0" * 16)
     extract("vllm", "1.0", cache=cache, offline=True)
-    made = {*(tmp_path / "cache" / "results").iterdir()} - kept
-    assert len(made) == len(kept)
+    made = {*(tmp_path / "cache" / "results").iterdir()} - results
+    assert len(made) == len(results)
     assert all("0" * 16 in path.name for path in made)
 
 
@@ -113,7 +113,7 @@ def test_rules_that_were_read_are_not_read_again_for_tuned_files(
     cache = Cache(tmp_path / "cache")
     rules = extract("vllm", "1.0", cache=cache, tuned=False)
     monkeypatch.setattr(extraction, "_rules", None)
-    whole = extract("vllm", "1.0", cache=cache)
-    assert whole.rules == rules.rules
-    assert whole.fetched[: len(rules.fetched)] == rules.fetched
-    assert extract("vllm", "1.0", cache=cache, tuned=False).tuned == whole.tuned
+    with_tuned = extract("vllm", "1.0", cache=cache)
+    assert with_tuned.rules == rules.rules
+    assert with_tuned.fetched[: len(rules.fetched)] == rules.fetched
+    assert extract("vllm", "1.0", cache=cache, tuned=False).tuned == with_tuned.tuned

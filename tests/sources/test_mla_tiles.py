@@ -67,15 +67,15 @@ def test_tables_name_known_kernels(
     path: str,
 ) -> None:
     """A table's own name, and a backend's, are one of the kernels that are known."""
-    found = measured_tile(backend, kernel, heads=16, sm=sm, cached=bool(cached), absorbed=True)
-    assert found.path == path
+    tile = measured_tile(backend, kernel, heads=16, sm=sm, cached=bool(cached), absorbed=True)
+    assert tile.path == path
 
 
 def test_naive_heads_share_nothing() -> None:
     """Keys and values of each head have a row axis each."""
-    found = measured_tile("trtllm", "default", heads=16, sm=89, cached=False, absorbed=False)
-    assert found is NAIVE_TILE
-    assert not found.shared
+    tile = measured_tile("trtllm", "default", heads=16, sm=89, cached=False, absorbed=False)
+    assert tile is NAIVE_TILE
+    assert not tile.shared
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_engines_decode_up_to_some_positions(
     engine: str, version: str, sm: int, positions: int, kernel: str | None
 ) -> None:
     """Which kernel takes N follows from release and GPU; what none takes is prefill."""
-    found = path_at(engine_paths(engine, version, sm), positions)
-    assert (found.kernel if found else None) == kernel
+    path = path_at(engine_paths(engine, version, sm), positions)
+    assert (path.kernel if path else None) == kernel
 
 
 @pytest.mark.parametrize(("version", "sm"), [("0.1.0", 90), ("0.14.0", 70), ("0.34.0", 90)])

@@ -36,23 +36,25 @@ def chosen(package: str) -> list[str]:
     if os.environ.get("NEARFREE_HISTORY") == "all":
         return versions
     rules, in_ci = LOCK.rules[package], "CI" in os.environ
-    kept = {len(versions) - 1} | (set() if in_ci else {0})
+    numbers = {len(versions) - 1} | (set() if in_ci else {0})
     for number, version in enumerate(versions):
         changed = number and rules.get(version) != rules.get(versions[number - 1])
         if changed and (not in_ci or drawn(CHANGES, "change", package, version)):
-            kept |= {number - 1, number}
+            numbers |= {number - 1, number}
         if in_ci and drawn(SHARE, package, version):
-            kept.add(number)
-    return [versions[number] for number in sorted(kept)]
+            numbers.add(number)
+    return [versions[number] for number in sorted(numbers)]
 
 
 @pytest.mark.parametrize("package", INDEXED)
 def test_locked_releases_are_read_again(package: str, source_cache: Cache) -> None:
     """With an empty cache, and the lock set aside while reading, each release says what it said."""
     versions = chosen(package)
-    found = history(package, versions, Lock(), cache=source_cache)
-    read = {each.version: each.meanings for each in found if each.refused is None}
-    refused = {each.version: each.refused for each in found if each.refused is not None}
+    read_again = history(package, versions, Lock(), cache=source_cache)
+    read = {release.version: release.meanings for release in read_again if release.refused is None}
+    refused = {
+        release.version: release.refused for release in read_again if release.refused is not None
+    }
     assert read == {v: m for v, m in LOCK.rules[package].items() if v in versions}
     assert refused == {v: r for v, r in LOCK.refused.get(package, {}).items() if v in versions}
 

@@ -82,7 +82,7 @@ def test_a_retracted_take_says_nothing_any_more(layout: Layout) -> None:
 
 def recorded() -> list[tuple[str, str]]:
     """Return the releases that the shipped config asks for."""
-    return [parse_release(each) for each in yaml.safe_load(ASKED.read_text())["releases"]]
+    return [parse_release(entry) for entry in yaml.safe_load(ASKED.read_text())["releases"]]
 
 
 @pytest.mark.parametrize("release", recorded(), ids="==".join)
@@ -95,17 +95,17 @@ def test_releases_have_the_sizes_of_a_whole_block_on_record() -> None:
     """What today's readers read is what the newest take holds, in every MoE release."""
     for package, version in recorded():
         if package in ruled_packages("moe_ffn"):
-            found = recorded_extraction(LOG, package, version)
-            assert found is not None
+            extraction = recorded_extraction(LOG, package, version)
+            assert extraction is not None
             sizes = {"block_size_m", "block_size_n", "block_size_k", "group_size_m"}
             sizes |= {"num_warps", "num_stages"}
-            assert sizes <= found.by_name().keys()
-            assert all(bool(each.block_size_k) == (each.odd is None) for each in found.tuned)
+            assert sizes <= extraction.by_name().keys()
+            assert all(bool(file.block_size_k) == (file.odd is None) for file in extraction.tuned)
 
 
 def test_takes_of_the_first_form_are_still_read() -> None:
     """An old take has no other sizes, and its rows are those of the newest take."""
-    takes = sorted(read_scope(LOG, SOURCES, stream="vllm_0_9_1"), key=lambda each: each.order)
+    takes = sorted(read_scope(LOG, SOURCES, stream="vllm_0_9_1"), key=lambda release: release.order)
     assert len(takes) >= 2
     old, new = (
         [event.data for event in take.events_of(TunedIndexed)] for take in (takes[0], takes[-1])
@@ -113,10 +113,10 @@ def test_takes_of_the_first_form_are_still_read() -> None:
     assert [(e.file, e.tokens, e.block_size_m) for e in old] == [
         (e.file, e.tokens, e.block_size_m) for e in new
     ]
-    assert {each.block_size_k for each in old} == {()}
-    found = recorded_extraction(LOG, "vllm", "0.9.1")
-    assert found is not None
-    assert found.tuned == tuple(new)
+    assert {file.block_size_k for file in old} == {()}
+    extraction = recorded_extraction(LOG, "vllm", "0.9.1")
+    assert extraction is not None
+    assert extraction.tuned == tuple(new)
 
 
 def test_streams_are_names_of_the_log() -> None:

@@ -19,24 +19,27 @@ H20: dict[str, Any] = {"sm": 90, "sms": 78}
 
 def ask(package: str, version: str, last: int, *, first: int = 1, **given: Any) -> Granularity:
     """Return a recorded release's answer for a call on an H20, unless said otherwise."""
-    found = recorded_extraction(LOG, package, version)
-    assert found is not None
+    extraction = recorded_extraction(LOG, package, version)
+    assert extraction is not None
     query = AttentionQuery(**{"heads": 32, "kv_heads": 8, "head_dim": 128, **H20, **given})
-    return attention_granularity(found, query, first, last)
+    return attention_granularity(extraction, query, first, last)
 
 
-def tiles(found: Granularity) -> list[tuple[int, int, int | None, int | None]]:
-    return [(each.first, each.value, each.tile, each.tiles) for each in found.intervals]
+def tiles(granularity: Granularity) -> list[tuple[int, int, int | None, int | None]]:
+    return [
+        (interval.first, interval.value, interval.tile, interval.tiles)
+        for interval in granularity.intervals
+    ]
 
 
 def test_an_interval_ends_where_the_tile_or_their_number_changes() -> None:
     """FlashAttention 2 splits keys up to 192 positions here; then its tile has 128 rows."""
-    found = ask("flash-attn", "2.8.3", 300, first=2)
-    assert [(each.first, each.path) for each in found.kernel_path] == [
+    granularity = ask("flash-attn", "2.8.3", 300, first=2)
+    assert [(path.first, path.path) for path in granularity.kernel_path] == [
         (2, "split_kv"),
         (193, "standard"),
     ]
-    assert tiles(found) == [
+    assert tiles(granularity) == [
         (2, 64, 64, 1),
         (65, 64, 64, 2),
         (129, 64, 64, 3),
@@ -62,17 +65,17 @@ def test_keys_are_the_cached_ones_and_those_of_the_call(monkeypatch: pytest.Monk
 
 def test_packed_heads_share_a_tile() -> None:
     """FlashInfer packs four query heads: 128 rows are 32 positions; its tile follows the length."""
-    found = ask("flashinfer-python", "0.6.13", 64, backend="fa2")
-    assert tiles(found) == [(1, 4, 16, 1), (5, 16, 64, 1), (17, 32, 128, 1), (33, 32, 128, 2)]
-    assert {each.rows_per_position for each in found.intervals} == {4}
-    assert found.notes == ()
+    granularity = ask("flashinfer-python", "0.6.13", 64, backend="fa2")
+    assert tiles(granularity) == [(1, 4, 16, 1), (5, 16, 64, 1), (17, 32, 128, 1), (33, 32, 128, 2)]
+    assert {interval.rows_per_position for interval in granularity.intervals} == {4}
+    assert granularity.notes == ()
 
 
 def test_auto_says_what_it_takes_for_granted() -> None:
     """On SM90 auto is fa3, unpacked, and the answer notes the CUDA that it holds for."""
-    found = ask("flashinfer-python", "0.6.13", 200)
-    assert tiles(found) == [(1, 128, 128, 1), (129, 128, 128, 2)]
-    assert "CUDA" in found.notes[0]
+    granularity = ask("flashinfer-python", "0.6.13", 200)
+    assert tiles(granularity) == [(1, 128, 128, 1), (129, 128, 128, 2)]
+    assert "CUDA" in granularity.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -81,10 +84,10 @@ def test_auto_says_what_it_takes_for_granted() -> None:
 )
 def test_every_interval_is_backed_by_hashed_lines(package: str, version: str) -> None:
     """The place of a tile is a file of the artefact with its digest, and is quoted."""
-    found = ask(package, version, 40)
-    for each in (*found.intervals, *found.kernel_path):
-        assert all(place.sha256 and place.quote for place in each.evidence)
-    for interval in found.intervals:
+    granularity = ask(package, version, 40)
+    for interval in (*granularity.intervals, *granularity.kernel_path):
+        assert all(place.sha256 and place.quote for place in interval.evidence)
+    for interval in granularity.intervals:
         assert interval.lines is not None
         assert interval.sha256 in {place.sha256 for place in interval.evidence}
 
@@ -114,10 +117,10 @@ def test_windows_are_refused_where_they_are_not_read(package: str, version: str)
 
 def test_one_position_under_a_window_takes_the_tile_of_several() -> None:
     """FlashAttention 2 swaps no position with its group there: nothing ends at one position."""
-    asked: dict[str, Any] = {"api": "varlen", "paged": True}
-    whole = ask("flash-attn", "2.8.3", 10, **asked).intervals[0]
-    seen = ask("flash-attn", "2.8.3", 10, window=128, **asked).intervals[0]
-    assert (whole.first, whole.last, whole.rows_per_position) == (1, 1, 4)
+    query: dict[str, Any] = {"api": "varlen", "paged": True}
+    first = ask("flash-attn", "2.8.3", 10, **query).intervals[0]
+    seen = ask("flash-attn", "2.8.3", 10, window=128, **query).intervals[0]
+    assert (first.first, first.last, first.rows_per_position) == (1, 1, 4)
     assert (seen.first, seen.last, seen.rows_per_position) == (1, 10, 1)
     with pytest.raises(EvidenceError, match="paged caches alone"):
         ask("flash-attn", "2.8.3", 10, window=128)

@@ -25,8 +25,8 @@ def block(release: Extraction, tokens: int, **given: Any) -> Block:
     return MoeRules(release.by_name(), TunedFiles(release.tuned), query, 4096).at(tokens)
 
 
-def sizes(found: Block) -> tuple[int | None, ...]:
-    return found.value, found.block_n, found.block_k, found.group_m
+def sizes(granularity: Block) -> tuple[int | None, ...]:
+    return granularity.value, granularity.block_n, granularity.block_k, granularity.group_m
 
 
 @pytest.mark.parametrize(
@@ -46,33 +46,33 @@ def test_fallback_rules_on_record(
     package: str, version: str, tokens: int, expected: tuple[int, ...]
 ) -> None:
     """`get_default_config`, 16-bit: a 32-wide K step past E tokens, until vLLM 0.17 changed it."""
-    found = recorded_extraction(LOG, package, version)
-    assert found is not None
-    said = block(found, tokens)
-    assert (sizes(said), said.source) == (expected, "fallback")
+    extraction = recorded_extraction(LOG, package, version)
+    assert extraction is not None
+    fallback = block(extraction, tokens)
+    assert (sizes(fallback), fallback.source) == (expected, "fallback")
 
 
 def test_many_tokens_an_expert_are_grouped() -> None:
     """From vLLM 0.17 on groups have 16 blocks past 128 whole tokens an expert, else one."""
-    found = recorded_extraction(LOG, "vllm", "0.24.0")
-    assert found is not None
-    groups = [block(found, tokens, experts=8, top_k=2).group_m for tokens in (1031, 1032)]
+    extraction = recorded_extraction(LOG, "vllm", "0.24.0")
+    assert extraction is not None
+    groups = [block(extraction, tokens, experts=8, top_k=2).group_m for tokens in (1031, 1032)]
     assert groups == [1, 16]
 
 
 def test_a_kernel_that_chooses_for_itself_leaves_the_size_open() -> None:
     """Four-bit weights in groups: the configuration has BLOCK_SIZE_M and no N or K."""
-    found = recorded_extraction(LOG, "vllm", "0.24.0")
-    assert found is not None
-    assert sizes(block(found, 100, dtype="int4", d_ff=768)) == (16, None, None, None)
+    extraction = recorded_extraction(LOG, "vllm", "0.24.0")
+    assert extraction is not None
+    assert sizes(block(extraction, 100, dtype="int4", d_ff=768)) == (16, None, None, None)
 
 
 def test_scales_by_block_set_columns_and_depth() -> None:
     """Block-wise FP8 takes N and K from the shape of a scale's block."""
-    found = recorded_extraction(LOG, "sglang", "0.5.10")
-    assert found is not None
-    said = block(found, 1, experts=100, dtype="fp8_block", block_shape=(64, 32))
-    assert sizes(said) == (64, 64, 32, 32)
+    extraction = recorded_extraction(LOG, "sglang", "0.5.10")
+    assert extraction is not None
+    fallback = block(extraction, 1, experts=100, dtype="fp8_block", block_shape=(64, 32))
+    assert sizes(fallback) == (64, 64, 32, 32)
 
 
 def test_a_tuned_file_sets_the_whole_block() -> None:

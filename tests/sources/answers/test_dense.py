@@ -17,9 +17,9 @@ QUERY = DenseQuery(columns=14336, depth=4096, format="int4", sm=80, sms=108)
 @cache
 def recorded(version: str) -> Extraction:
     """Return a release's rules that are on record."""
-    found = recorded_extraction(LOG, "vllm-linear", version)
-    assert found is not None
-    return found
+    extraction = recorded_extraction(LOG, "vllm-linear", version)
+    assert extraction is not None
+    return extraction
 
 
 def asked(version: str = "0.33.0", **changes: object) -> DenseRules:
@@ -43,9 +43,9 @@ def test_marlin_reads_the_weights_once_a_pass(columns: int, most: int) -> None:
     """Whole tiles of 64 rows first, and what is left in a pass of its own."""
     marlin = asked(columns=columns)
     for rows in (1, 8, 9, 16, 17, 63, 64, 65, 127, 128, 129, 1000, 1024, 1025, 3000, 9000):
-        found = marlin.at(rows)
-        assert (found.padded, found.passes) == passes(rows, most)
-        assert marlin.step(rows) == (found.value, found.padded, found.passes)
+        answer = marlin.at(rows)
+        assert (answer.padded, answer.passes) == passes(rows, most)
+        assert marlin.step(rows) == (answer.value, answer.padded, answer.passes)
     assert (marlin.at(64).passes, marlin.at(65).passes, marlin.at(128).passes) == (1, 2, 1)
 
 
@@ -63,8 +63,8 @@ def test_many_passes_that_are_alike_are_asked_once(
         return answer(left)
 
     monkeypatch.setattr(marlin, "_answer", counted)
-    found = marlin.at(rows)
-    assert (found.padded, found.passes) == passes(rows, 16)
+    row_passes = marlin.at(rows)
+    assert (row_passes.padded, row_passes.passes) == passes(rows, 16)
     assert times < 10
 
 
@@ -117,9 +117,12 @@ def test_a_kernel_without_rows_is_named() -> None:
 
 def test_intervals_name_file_lines_and_passes() -> None:
     """Where rows of a tile or passes change, with the branch that says it."""
-    found = dense_granularity(recorded("0.33.0"), QUERY, 60, 130)
-    told = [(each.first, each.last, each.value, each.passes) for each in found.intervals]
-    assert told == [(60, 64, 64, 1), (65, 127, 64, 2), (128, 128, 64, 1), (129, 130, 64, 2)]
-    assert [path.path for path in found.kernel_path] == ["Marlin"]
-    assert found.intervals[0].file.endswith("marlin/marlin.cu")
-    assert found.intervals[0].sha256
+    granularity = dense_granularity(recorded("0.33.0"), QUERY, 60, 130)
+    intervals = [
+        (interval.first, interval.last, interval.value, interval.passes)
+        for interval in granularity.intervals
+    ]
+    assert intervals == [(60, 64, 64, 1), (65, 127, 64, 2), (128, 128, 64, 1), (129, 130, 64, 2)]
+    assert [path.path for path in granularity.kernel_path] == ["Marlin"]
+    assert granularity.intervals[0].file.endswith("marlin/marlin.cu")
+    assert granularity.intervals[0].sha256

@@ -27,9 +27,9 @@ ZEN4 = with_implied({*HASWELL, "avx512bf16", "avx512vnni", "avx512dq", "avx512vl
 @cache
 def recorded(version: str) -> Extraction:
     """Return a release's rules that are on record."""
-    found = recorded_extraction(LOG, "llama-cpp", version)
-    assert found is not None
-    return found
+    extraction = recorded_extraction(LOG, "llama-cpp", version)
+    assert extraction is not None
+    return extraction
 
 
 def query(weight: str, *, flags: frozenset[str] = ZEN4, **changes: object) -> ProductQuery:
@@ -39,15 +39,15 @@ def query(weight: str, *, flags: frozenset[str] = ZEN4, **changes: object) -> Pr
 
 
 @cache
-def product(version: str, asked: ProductQuery) -> Product:
+def product(version: str, weights: ProductQuery) -> Product:
     """Return the rules of one matrix."""
-    return Product(recorded(version), asked)
+    return Product(recorded(version), weights)
 
 
-def taken(version: str, rows: int, asked: ProductQuery) -> list[tuple[str, int, int, int]]:
+def taken(version: str, rows: int, weights: ProductQuery) -> list[tuple[str, int, int, int]]:
     """Return way, rows of a pass, rows served and number of each kind of passes."""
-    found = product(version, asked).passes(rows)
-    return [(each.path, each.holds, each.serves, each.times) for each in found]
+    passes = product(version, weights).passes(rows)
+    return [(one_pass.path, one_pass.holds, one_pass.serves, one_pass.times) for one_pass in passes]
 
 
 def repacked(rows: int) -> list[tuple[str, int, int, int]]:
@@ -58,7 +58,7 @@ def repacked(rows: int) -> list[tuple[str, int, int, int]]:
         ("repack_gemm", 4, several % 16, several % 16 // 4),
         ("repack_gemv", 1, rows - several, rows - several),
     ]
-    return [each for each in kinds if each[3]]
+    return [kind for kind in kinds if kind[3]]
 
 
 @pytest.mark.parametrize("version", [BUILT, PREBUILT])
@@ -68,9 +68,9 @@ def test_repacked_rows_go_by_16_by_4_and_one_by_one(
     version: str, weight: str, flags: frozenset[str]
 ) -> None:
     """Above 3 rows several are taken at once, 16 first, then 4; the rest of 4 goes one by one."""
-    asked = query(weight, flags=flags)
+    weights = query(weight, flags=flags)
     for rows in (*range(1, 70), 511, 512):
-        assert taken(version, rows, asked) == repacked(rows)
+        assert taken(version, rows, weights) == repacked(rows)
     assert len(repacked(16)) < len(repacked(15)), "16 rows are cheaper than 15"
 
 
@@ -89,13 +89,13 @@ def test_a_type_that_is_not_repacked_stays() -> None:
 @pytest.mark.parametrize("weight", ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
 def test_tiles_of_16_rows_from_8_on(weight: str) -> None:
     """K-quants that are not repacked: one dot product a row up to 7, then microtiles of 16."""
-    asked = query(weight, repack=False)
+    weights = query(weight, repack=False)
     for rows in range(1, 8):
-        assert taken(BUILT, rows, asked) == [("vector", 1, rows, rows)]
+        assert taken(BUILT, rows, weights) == [("vector", 1, rows, rows)]
     for rows in range(8, 129):
-        assert taken(BUILT, rows, asked) == [("tiled", 16, rows, -(-rows // 16))]
-    found = product(BUILT, asked).steps(40)
-    assert [(s.rows, s.rule) for s in found if s.rows > 7] == [
+        assert taken(BUILT, rows, weights) == [("tiled", 16, rows, -(-rows // 16))]
+    steps = product(BUILT, weights).steps(40)
+    assert [(s.rows, s.rule) for s in steps if s.rows > 7] == [
         (8, "tiled"),
         (17, "tiled_micro"),
         (33, "tiled_micro"),
@@ -104,9 +104,9 @@ def test_tiles_of_16_rows_from_8_on(weight: str) -> None:
 
 def test_a_tile_s_rows_are_divided_where_threads_lack_work() -> None:
     """A small matrix among many threads is cut along the rows, too: 17 rows are 9 and 8."""
-    asked = query("q6_k", columns=64, threads=64)
-    assert taken(BUILT, 17, asked) == [("tiled", 16, 17, 2)]
-    assert taken(BUILT, 33, asked) == [("tiled", 16, 33, 3)]
+    weights = query("q6_k", columns=64, threads=64)
+    assert taken(BUILT, 17, weights) == [("tiled", 16, 17, 2)]
+    assert taken(BUILT, 33, weights) == [("tiled", 16, 33, 3)]
     assert taken(BUILT, 300, query("q6_k")) == [("tiled", 16, 300, 20)]
 
 
@@ -120,20 +120,23 @@ def test_the_prebuilt_release_has_no_tiles() -> None:
 @pytest.mark.parametrize("weight", ["q8_0", "q5_0", "q4_0", "iq4_nl"])
 def test_blocks_go_by_four_columns(version: str, weight: str) -> None:
     """With 32 registers tiles hold up to four rows, and what is left has one of its own."""
-    asked = query(weight, repack=False)
-    assert taken(version, 1, asked) == [("vector", 1, 1, 1)]
+    weights = query(weight, repack=False)
+    assert taken(version, 1, weights) == [("vector", 1, 1, 1)]
     for rows in range(2, 70):
-        whole, left = divmod(rows, 4)
-        kinds = [("sgemm", 4, whole * 4, whole), ("sgemm", left, left, 1)]
-        assert taken(version, rows, asked) == [each for each in kinds if each[2]]
-    fewer = [sum(each[3] for each in taken(version, rows, asked)) for rows in (4, 5, 8, 9, 16, 15)]
+        full, left = divmod(rows, 4)
+        kinds = [("sgemm", 4, full * 4, full), ("sgemm", left, left, 1)]
+        assert taken(version, rows, weights) == [kind for kind in kinds if kind[2]]
+    fewer = [
+        sum(one_pass[3] for one_pass in taken(version, rows, weights))
+        for rows in (4, 5, 8, 9, 16, 15)
+    ]
     assert fewer == [1, 2, 2, 3, 4, 4]
 
 
 def test_blocks_go_by_two_columns_with_fewer_registers() -> None:
     """With 16 registers a tile of blocks holds two rows."""
-    asked = query("q8_0", flags=HASWELL)
-    assert taken(PREBUILT, 9, asked) == [("sgemm", 2, 8, 4), ("sgemm", 1, 1, 1)]
+    weights = query("q8_0", flags=HASWELL)
+    assert taken(PREBUILT, 9, weights) == [("sgemm", 2, 8, 4), ("sgemm", 1, 1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -148,14 +151,14 @@ def test_blocks_go_by_two_columns_with_fewer_registers() -> None:
 )
 def test_floats_go_by_even_tiles(weight: str, flags: frozenset[str], most: int) -> None:
     """Rows are split into the fewest tiles of up to six or three, whose sizes differ by one."""
-    asked = query(weight, flags=flags)
-    assert taken(PREBUILT, 1, asked) == [("vector", 1, 1, 1)]
+    weights = query(weight, flags=flags)
+    assert taken(PREBUILT, 1, weights) == [("vector", 1, 1, 1)]
     for rows in range(2, 70):
-        found = taken(PREBUILT, rows, asked)
-        tiles = sum(times for *_, times in found)
+        passes = taken(PREBUILT, rows, weights)
+        tiles = sum(times for *_, times in passes)
         assert tiles == -(-rows // most)
-        assert sum(serves for _, _, serves, _ in found) == rows
-        sizes = [holds for _, holds, _, _ in found]
+        assert sum(serves for _, _, serves, _ in passes) == rows
+        sizes = [holds for _, holds, _, _ in passes]
         assert max(sizes) - min(sizes) <= 1
 
 
@@ -182,9 +185,9 @@ def test_without_vectors_all_go_one_by_one() -> None:
 
 def test_steps_are_the_rows_at_which_passes_change() -> None:
     """Every change of kind or number has the rule that says so, and no other row is a step."""
-    found = product(PREBUILT, query("q8_0")).steps(9)
-    assert [(s.rows, s.rule, s.before, s.after) for s in found[:1]] == [(2, "sgemm", 1, 1)]
-    assert [s.rows for s in found if s.after > s.before] == [5, 9]
+    steps = product(PREBUILT, query("q8_0")).steps(9)
+    assert [(s.rows, s.rule, s.before, s.after) for s in steps[:1]] == [(2, "sgemm", 1, 1)]
+    assert [s.rows for s in steps if s.after > s.before] == [5, 9]
     above = product(BUILT, query("q4_k")).steps(20)
     assert [(s.rows, s.rule) for s in above if s.rows in {4, 16}] == [
         (4, "repack_rows"),
@@ -198,22 +201,22 @@ def test_each_pass_names_the_line_that_says_so(version: str) -> None:
     hashes = {m.path: m.sha256 for f in recorded(version).fetched for m in f.members}
     for weight in TYPES:
         for rows in (1, 5, 17):
-            for each in product(version, query(weight)).passes(rows):
-                assert each.places
-                for _, branch in each.places:
+            for one_pass in product(version, query(weight)).passes(rows):
+                assert one_pass.places
+                for _, branch in one_pass.places:
                     assert branch.quotes
                     assert all(quote.file in hashes for quote in branch.quotes)
     answer = product_granularity(recorded(version), query("q8_0"), 1, 9)
-    said = answer.intervals[4].passes[0].rules[0]
-    assert said.rule == "block_tile"
-    assert said.sha256 == hashes[said.file]
-    assert said.quote == "nc = 4;"
+    located = answer.intervals[4].passes[0].rules[0]
+    assert located.rule == "block_tile"
+    assert located.sha256 == hashes[located.file]
+    assert located.quote == "nc = 4;"
 
 
 def test_intervals_cover_the_rows() -> None:
     """Rows with the same passes stand together; those after the first name their step."""
     answer = product_granularity(recorded(BUILT), query("q6_k"), 5, 40)
-    spans = [(each.first, each.last, each.step) for each in answer.intervals]
+    spans = [(interval.first, interval.last, interval.step) for interval in answer.intervals]
     assert spans[-3:] == [(8, 16, "tiled"), (17, 32, "tiled_micro"), (33, 40, "tiled_micro")]
     assert spans[0] == (5, 5, "vector")
 
@@ -268,20 +271,20 @@ def test_attention_has_tiles_from_64_query_rows_on() -> None:
     for version in (BUILT, PREBUILT):
         rule = recorded(version).by_name()["flash_tile"]
         calls = [{"positions": n, "cache": "F16"} for n in (1, 63, 64, 65)]
-        assert [rule.value(each).value for each in calls] == [0, 0, 64, 64]
+        assert [rule.value(call).value for call in calls] == [0, 0, 64, 64]
         assert rule.value({"positions": 64, "cache": "Q8_0"}).value == 0
 
 
 def test_a_loaded_library_tells_what_it_is_compiled_for() -> None:
     """What zen4's library says of itself gives the flags of that variant, and no others."""
-    told = (
+    system_info = (
         "CPU : SSE3 = 1 | SSSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 1 | BMI2 = 1 | "
         "AVX512 = 1 | AVX512_VBMI = 1 | AVX512_VNNI = 1 | AVX512_BF16 = 1 | AMX_INT8 = 0 | "
         "LLAMAFILE = 1 | REPACK = 1 |"
     )
-    assert loaded_features(told)[-2:] == ["LLAMAFILE", "REPACK"]
+    assert loaded_features(system_info)[-2:] == ["LLAMAFILE", "REPACK"]
     rules = recorded(PREBUILT).by_name()
-    machine = loaded_flags(rules, told)
+    machine = loaded_flags(rules, system_info)
     variant = best_variant(rules, {*machine, "sse42", "bmi2", "avx512vbmi", "avx512cd"})
     assert variant.name == "zen4"
     assert facts_of(machine) == facts_of(variant.flags)

@@ -26,12 +26,15 @@ def answer(first: int = 1, last: int = 600, **given: Any) -> Granularity:
     return moe_granularity(made_release(), MoeQuery(**{**LAYER, **given}), first, last)
 
 
-def values(found: Granularity) -> list[tuple[int, int, int, str]]:
-    return [(each.first, each.last, each.value, each.source) for each in found.intervals]
+def values(granularity: Granularity) -> list[tuple[int, int, int, str]]:
+    return [
+        (interval.first, interval.last, interval.value, interval.source)
+        for interval in granularity.intervals
+    ]
 
 
-def paths(found: Granularity) -> list[tuple[int, int, str]]:
-    return [(each.first, each.last, each.path) for each in found.kernel_path]
+def paths(granularity: Granularity) -> list[tuple[int, int, str]]:
+    return [(path.first, path.last, path.path) for path in granularity.kernel_path]
 
 
 def test_the_fallback_applies_where_no_file_is_tuned() -> None:
@@ -52,19 +55,19 @@ def test_an_interval_quotes_its_lines() -> None:
     assert first.lines is not None
     assert "M <= 40" in lines[first.lines[0] - 1]
     assert "size = 16" in lines[first.lines[1] - 1]
-    assert any("M <= 40" in (each.condition or "") for each in first.evidence)
+    assert any("M <= 40" in (evidence.condition or "") for evidence in first.evidence)
 
 
 def test_a_tuned_file_comes_before_the_fallback() -> None:
     """The nearest entry decides, and of two that are as near the one first in the file."""
-    found = answer(d_ff=512, last=100)
-    assert values(found) == [
+    granularity = answer(d_ff=512, last=100)
+    assert values(granularity) == [
         (1, 16, 16, "tuned"),
         (17, 47, 32, "tuned"),
         (48, 100, 64, "tuned"),
     ]
-    assert found.intervals[0].file == next(iter(TUNED))
-    assert found.intervals[0].lines == (2, 2)
+    assert granularity.intervals[0].file == next(iter(TUNED))
+    assert granularity.intervals[0].lines == (2, 2)
 
 
 def test_a_tuned_file_is_for_one_device_and_dtype() -> None:
@@ -75,9 +78,9 @@ def test_a_tuned_file_is_for_one_device_and_dtype() -> None:
 
 def test_an_override_comes_before_all() -> None:
     """What the caller sets holds for any number of tokens, and names no file of the release."""
-    found = answer(d_ff=512, override=48)
-    assert values(found) == [(1, 600, 48, "override")]
-    assert found.intervals[0].sha256 is None
+    granularity = answer(d_ff=512, override=48)
+    assert values(granularity) == [(1, 600, 48, "override")]
+    assert granularity.intervals[0].sha256 is None
 
 
 def test_a_folder_of_own_files_comes_before_those_of_the_release(tmp_path: Path) -> None:
@@ -85,9 +88,9 @@ def test_a_folder_of_own_files_comes_before_those_of_the_release(tmp_path: Path)
     name = Path(next(iter(TUNED))).name
     raw = json.dumps({"1": {"BLOCK_SIZE_M": 80}}).encode()
     own = tuple(index_tuned("vllm", "1.0", {name: raw}))
-    found = answer(d_ff=512, own=own)
-    assert values(found) == [(1, 600, 80, "override")]
-    assert found.intervals[0].sha256 == own[0].sha256
+    granularity = answer(d_ff=512, own=own)
+    assert values(granularity) == [(1, 600, 80, "override")]
+    assert granularity.intervals[0].sha256 == own[0].sha256
 
 
 def test_deterministic_mode_leaves_tuned_files_aside() -> None:
@@ -115,7 +118,7 @@ def test_the_modular_experts_may_always_align() -> None:
 
 def test_a_quantisation_has_its_own_rule() -> None:
     """Block-wise FP8 takes its own branch, per-tensor FP8 that of 16-bit floats."""
-    assert {each.value for each in answer(dtype="fp8_block").intervals} == {64}
+    assert {interval.value for interval in answer(dtype="fp8_block").intervals} == {64}
     assert values(answer(dtype="fp8"))[0] == (1, 40, 16, "fallback")
 
 
@@ -138,10 +141,10 @@ def test_a_release_whose_blocks_align_nothing_is_refused() -> None:
     """Where BLOCK_SIZE_M is handed to no alignment of tokens, it says nothing of slack."""
     release = made_release()
     lost = mechanism_rule(Mechanism("alignment", "tokens are padded"), "vllm", "1.0")
-    kept = [each for each in release.rules if each.rule != lost.rule]
-    assert len(kept) == len(release.rules) - 1
+    rules = [rule for rule in release.rules if rule.rule != lost.rule]
+    assert len(rules) == len(release.rules) - 1
     with pytest.raises(EvidenceError, match=r"vllm 1\.0: the lines for alignment,"):
-        moe_granularity(replace(release, rules=(*kept, lost)), MoeQuery(**LAYER), 1, 10)  # type: ignore[arg-type]
+        moe_granularity(replace(release, rules=(*rules, lost)), MoeQuery(**LAYER), 1, 10)  # type: ignore[arg-type]
 
 
 def test_own_files_that_are_not_opened_are_told_of() -> None:
@@ -163,11 +166,11 @@ def test_a_device_that_only_own_files_are_for_must_be_named() -> None:
 
 def test_the_triton_that_a_release_pins_is_taken_for_granted() -> None:
     """SGLang 0.5.9 pins 3.5.1: of several folders it opens one, which another Triton does not."""
-    found = recorded_extraction(LOG, "sglang", "0.5.9")
-    assert found is not None
+    extraction = recorded_extraction(LOG, "sglang", "0.5.9")
+    assert extraction is not None
     query = MoeQuery(experts=8, top_k=2, d_ff=7168, d_model=4096, device="NVIDIA H100 80GB HBM3")
     folders = [
-        moe_granularity(found, replace(query, triton=triton), 1, 64)
+        moe_granularity(extraction, replace(query, triton=triton), 1, 64)
         .intervals[0]
         .file.split("/")[-2]
         for triton in (None, "3.5.1", "3.1.0")

@@ -33,8 +33,8 @@ def index(*folders: tuple[str, int], name: str = NAME) -> list[TunedIndexed]:
     )
 
 
-def size(found: TunedIndexed | None) -> int | None:
-    return None if found is None else found.block_size_m[0]
+def size(tuned: TunedIndexed | None) -> int | None:
+    return None if tuned is None else tuned.block_size_m[0]
 
 
 def test_one_folder_holds_all_files() -> None:
@@ -57,8 +57,8 @@ def test_the_running_triton_comes_first() -> None:
     """The folder of the running version is searched before the fixed order, listed or not."""
     files = index(("triton_3_1_0/", 16), ("triton_3_4_0/", 32), ("triton_9_0_0/", 64))
     for triton, expected in (("3.1.0", 16), ("9.0.0", 64), ("3.9.9", 32)):
-        found = find_tuned(TunedFiles(files), NAME, folders="3.4.0 3.1.0", triton=triton, last=9)
-        assert size(found) == expected
+        tuned = find_tuned(TunedFiles(files), NAME, folders="3.4.0 3.1.0", triton=triton, last=9)
+        assert size(tuned) == expected
 
 
 def test_newest_first_orders_by_number() -> None:
@@ -101,10 +101,10 @@ def test_without_triton_only_the_sizes_that_agree_are_answered() -> None:
         },
     )
     for triton, depth in ((None, ()), ("3.1.0", (32,)), ("3.4.0", (64,))):
-        found = find_tuned(TunedFiles(files), NAME, folders="3.4.0 3.1.0", triton=triton, last=9)
-        assert found is not None
-        assert (found.block_size_m, found.block_size_n) == ((16,), (64,))
-        assert (found.block_size_k, found.group_size_m) == (depth, (1,))
+        tuned = find_tuned(TunedFiles(files), NAME, folders="3.4.0 3.1.0", triton=triton, last=9)
+        assert tuned is not None
+        assert (tuned.block_size_m, tuned.block_size_n) == ((16,), (64,))
+        assert (tuned.block_size_k, tuned.group_size_m) == (depth, (1,))
 
 
 def test_files_that_differ_beyond_the_range_are_the_same_within_it() -> None:

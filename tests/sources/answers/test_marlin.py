@@ -21,9 +21,11 @@ QUERY = MoeQuery(experts=128, top_k=8, d_ff=768, d_model=2048, dtype="int4", sm=
 
 def recorded(package: str, version: str) -> Extraction:
     """Return what is on record of a release."""
-    found = recorded_extraction(Layout(Path(__file__).parents[3] / "results"), package, version)
-    assert found is not None
-    return found
+    extraction = recorded_extraction(
+        Layout(Path(__file__).parents[3] / "results"), package, version
+    )
+    assert extraction is not None
+    return extraction
 
 
 def rules(package: str, version: str) -> dict[str, Rule]:
@@ -108,20 +110,20 @@ def test_triton_kernels_ask_for_the_compute_capability() -> None:
 
 def test_four_bit_floats_are_answered_by_the_kernel_that_runs_or_is_named() -> None:
     """Never by Triton's blocks: Marlin's on Ampere; on Hopper the model decides, and is named."""
-    found = recorded("vllm", "0.33.0")
-    ampere = moe_granularity(found, replace(GPT_OSS, sm=80), 1, 200)
+    extraction = recorded("vllm", "0.33.0")
+    ampere = moe_granularity(extraction, replace(GPT_OSS, sm=80), 1, 200)
     assert ampere.intervals[0].file.endswith("marlin_moe.py")
     with pytest.raises(EvidenceError, match="triton_kernels where the model is gpt-oss"):
-        moe_granularity(found, GPT_OSS, 1, 200)
-    named = moe_granularity(found, replace(GPT_OSS, kernel="triton_kernels"), 1, 200)
-    assert [(each.first, each.last, each.value) for each in named.intervals] == [
+        moe_granularity(extraction, GPT_OSS, 1, 200)
+    named = moe_granularity(extraction, replace(GPT_OSS, kernel="triton_kernels"), 1, 200)
+    assert [(interval.first, interval.last, interval.value) for interval in named.intervals] == [
         (1, 135, 16), (136, 200, 32),
     ]  # fmt: skip
     assert named.intervals[0].file.endswith("triton_kernels/matmul_ogs_details/opt_flags.py")
     with pytest.raises(EvidenceError, match="no blocks of CUTLASS for MoE layers are read"):
-        moe_granularity(found, replace(GPT_OSS, kernel="CUTLASS"), 1, 200)
+        moe_granularity(extraction, replace(GPT_OSS, kernel="CUTLASS"), 1, 200)
     with pytest.raises(EvidenceError, match="depends on the compute capability"):
-        moe_granularity(found, replace(GPT_OSS, sm=None), 1, 200)
+        moe_granularity(extraction, replace(GPT_OSS, sm=None), 1, 200)
 
 
 def test_widths_that_marlin_does_not_take_are_refused_unless_they_are_rounded_up() -> None:

@@ -127,6 +127,8 @@ def rules(interface: str = INTERFACE, kernels: str = KERNELS) -> dict[str, Rule]
 def rules_of(files: dict[str, str]) -> dict[str, Rule]:
     """Return the rules and mechanisms of some files."""
     package = flash_attn_4.PACKAGE
-    read = [read_rule(each, package, "4.0") for each in flash_attn_4.readings(files)]
-    links = [mechanism_rule(each, package, "4.0") for each in flash_attn_4.mechanisms(files)]
-    return {each.rule: Rule(each) for each in (*read, *links)}
+    read = [read_rule(reading, package, "4.0") for reading in flash_attn_4.readings(files)]
+    links = [
+        mechanism_rule(mechanism, package, "4.0") for mechanism in flash_attn_4.mechanisms(files)
+    ]
+    return {rule.rule: Rule(rule) for rule in (*read, *links)}

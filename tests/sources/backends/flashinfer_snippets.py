@@ -103,8 +103,9 @@ def changed(
 
 def rules_of(files: dict[str, str]) -> dict[str, Rule]:
     """Return the rules and mechanisms of some files."""
-    read = [read_rule(each, flashinfer.PACKAGE, "1.0") for each in flashinfer.readings(files)]
+    read = [read_rule(reading, flashinfer.PACKAGE, "1.0") for reading in flashinfer.readings(files)]
     links = [
-        mechanism_rule(each, flashinfer.PACKAGE, "1.0") for each in flashinfer.mechanisms(files)
+        mechanism_rule(mechanism, flashinfer.PACKAGE, "1.0")
+        for mechanism in flashinfer.mechanisms(files)
     ]
-    return {each.rule: Rule(each) for each in (*read, *links)}
+    return {rule.rule: Rule(rule) for rule in (*read, *links)}

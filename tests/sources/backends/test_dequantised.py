@@ -34,17 +34,17 @@ void gemm_half_q_half_cuda(int size_m, bool use_exllama, int bit) {
 def rules(python: str = PYTHON, cuda: str = CUDA) -> dict[str, Rule]:
     """Return the rules that texts state, by name."""
     readings = dequantised({AWQ: python, GPTQ: cuda})
-    return {each.rule: Rule(read_rule(each, "vllm-linear", "1.0")) for each in readings}
+    return {reading.rule: Rule(read_rule(reading, "vllm-linear", "1.0")) for reading in readings}
 
 
 def test_the_rows_are_those_of_the_text() -> None:
     """AWQ's own kernel up to 99 rows, Exllama's up to 30, or 20 of 8 bits."""
-    found = rules()
-    awq = [found["awq_dequantises"].value({"rows": m}).value for m in (99, 100)]
-    exllama = found["exllama_dequantises"]
-    asked = [(4, 30), (4, 31), (8, 20), (8, 21)]
+    by_name = rules()
+    awq = [by_name["awq_dequantises"].value({"rows": m}).value for m in (99, 100)]
+    exllama = by_name["exllama_dequantises"]
+    points = [(4, 30), (4, 31), (8, 20), (8, 21)]
     assert awq == [False, True]
-    assert [exllama.value({"bits": bits, "rows": m}).value for bits, m in asked] == [
+    assert [exllama.value({"bits": bits, "rows": m}).value for bits, m in points] == [
         *(False, True, False, True)
     ]
 

@@ -184,8 +184,8 @@ def rules() -> dict[str, Rule]:
 
 
 def ask(rules: dict[str, Rule], positions: int, **changes: object) -> Tile:
-    asked = {"heads": 8, "kv_heads": 2, "head_dim": 80, "context": 1000, "sm": 80, "sms": 100}
-    return flash_attn.tile(rules, AttentionQuery(**(asked | changes)), positions)  # type: ignore[arg-type]
+    query = {"heads": 8, "kv_heads": 2, "head_dim": 80, "context": 1000, "sm": 80, "sms": 100}
+    return flash_attn.tile(rules, AttentionQuery(**(query | changes)), positions)  # type: ignore[arg-type]
 
 
 def test_the_kernel_that_is_launched_gives_the_tile(rules: dict[str, Rule]) -> None:
@@ -220,8 +220,8 @@ def test_one_position_is_swapped_with_its_group(rules: dict[str, Rule]) -> None:
 
 def test_one_position_under_a_window_is_a_row_of_each_head(rules: dict[str, Rule]) -> None:
     """The source swaps it with its group without a window alone, and then sets no splits, too."""
-    asked: dict[str, object] = {"api": "varlen", "paged": True, "window": 8}
-    one, two = ask(rules, 1, **asked), ask(rules, 2, **asked)
+    query: dict[str, object] = {"api": "varlen", "paged": True, "window": 8}
+    one, two = ask(rules, 1, **query), ask(rules, 2, **query)
     assert (one.path, one.tile, one.rows_per_position) == (two.path, two.tile, 1)
     assert one.unsplit
     with pytest.raises(EvidenceError, match="paged caches alone"):
@@ -357,10 +357,10 @@ def test_without_specialisations_there_is_no_rule() -> None:
 
 def test_the_grid_is_found_in_the_tree() -> None:
     """The mechanism's lines are the ceiling division and the grid that it is the first size of."""
-    found = {each.name: each for each in flash_attn.mechanisms(FILES)}
-    assert [quote.lines[0] for quote in found["grid"].quotes] == [4, 5]
-    assert [quote.lines[0] for quote in found["split_grid"].quotes] == [11, 12]
-    assert found["split_tile"].quotes[0].text == "constexpr static int kBlockM = 24;"
+    mechanisms = {mechanism.name: mechanism for mechanism in flash_attn.mechanisms(FILES)}
+    assert [quote.lines[0] for quote in mechanisms["grid"].quotes] == [4, 5]
+    assert [quote.lines[0] for quote in mechanisms["split_grid"].quotes] == [11, 12]
+    assert mechanisms["split_tile"].quotes[0].text == "constexpr static int kBlockM = 24;"
 
 
 @pytest.mark.parametrize(
@@ -375,8 +375,11 @@ def test_the_grid_is_found_in_the_tree() -> None:
 )
 def test_a_mechanism_that_is_gone_is_absent(old: str, new: str, gone: str) -> None:
     """Where such a line is gone, nothing is quoted."""
-    found = {each.name: each for each in flash_attn.mechanisms(changed("launch.h", old, new))}
-    assert found[gone].quotes == ()
+    mechanisms = {
+        mechanism.name: mechanism
+        for mechanism in flash_attn.mechanisms(changed("launch.h", old, new))
+    }
+    assert mechanisms[gone].quotes == ()
 
 
 @pytest.mark.parametrize(("gone", "positions"), [("grid", 300), ("split_grid", 24)])
@@ -410,8 +413,8 @@ def rows(rules: dict[str, Rule], head_dim: int, sm: int, **changes: object) -> i
 
 def flips(rules: dict[str, Rule], **changes: object) -> list[int]:
     """Return the last positions of the split kernel, and the last of all that were asked."""
-    asked = [(n, ask(rules, n, **(GROUPED | changes)).path) for n in range(2, 450)]
-    return [n for n, path in asked if path == "split_kv"][-1:]
+    paths = [(n, ask(rules, n, **(GROUPED | changes)).path) for n in range(2, 450)]
+    return [n for n, path in paths if path == "split_kv"][-1:]
 
 
 @pytest.mark.slow
@@ -444,7 +447,7 @@ def test_where_keys_are_split(fetched: Fetched, length: int) -> None:
     one = [flips(rules, batch=1, context=length, **device) for device in (a800, h20, h800)]
     four = [flips(rules, batch=4, context=length, **device) for device in (a800, h20, h800)]
     assert (one, four) == ([[320], [192], [384]], [[64], [], [64]])
-    assert not any(flips(rules, batch=8, context=length, **each) for each in (a800, h20, h800))
+    assert not any(flips(rules, batch=8, context=length, **device) for device in (a800, h20, h800))
 
 
 @pytest.mark.slow

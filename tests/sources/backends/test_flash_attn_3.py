@@ -187,9 +187,9 @@ def rules() -> dict[str, Rule]:
 
 
 def ask(rules: dict[str, Rule], positions: int, **changes: object) -> Tile:
-    asked = {"heads": 8, "kv_heads": 2, "head_dim": 50, "context": 2000, "sm": 90, "sms": 100}
-    asked |= {"api": "dense"} | changes
-    return flash_attn_3.tile(rules, AttentionQuery(**asked), positions)  # type: ignore[arg-type]
+    query = {"heads": 8, "kv_heads": 2, "head_dim": 50, "context": 2000, "sm": 90, "sms": 100}
+    query |= {"api": "dense"} | changes
+    return flash_attn_3.tile(rules, AttentionQuery(**query), positions)  # type: ignore[arg-type]
 
 
 def test_rows_come_from_the_architecture_and_the_head_dimension(rules: dict[str, Rule]) -> None:
@@ -200,9 +200,9 @@ def test_rows_come_from_the_architecture_and_the_head_dimension(rules: dict[str,
 
 def test_packed_heads_share_a_tile(rules: dict[str, Rule]) -> None:
     """Where heads are packed a position takes a row for each head of its group."""
-    few, whole = ask(rules, 9, context=100), ask(rules, 96, context=100)
+    few, full = ask(rules, 9, context=100), ask(rules, 96, context=100)
     assert (few.path, few.rows_per_position, few.tiles) == ("standard+pack_gqa", 4, 1)
-    assert (whole.path, whole.rows_per_position, whole.tiles) == ("standard", 1, 1)
+    assert (full.path, full.rows_per_position, full.tiles) == ("standard", 1, 1)
     assert ask(rules, 25, context=100).tiles == 2
     assert ask(rules, 9, context=100, kv_heads=8).rows_per_position == 1
 
@@ -248,7 +248,9 @@ def test_a_comment_is_no_rule(rules: dict[str, Rule]) -> None:
     plain = read(changed("tile.h", "    // return {128, 64};\n", ""))
     dead = "#ifdef NARROW\n    return {8, 8};\n#endif\n    return {64, 16};"
     other = read(changed("tile.h", "    return {64, 16};", dead))
-    meanings = [{n: r.rule.meaning for n, r in each.items()} for each in (plain, other, rules)]
+    meanings = [
+        {n: r.rule.meaning for n, r in variant.items()} for variant in (plain, other, rules)
+    ]
     assert meanings[0] == meanings[1] == meanings[2]
 
 
@@ -290,8 +292,8 @@ def test_an_unknown_construct_is_an_error() -> None:
 
 def test_the_grid_is_found_in_the_tree() -> None:
     """The mechanism's lines are the packed heads and the ceiling division; else it is absent."""
-    (found,) = flash_attn_3.mechanisms(FILES)
-    assert [quote.lines[0] for quote in found.quotes] == [8, 9]
+    (mechanism,) = flash_attn_3.mechanisms(FILES)
+    assert [quote.lines[0] for quote in mechanism.quotes] == [8, 9]
     for old, new in (("* packed,", "* 2,"), ("!PackGQA ? 1 :", "true ? 1 :")):
         (gone,) = flash_attn_3.mechanisms(changed("launch.h", old, new))
         assert gone.quotes == ()
@@ -318,27 +320,27 @@ def fetched(source_cache: Cache) -> Fetched:
 @pytest.mark.parametrize("version", ["0.0.34", *["0.0.31"][one_in(4, "xformers")]])
 def test_the_rows_of_real_releases(fetched: Fetched, version: str) -> None:
     """192 rows up to 96 dimensions, else 128; 128 on older architectures."""
-    found = fetched(version)
+    release = fetched(version)
     dims = (64, 96, 128, 192, 256)
-    assert [ask(found, 8, **(H800 | {"head_dim": d})).tile for d in dims] == [192] * 2 + [128] * 3
-    assert {ask(found, 8, **(H800 | {"head_dim": d, "sm": 80})).tile for d in dims} == {128}
+    assert [ask(release, 8, **(H800 | {"head_dim": d})).tile for d in dims] == [192] * 2 + [128] * 3
+    assert {ask(release, 8, **(H800 | {"head_dim": d, "sm": 80})).tile for d in dims} == {128}
     with pytest.raises(EvidenceError, match="launches nothing"):
-        ask(found, 8, **(H800 | {"head_dim": 257}))
+        ask(release, 8, **(H800 | {"head_dim": 257}))
 
 
 def test_packing_divides_the_boundary(fetched: Fetched) -> None:
     """With four heads to a group a tile holds a quarter of its rows in positions."""
-    found = fetched("0.0.34")
+    release = fetched("0.0.34")
     for api in ("dense", "kvcache", "varlen"):
-        tiles = [ask(found, n, **(H800 | {"context": 4096, "api": api})) for n in (32, 33)]
-        assert [each.rows_per_position for each in tiles] == [4, 4]
-        assert [each.tiles for each in tiles] == [1, 2]
+        tiles = [ask(release, n, **(H800 | {"context": 4096, "api": api})) for n in (32, 33)]
+        assert [tile.rows_per_position for tile in tiles] == [4, 4]
+        assert [tile.tiles for tile in tiles] == [1, 2]
 
 
 def test_few_blocks_of_keys_are_not_split(fetched: Fetched) -> None:
     """Up to four blocks of keys there is one split: 512 keys at 128 dimensions."""
-    found = fetched("0.0.34")
-    paths = [ask(found, 8, **(H800 | {"context": n})).path for n in (512, 513)]
+    release = fetched("0.0.34")
+    paths = [ask(release, 8, **(H800 | {"context": n})).path for n in (512, 513)]
     assert paths == ["standard+pack_gqa", "split_kv+pack_gqa"]
 
 

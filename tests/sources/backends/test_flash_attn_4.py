@@ -19,8 +19,8 @@ def ask(
     known: dict[str, Rule], positions: int, *, group: int = 4, head_dim: int = 128, **changes: Any
 ) -> Tile:
     """Return the tile of a call of four key-value heads."""
-    asked = AttentionQuery(heads=4 * group, kv_heads=4, head_dim=head_dim, **changes)
-    return flash_attn_4.tile(known, asked, positions)
+    query = AttentionQuery(heads=4 * group, kv_heads=4, head_dim=head_dim, **changes)
+    return flash_attn_4.tile(known, query, positions)
 
 
 def swapped(old: str, new: str) -> str:
@@ -32,8 +32,8 @@ def swapped(old: str, new: str) -> str:
 @pytest.mark.parametrize(("head_dim", "rows"), [(64, 192), (96, 192), (128, 128), (256, 128)])
 def test_sm90_takes_its_tile_by_head_size(head_dim: int, rows: int) -> None:
     """On sm90 the rows are those of the function for it, and a comment is no rule."""
-    found = ask(rules(), 1, head_dim=head_dim, sm=90)
-    assert (found.path, found.tile) == ("sm90+pack_gqa", rows)
+    answer = ask(rules(), 1, head_dim=head_dim, sm=90)
+    assert (answer.path, answer.tile) == ("sm90+pack_gqa", rows)
 
 
 def test_packed_rows_are_shared_by_the_heads_of_a_group() -> None:
@@ -41,7 +41,7 @@ def test_packed_rows_are_shared_by_the_heads_of_a_group() -> None:
     known = rules()
     assert [ask(known, n, sm=90).tiles for n in (32, 33)] == [1, 2]
     alone = [ask(known, n, sm=90, group=1) for n in (128, 129)]
-    assert [(each.path, each.rows_per_position, each.tiles) for each in alone] == [
+    assert [(answer.path, answer.rows_per_position, answer.tiles) for answer in alone] == [
         ("sm90", 1, 1),
         ("sm90", 1, 2),
     ]
@@ -49,8 +49,13 @@ def test_packed_rows_are_shared_by_the_heads_of_a_group() -> None:
 
 def test_a_block_of_sm100_is_two_tiles_where_one_is_not_enough() -> None:
     """On sm100 a block has one stage up to a tile of rows, and two beyond."""
-    found = [ask(rules(), n, sm=100) for n in (32, 33, 64, 65)]
-    assert [(each.tile, each.tiles) for each in found] == [(128, 1), (256, 1), (256, 1), (256, 2)]
+    answers = [ask(rules(), n, sm=100) for n in (32, 33, 64, 65)]
+    assert [(answer.tile, answer.tiles) for answer in answers] == [
+        (128, 1),
+        (256, 1),
+        (256, 1),
+        (256, 2),
+    ]
 
 
 @pytest.mark.parametrize("sm", [100, 103])
@@ -63,8 +68,8 @@ def test_capabilities_of_a_family_are_alike(sm: int) -> None:
 
 def test_packed_requests_are_asked_for_with_their_longest_length() -> None:
     """With packed requests the caller's longest length decides, not the rows of all."""
-    found = ask(rules(), 32, sm=100, api="varlen", batch=64)
-    assert (found.tile, found.tiles) == (128, 1)
+    answer = ask(rules(), 32, sm=100, api="varlen", batch=64)
+    assert (answer.tile, answer.tiles) == (128, 1)
 
 
 def test_splits_are_marked_where_the_default_leaves_them_to_the_heuristic() -> None:

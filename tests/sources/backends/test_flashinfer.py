@@ -26,8 +26,8 @@ def ask(
     known: dict[str, Rule], positions: int, *, group: int = 4, head_dim: int = 128, **changes: Any
 ) -> Tile:
     """Return the tile of a call of four key-value heads."""
-    asked = AttentionQuery(heads=4 * group, kv_heads=4, head_dim=head_dim, **changes)
-    return flashinfer.tile(known, asked, positions)
+    query = AttentionQuery(heads=4 * group, kv_heads=4, head_dim=head_dim, **changes)
+    return flashinfer.tile(known, query, positions)
 
 
 def selected(known: dict[str, Rule], length: int, head_dim: int = 128, **changes: Any) -> int:
@@ -63,20 +63,20 @@ def test_the_packed_length_is_rows_times_heads_of_a_group() -> None:
 def test_a_tile_of_packed_rows_is_shared_by_the_heads_of_a_group() -> None:
     """With four heads a group, 128 rows are 32 positions, and the 33rd takes another tile."""
     known = rules()
-    found = [ask(known, n, sm=90, backend="fa2") for n in (1, 4, 5, 16, 17, 32, 33)]
-    assert [each.tile for each in found] == [16, 16, 64, 64, 128, 128, 128]
-    assert [each.tiles for each in found] == [1, 1, 1, 1, 1, 1, 2]
-    assert {each.rows_per_position for each in found} == {4}
-    assert {each.path for each in found} == {"fa2"}
+    answers = [ask(known, n, sm=90, backend="fa2") for n in (1, 4, 5, 16, 17, 32, 33)]
+    assert [answer.tile for answer in answers] == [16, 16, 64, 64, 128, 128, 128]
+    assert [answer.tiles for answer in answers] == [1, 1, 1, 1, 1, 1, 2]
+    assert {answer.rows_per_position for answer in answers} == {4}
+    assert {answer.path for answer in answers} == {"fa2"}
 
 
 def test_a_cuda_graph_freezes_the_tile_at_its_capture() -> None:
     """Under a CUDA graph the tile is that of the captured plan, whatever is replayed."""
     known = rules()
     captured: dict[str, Any] = {"sm": 90, "backend": "fa2", "batch": 4, "capture_positions": 64}
-    found = [ask(known, n, **captured) for n in (1, 32, 33)]
-    assert [(each.path, each.tile) for each in found] == [("fa2_cuda_graph", 128)] * 3
-    assert [each.tiles for each in found] == [1, 1, 2]
+    answers = [ask(known, n, **captured) for n in (1, 32, 33)]
+    assert [(answer.path, answer.tile) for answer in answers] == [("fa2_cuda_graph", 128)] * 3
+    assert [answer.tiles for answer in answers] == [1, 1, 2]
     with pytest.raises(EvidenceError, match="captured for 64 positions"):
         ask(known, 65, **captured)
 
@@ -84,11 +84,11 @@ def test_a_cuda_graph_freezes_the_tile_at_its_capture() -> None:
 @pytest.mark.parametrize(("head_dim", "rows"), [(64, 192), (128, 128), (256, 128)])
 def test_auto_is_fa3_on_sm90_with_a_tile_of_unpacked_rows(head_dim: int, rows: int) -> None:
     """On sm90, auto takes fa3: 192 rows at head size 64, else 128, a row a position."""
-    found = [ask(rules(), n, head_dim=head_dim, sm=90) for n in (rows, rows + 1)]
-    assert [(each.path, each.tile, each.rows_per_position) for each in found] == [
+    answers = [ask(rules(), n, head_dim=head_dim, sm=90) for n in (rows, rows + 1)]
+    assert [(answer.path, answer.tile, answer.rows_per_position) for answer in answers] == [
         ("fa3", rows, 1)
     ] * 2
-    assert [each.tiles for each in found] == [1, 2]
+    assert [answer.tiles for answer in answers] == [1, 2]
 
 
 @pytest.mark.parametrize("sm", [75, 80, 89, 100, 120])
@@ -99,10 +99,10 @@ def test_auto_is_fa2_elsewhere(sm: int) -> None:
 
 def test_the_branch_of_the_tile_comes_first_and_is_quoted() -> None:
     """An answer quotes the line of its tile, and then those of the length and the backend."""
-    found = ask(rules(), 64, sm=80)
-    assert len(found.branches) == 3
-    assert any("return 128" in quote.text for quote in found.branches[0].quotes)
-    assert found.branches[2].value == "'fa2'"
+    answer = ask(rules(), 64, sm=80)
+    assert len(answer.branches) == 3
+    assert any("return 128" in quote.text for quote in answer.branches[0].quotes)
+    assert answer.branches[2].value == "'fa2'"
 
 
 def test_a_missing_fact_is_named() -> None:
@@ -117,8 +117,8 @@ def test_a_missing_fact_is_named() -> None:
 
 def test_what_auto_takes_for_granted_is_said() -> None:
     """The CUDA that an automatic choice is answered for is a note; a named backend needs none."""
-    asked = AttentionQuery(heads=16, kv_heads=4, head_dim=128)
-    assert "CUDA 12.8" in flashinfer.notes(asked)[0]
+    query = AttentionQuery(heads=16, kv_heads=4, head_dim=128)
+    assert "CUDA 12.8" in flashinfer.notes(query)[0]
     assert flashinfer.notes(AttentionQuery(heads=1, kv_heads=1, head_dim=64, backend="fa2")) == ()
 
 

@@ -48,10 +48,10 @@ def test_a_release_without_the_loop_states_no_rule(text: str) -> None:
 
 def test_rows_of_8_bit_activations_are_another_matter() -> None:
     """What a release changes of them behind the loop leaves the rule of 16 bits as it is."""
-    asked = (
+    condition = (
         "    if input_dtype is not None and input_dtype.itemsize == 1:\n        block_size_m = 16\n"
     )
-    rule = blocks(TEXT.replace("    return", f"{asked}    return"))
+    rule = blocks(TEXT.replace("    return", f"{condition}    return"))
     assert rule.value({"M": 7, "E": 8, "topk": 2}).value == 4
 
 

@@ -20,9 +20,11 @@ NEW, OLD, NONE = FLAGS[-1], FLAGS[-2], FLAGS[0]
 
 def rules(files: Mapping[str, str]) -> dict[str, Rule]:
     """Return the rules of a made-up release, by name."""
-    found = [read_rule(each, "llama-cpp", "9.9") for each in ggml.readings(files)]
-    found += [mechanism_rule(each, "llama-cpp", "9.9") for each in ggml.mechanisms(files)]
-    return {each.rule: Rule(each) for each in found}
+    extracted = [read_rule(reading, "llama-cpp", "9.9") for reading in ggml.readings(files)]
+    extracted += [
+        mechanism_rule(mechanism, "llama-cpp", "9.9") for mechanism in ggml.mechanisms(files)
+    ]
+    return {rule.rule: Rule(rule) for rule in extracted}
 
 
 @cache
@@ -161,8 +163,8 @@ def test_variants_and_features_are_listed() -> None:
 def test_files_of_the_python_package_are_quoted_where_they_are() -> None:
     """In an sdist the files stand below a folder, and quotes say so."""
     vendored = {ggml.VENDORED + path: text for path, text in ALL.items()}
-    found = rules(vendored)
-    for name, rule in found.items():
+    by_name = rules(vendored)
+    for name, rule in by_name.items():
         assert [b.value for b in rule.rule.branches] == [
             b.value for b in made()[name].rule.branches
         ]
@@ -242,7 +244,7 @@ def test_real_releases(
     release: Callable[[str, str], Extraction], version: str, *, tiles: bool
 ) -> None:
     """Both releases of the lock are read from their sources; the later text alone has tiles."""
-    found = release("llama-cpp", version).by_name()
-    assert ("tiled" in found) is tiles
-    assert found["repack_rows"].value({"rows": 15}).value == (12, 3)
-    assert found["vector"].value({"weight": "Q4_1"}).value == ("Q8_1", 1)
+    by_name = release("llama-cpp", version).by_name()
+    assert ("tiled" in by_name) is tiles
+    assert by_name["repack_rows"].value({"rows": 15}).value == (12, 3)
+    assert by_name["vector"].value({"weight": "Q4_1"}).value == ("Q8_1", 1)

@@ -24,9 +24,9 @@ VLLM = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192, "sm": 90, "tp": 1,
 @cache
 def rules(package: str, version: str) -> dict[str, Rule]:
     """Return a release's rules that are on record."""
-    found = recorded_extraction(LOG, package, version)
-    assert found is not None
-    return found.by_name()
+    extraction = recorded_extraction(LOG, package, version)
+    assert extraction is not None
+    return extraction.by_name()
 
 
 def captured(version: str, rule: str = "capture_sizes", **changes: Any) -> Any:
@@ -36,7 +36,7 @@ def captured(version: str, rule: str = "capture_sizes", **changes: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("version", "sizes"),
-    [("0.9.1", EIGHTS), *((each, SIXTEENS) for each in
+    [("0.9.1", EIGHTS), *((version, SIXTEENS) for version in
      ("0.14.0", "0.19.0", "0.20.2", "0.22.0", "0.24.0", "0.33.0"))],
 )  # fmt: skip
 def test_the_default_list_of_vllm(version: str, sizes: list[int]) -> None:
@@ -68,9 +68,9 @@ def test_sizes_of_decodes_are_multiples_of_their_tokens() -> None:
     for version in ("0.14.0", "0.24.0", "0.33.0"):
         assert captured(version, "decode_sizes") is None
         for q in (2, 3, 4, 5, 8):
-            plain, found = captured(version, q=q), captured(version, "decode_sizes", q=q)
+            plain, by_tokens = captured(version, q=q), captured(version, "decode_sizes", q=q)
             rounded = {-(-size // q) * q for size in plain}
-            assert found == sorted(size for size in rounded if size <= plain[-1])
+            assert by_tokens == sorted(size for size in rounded if size <= plain[-1])
     largest = [captured("0.24.0", "decode_sizes", q=q)[-1] // q for q in (2, 3, 4, 5, 8)]
     assert largest == [256, 166, 128, 100, 64]
 
@@ -86,12 +86,12 @@ def test_more_requests_where_there_is_memory() -> None:
     """A server runs 1024 requests from 70 GiB on, but not on an A100 below 160."""
     for version in ("0.9.1", "0.24.0", "0.33.0"):
         rule = rules("vllm-graphs", version)["max_num_seqs"]
-        asked = [("h100", 69), ("h100", 70), ("nvidia a100-sxm4-80gb", 80), ("b200", 180)]
-        found = [
+        devices = [("h100", 69), ("h100", 70), ("nvidia a100-sxm4-80gb", 80), ("b200", 180)]
+        limits = [
             rule.value({"memory_gib": gib, "device_name": name, "sm": 90}).value
-            for name, gib in asked
+            for name, gib in devices
         ]
-        assert found == [256, 1024, 256, 1024]
+        assert limits == [256, 1024, 256, 1024]
 
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.10", "0.5.14", "0.5.23"])
@@ -107,10 +107,10 @@ def test_the_default_lists_of_sglang(version: str) -> None:
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.14", "0.5.23"])
 def test_sglang_captures_as_many_requests_as_it_runs(version: str) -> None:
     """48 under speculation, unless an option says otherwise; ranks of attention share them."""
-    found = rules("sglang-graphs", version)
-    assert found["mechanism_running_requests"].value({}).value == "48"
+    by_name = rules("sglang-graphs", version)
+    assert by_name["mechanism_running_requests"].value({}).value == "48"
     given = {"max_bs": 256, "width": 3, "max_running_requests": 48, "alignment": 1}
-    rule = found["decode_sizes"]
+    rule = by_name["decode_sizes"]
     assert rule.value(given).value == [size for size in SPECULATING if size <= 48]
     assert rule.value({**given, "max_running_requests": 45}).value[-2:] == [44, 45]
     shared = rule.value({**given, "alignment": 4}).value
@@ -131,7 +131,7 @@ def test_the_largest_batch_of_sglang_goes_by_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "said"),
+    ("backend", "batches"),
     [
         ("flash_attn", ["absent", "ALWAYS or UNIFORM_BATCH", "ALWAYS or UNIFORM_BATCH"]),
         ("triton_attn", ["absent", "ALWAYS", "ALWAYS"]),
@@ -142,13 +142,13 @@ def test_the_largest_batch_of_sglang_goes_by_memory() -> None:
         ("triton_mla", ["absent", "absent", "UNIFORM_BATCH"]),
     ],
 )
-def test_a_backend_says_which_batches_are_in_full_graphs(backend: str, said: list[str]) -> None:
+def test_a_backend_says_which_batches_are_in_full_graphs(backend: str, batches: list[str]) -> None:
     """As each file states it, or as its method may return; vLLM 0.9.1 has no such graphs."""
-    found = []
+    full = []
     for version in ("0.9.1", "0.14.0", "0.33.0"):
         rule = rules("vllm-graphs", version)[f"mechanism_support_{backend}"]
-        found.append(rule.value({}).value)
-    assert found == said
+        full.append(rule.value({}).value)
+    assert full == batches
 
 
 METHOD = """
@@ -216,7 +216,7 @@ def test_text_of_another_form_is_refused(old: str, new: str, says: str) -> None:
     """A list that is built in another way is not taken for the known one."""
 
     def read(release: dict[str, str]) -> list[Any]:
-        return [read_rule(each, "vllm-graphs", "1") for each in vllm_graphs.readings(release)]
+        return [read_rule(reading, "vllm-graphs", "1") for reading in vllm_graphs.readings(release)]
 
     assert read(files())
     with pytest.raises(SourceError, match=says):

@@ -27,9 +27,9 @@ _PREVIOUSLY_SUPPORTED_MODELS = {"GoneForCausalLM": "0.9.2"}
 
 def test_tables_of_models_that_generate() -> None:
     """Those of a backend for any model stand apart; embeddings and models that are gone do not."""
-    found = model_classes("vllm", {PATH: REGISTRY})
+    classes = model_classes("vllm", {PATH: REGISTRY})
     own = frozenset({"LlamaForCausalLM", "GemmaForConditionalGeneration"})
-    assert found == Classes(own, frozenset({"SmallForCausalLM", "OlmoForCausalLM"}))
+    assert classes == Classes(own, frozenset({"SmallForCausalLM", "OlmoForCausalLM"}))
 
 
 def test_a_table_that_is_not_merged_is_not_there() -> None:

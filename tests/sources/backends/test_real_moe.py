@@ -23,14 +23,14 @@ def ask(
     return moe_granularity(release(package, version), query, 1, last)
 
 
-def steps(found: Granularity) -> Steps:
+def steps(granularity: Granularity) -> Steps:
     """Return where each block size begins."""
-    return [(each.first, each.value) for each in found.intervals]
+    return [(interval.first, interval.value) for interval in granularity.intervals]
 
 
-def naive_until(found: Granularity) -> int:
+def naive_until(granularity: Granularity) -> int:
     """Return the last number of tokens whose pairs have blocks of their own."""
-    return max((each.last for each in found.kernel_path if each.path == "naive"), default=0)
+    return max((path.last for path in granularity.kernel_path if path.path == "naive"), default=0)
 
 
 OLD: Steps = [(1, 16), (257, 64)]
@@ -65,9 +65,9 @@ def test_sglang_is_as_the_paper_prints_it(
     release: Releases, version: str, dtype: str, expected: Steps
 ) -> None:
     """tab:sglang-moe-block-size-m, in the release that it speaks of and in others."""
-    found = ask(release, "sglang", version, dtype=dtype, sm=90, smem_per_block=232448)
-    assert steps(found) == expected
-    assert {each.source for each in found.intervals} == {"fallback"}
+    granularity = ask(release, "sglang", version, dtype=dtype, sm=90, smem_per_block=232448)
+    assert steps(granularity) == expected
+    assert {interval.source for interval in granularity.intervals} == {"fallback"}
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,25 @@ def test_vllm_block_wise_fp8_has_a_rule_of_its_own(
 @pytest.mark.parametrize(("version", "at_five"), [("0.26.0", 5), ("0.27.0", 8)])
 def test_vllm_int4_follows_the_tokens(release: Releases, version: str, at_five: int) -> None:
     """Groups of 128: min(16, M), from 0.27 on rounded up to a power of two, while M k / E <= 6."""
-    found = ask(release, "vllm", version, dtype="int4", d_ff=768)
-    by_tokens = {n: each.value for each in found.intervals for n in (each.first, each.last)}
-    assert [each.value for each in found.intervals if each.first <= 5 <= each.last] == [at_five]
+    granularity = ask(release, "vllm", version, dtype="int4", d_ff=768)
+    by_tokens = {
+        n: interval.value
+        for interval in granularity.intervals
+        for n in (interval.first, interval.last)
+    }
+    assert [
+        interval.value for interval in granularity.intervals if interval.first <= 5 <= interval.last
+    ] == [at_five]
     assert by_tokens[700] == 64
-    assert max(each.last for each in found.intervals if each.value == 16) == 192
+    assert max(interval.last for interval in granularity.intervals if interval.value == 16) == 192
 
 
 @pytest.mark.parametrize("version", ["0.5.13", "0.5.14"])
 def test_sglang_small_shared_memory_has_smaller_blocks(release: Releases, version: str) -> None:
     """From 0.5.14 on, per-tensor FP8 takes 32 and 64 on GPUs below 128 KiB a block."""
-    found = ask(release, "sglang", version, dtype="fp8", smem_per_block=101376)
+    granularity = ask(release, "sglang", version, dtype="fp8", smem_per_block=101376)
     expected = [(1, 32), (257, 64)] if version == "0.5.14" else [(1, 64), (257, 128)]
-    assert steps(found) == expected
+    assert steps(granularity) == expected
 
 
 def test_an_answer_that_needs_shared_memory_asks_for_it(release: Releases) -> None:
@@ -142,16 +148,16 @@ def test_serving_skips_alignment_only_later(release: Releases) -> None:
 )
 def test_serving_on_hopper_need_not_run_triton(release: Releases, version: str, first: str) -> None:
     """From 0.20.0 to 0.22.1 FlashInfer's kernels come first on SM90, then Triton again."""
-    found = ask(release, "vllm", version, sm=90)
-    assert found.backend_order is not None
-    assert found.backend_order.kernels[0] == first
+    granularity = ask(release, "vllm", version, sm=90)
+    assert granularity.backend_order is not None
+    assert granularity.backend_order.kernels[0] == first
 
 
 @pytest.mark.parametrize(("version", "chunk"), [("0.9.1", 32768), ("0.16.0", 16384)])
 def test_long_calls_work_in_chunks(release: Releases, version: str, chunk: int) -> None:
     """The configuration is that of a chunk; 0.18.0 gave chunks up."""
-    for each, expected in ((version, chunk), ("0.18.0", 100_000)):
-        rule = release("vllm", each).by_name()["config_tokens"]
+    for checked, expected in ((version, chunk), ("0.18.0", 100_000)):
+        rule = release("vllm", checked).by_name()["config_tokens"]
         assert rule.value({"num_tokens": 100_000}).value == expected
 
 
@@ -172,18 +178,18 @@ def test_tuned_files_for_the_papers_model(  # noqa: PLR0917
     release: Releases, package: str, version: str, device: str, triton: str | None, source: str
 ) -> None:
     """E=256, N=512: where a file is tuned, the validity bound is not E, as the paper states."""
-    found = ask(release, package, version, last=800, d_ff=512, device=device, triton=triton)
-    assert {each.source for each in found.intervals} == {source}
+    granularity = ask(release, package, version, last=800, d_ff=512, device=device, triton=triton)
+    assert {interval.source for interval in granularity.intervals} == {source}
     if (version, device) == ("0.5.9", "NVIDIA H20"):
-        assert steps(found) == [(1, 16), (769, 64)]
+        assert steps(granularity) == [(1, 16), (769, 64)]
 
 
 def test_the_papers_module_shape_has_no_tuned_file(release: Releases) -> None:
     """E=256, N=1024: the fallback applies, so the paper is consistent there."""
     for package, version in (("vllm", "0.9.1"), ("vllm", "0.20.2"), ("sglang", "0.5.9")):
         for device in ("NVIDIA H20", "NVIDIA H800", "NVIDIA H200", "NVIDIA A800-SXM4-80GB"):
-            found = ask(release, package, version, device=device)
-            assert {each.source for each in found.intervals} == {"fallback"}
+            granularity = ask(release, package, version, device=device)
+            assert {interval.source for interval in granularity.intervals} == {"fallback"}
 
 
 def test_the_h200_family_shares_its_files(release: Releases) -> None:
@@ -191,11 +197,13 @@ def test_the_h200_family_shares_its_files(release: Releases) -> None:
     for version, tuned in (("0.11.0", False), ("0.11.1", True)):
         index = release("vllm", version).tuned
         layer = next(
-            each
-            for each in index
-            if each.device == "NVIDIA_H200" and each.dtype is None and each.odd is None
+            layer_file
+            for layer_file in index
+            if layer_file.device == "NVIDIA_H200"
+            and layer_file.dtype is None
+            and layer_file.odd is None
         )
-        found = ask(
+        granularity = ask(
             release,
             "vllm",
             version,
@@ -204,7 +212,7 @@ def test_the_h200_family_shares_its_files(release: Releases) -> None:
             top_k=1,
             device="NVIDIA H200 NVL",
         )
-        assert ({each.source for each in found.intervals} == {"tuned"}) is tuned
+        assert ({interval.source for interval in granularity.intervals} == {"tuned"}) is tuned
 
 
 @pytest.mark.parametrize(
@@ -222,12 +230,12 @@ def test_all_tuned_files_are_indexed(
     """Every file of a release is in the index, and what has another form says why."""
     index = release(package, version).tuned
     assert len(index) == files
-    assert sum(each.odd is not None for each in index) == odd
+    assert sum(file.odd is not None for file in index) == odd
 
 
 def test_odd_names_are_reported(release: Releases) -> None:
     """VLLM 0.33.0 has files of another kernel beside the others."""
-    odd = [each.odd for each in release("vllm", "0.33.0").tuned if each.odd is not None]
+    odd = [file.odd for file in release("vllm", "0.33.0").tuned if file.odd is not None]
     assert odd
     assert set(odd) == {"name has the unknown part backend=flydsl"}
 
@@ -237,11 +245,11 @@ def test_mechanisms_are_quoted(release: Releases) -> None:
     for package, version in (("vllm", "0.8.0"), ("vllm", "0.33.0"), ("sglang", "0.5.23")):
         branch = release(package, version).by_name()["mechanism_alignment"].rule.branches[0]
         assert branch.quotes
-        assert all("BLOCK_SIZE_M" in each.text for each in branch.quotes)
+        assert all("BLOCK_SIZE_M" in quote.text for quote in branch.quotes)
 
 
 def test_sglang_asks_flashinfer_for_fa2(release: Releases) -> None:
     """On SM90 FlashInfer left to itself takes fa3; SGLang's paged wrappers name fa2."""
     branch = release("sglang", "0.5.9").by_name()["mechanism_flashinfer_backend"].rule.branches[0]
     assert branch.value == repr("all paged FlashInfer wrappers are asked for fa2")
-    assert all("backend=" in each.text for each in branch.quotes)
+    assert all("backend=" in quote.text for quote in branch.quotes)

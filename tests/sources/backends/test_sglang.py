@@ -50,8 +50,8 @@ def test_only_a_plain_name_counts(text: str, says: str, places: int) -> None:
 def test_folders_that_are_listed_twice_are_refused() -> None:
     """The order is that of the one list of versions; a second list says nothing."""
     text = 'def f():\n    supported_triton_versions = ["3.4.0", "3.3.1"]\n    return look()'
-    (found,) = folders(function(text))
-    assert found.statement == "3.4.0 3.3.1"
+    (branch,) = folders(function(text))
+    assert branch.statement == "3.4.0 3.3.1"
     with pytest.raises(SourceError, match="2 times"):
         folders(
             function(text.replace("    return", "    supported_triton_versions = []\n    return"))

@@ -29,9 +29,9 @@ BINARIES = {
 
 
 def recorded(version: str) -> Extraction:
-    found = recorded_extraction(LOG, "vllm-fa3", version)
-    assert found is not None
-    return found
+    extraction = recorded_extraction(LOG, "vllm-fa3", version)
+    assert extraction is not None
+    return extraction
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -54,8 +54,8 @@ def test_a_window_has_the_tiles_of_its_own_kernels(version: str) -> None:
     rules = recorded(version).by_name()
 
     def rows(context: int, window: int | None) -> list[int]:
-        asked = replace(ASKED, context=context, window=window)
-        return [vllm_fa3.tile(rules, replace(asked, head_dim=d), 1).tile for d in DIMENSIONS]
+        query = replace(ASKED, context=context, window=window)
+        return [vllm_fa3.tile(rules, replace(query, head_dim=d), 1).tile for d in DIMENSIONS]
 
     local = [192, 192, 128, 128, 128] if version in {"0.20.2", "0.33.0"} else BINARIES[version]
     assert rows(129, 128) == rows(4096, 128) == local
@@ -68,7 +68,7 @@ def test_the_evidence_is_named(version: str) -> None:
     (source,) = recorded(version).fetched
     assert source.verified == ("stand_in" if version == "0.33.0" else "commit")
     assert ("which was not to be had" in source.artefact) == (version == "0.33.0")
-    assert {"hopper/heuristics.h", "CMakeLists.txt"} <= {each.path for each in source.members}
+    assert {"hopper/heuristics.h", "CMakeLists.txt"} <= {member.path for member in source.members}
 
 
 def test_other_calls_are_refused() -> None:

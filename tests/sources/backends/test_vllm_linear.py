@@ -15,9 +15,9 @@ SINCE = ("0.24.0", NEWEST)
 @cache
 def rules(version: str) -> dict[str, Rule]:
     """Return a release's rules that are on record."""
-    found = recorded_extraction(LOG, "vllm-linear", version)
-    assert found is not None
-    return found.by_name()
+    extraction = recorded_extraction(LOG, "vllm-linear", version)
+    assert extraction is not None
+    return extraction.by_name()
 
 
 def tiles(
@@ -93,22 +93,22 @@ def test_marlin_takes_whole_tiles_first(version: str) -> None:
 @pytest.mark.parametrize("version", [*BEFORE, *SINCE])
 def test_rows_from_which_weights_are_unpacked_first(version: str) -> None:
     """AWQ's kernel up to 255 rows, Exllama's up to 50, or 24 of 8 bits."""
-    found = rules(version)
-    awq = [found["awq_dequantises"].value({"rows": m}).value for m in (255, 256)]
+    by_name = rules(version)
+    awq = [by_name["awq_dequantises"].value({"rows": m}).value for m in (255, 256)]
     assert awq == [False, True]
     for bits, last in ((4, 50), (8, 24)):
-        ends = [found["exllama_dequantises"].value({"rows": m, "bits": bits}).value
+        ends = [by_name["exllama_dequantises"].value({"rows": m, "bits": bits}).value
                 for m in (last, last + 1)]  # fmt: skip
         assert ends == [False, True]
 
 
 def test_evidence_stands_in_the_sdist() -> None:
     """The files are of vLLM's own sdist, whose hash the index vouches for."""
-    found = recorded_extraction(LOG, "vllm-linear", NEWEST)
-    assert found is not None
-    (source,) = found.fetched
+    extraction = recorded_extraction(LOG, "vllm-linear", NEWEST)
+    assert extraction is not None
+    (source,) = extraction.fetched
     assert (source.artefact, source.verified) == ("vllm-0.33.0.tar.gz", "artefact")
     paths = {member.path for member in source.members}
-    quoted = {q.file for rule in found.rules for b in rule.branches for q in b.quotes}
+    quoted = {q.file for rule in extraction.rules for b in rule.branches for q in b.quotes}
     assert quoted <= paths
     assert any(path.endswith("scaled_mm_sm90_fp8_dispatch.cuh") for path in quoted)

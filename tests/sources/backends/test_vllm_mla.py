@@ -41,9 +41,9 @@ class XPU{name}MetadataBuilder:
 _AT = "vllm/v1/attention/backends/mla/"
 
 
-def backend(supports: str, said: str = "pass", caches: str = "['auto', 'fp8']") -> str:
+def backend(supports: str, name: str = "pass", caches: str = "['auto', 'fp8']") -> str:
     """Return the text of a backend's file."""
-    return BACKEND.format(name="Any", supports=supports, said=said, caches=caches)
+    return BACKEND.format(name="Any", supports=supports, said=name, caches=caches)
 
 
 FILES = {
@@ -66,9 +66,9 @@ FILES = {
 )  # fmt: skip
 def test_the_first_that_supports_a_gpu_decodes(major: int, name: str, most: int | None) -> None:
     """The order is the platform's; the most positions are the backend's own, one by default."""
-    found = read_decoding(FILES, major)
-    assert (found.backend, found.most) == (name, most)
-    assert all(re.fullmatch(r"vllm/\S+\.py line \d+", place) for place in found.places)
+    decoding = read_decoding(FILES, major)
+    assert (decoding.backend, decoding.most) == (name, most)
+    assert all(re.fullmatch(r"vllm/\S+\.py line \d+", place) for place in decoding.places)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_the_table_is_what_releases_say(version: str, source_cache: Cache) -> No
     source = fetch("vllm", version, WANTED, cache=source_cache)
     files = {path: source.text(path) for path in source.paths()}
     for sm, cache in itertools.product((80, 90, 100, 120), ("auto", "fp8")):
-        told = _told(version, sm, few_bits=cache != "auto")
-        if told is None:
+        recorded = _told(version, sm, few_bits=cache != "auto")
+        if recorded is None:
             with pytest.raises(SourceError, match="names no backend"):
                 read_decoding(files, sm // 10, cache)
         else:
-            found = read_decoding(files, sm // 10, cache)
-            assert (KERNELS[found.backend], found.most) == told
+            decoding = read_decoding(files, sm // 10, cache)
+            assert (KERNELS[decoding.backend], decoding.most) == recorded
 
 
 def _told(version: str, sm: int, *, few_bits: bool) -> tuple[str, int | None] | None:

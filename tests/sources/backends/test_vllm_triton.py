@@ -17,9 +17,9 @@ NEWEST = "0.33.0"
 @cache
 def rules(version: str) -> dict[str, Rule]:
     """Return a release's rules that are on record."""
-    found = recorded_extraction(LOG, vllm_triton.PACKAGE, version)
-    assert found is not None
-    return found.by_name()
+    extraction = recorded_extraction(LOG, vllm_triton.PACKAGE, version)
+    assert extraction is not None
+    return extraction.by_name()
 
 
 def tile(
@@ -35,8 +35,8 @@ def tile(
 )
 def test_a_block_holds_whole_positions(group: int, positions: int) -> None:
     """Heads of a group share 16 rows, or the next power of two; what is left holds no position."""
-    found = tile(1, group=group)
-    assert (found.tile // found.rows_per_position, found.rows_per_position) == (positions, group)
+    rows = tile(1, group=group)
+    assert (rows.tile // rows.rows_per_position, rows.rows_per_position) == (positions, group)
     assert [tile(n, group=group).tiles for n in (1, positions, positions + 1)] == [1, 1, 2]
 
 

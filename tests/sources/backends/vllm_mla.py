@@ -70,8 +70,8 @@ def read_decoding(files: Mapping[str, str], major: int, cache: str = "auto") -> 
         supported, where = _supports(tree, path, major)
         if supported and _takes(tree, path, cache):
             most, lines = _most(tree)
-            said = (f"{_PLATFORM} line {line}", f"{path} line {where}")
-            return Decoding(name, most, (*said, *(f"{path} line {each}" for each in lines)))
+            sources = (f"{_PLATFORM} line {line}", f"{path} line {where}")
+            return Decoding(name, most, (*sources, *(f"{path} line {line}" for line in lines)))
     what = f"names no backend of latent attention for capability {major}.x and a cache of {cache}"
     raise _odd(_PLATFORM, what)
 
@@ -84,36 +84,38 @@ def _tree(files: Mapping[str, str], path: str) -> ast.Module:
 
 def _order(tree: ast.Module, major: int) -> Iterator[tuple[str, int]]:
     """Yield the backends of latent attention in a GPU's order, with their lines."""
-    roots = [each for each in tree.body if getattr(each, "name", "") == _ORDER]
+    roots = [node for node in tree.body if getattr(node, "name", "") == _ORDER]
     chosen = [
-        each
+        node
         for root in roots
         if isinstance(root, ast.FunctionDef)
-        for each in root.body
-        if isinstance(each, ast.If) and ast.unparse(each.test) == "use_mla"
+        for node in root.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "use_mla"
     ]
     if len(chosen) != 1:
         raise _odd(_PLATFORM, f"has no {_ORDER} that asks for use_mla once")
     returned = _returned(chosen[0].body, major)
     if not isinstance(returned, ast.List):
         raise _odd(_PLATFORM, f"returns no list of backends for capability {major}.x")
-    for each in returned.elts:
-        if isinstance(each, ast.Attribute):
-            yield each.attr, each.lineno
+    for element in returned.elts:
+        if isinstance(element, ast.Attribute):
+            yield element.attr, element.lineno
 
 
 def _returned(body: Sequence[ast.stmt], major: int) -> ast.expr | None:
     """Return what statements return for a capability; what only fills a list is passed over."""
-    for each in body:
-        if isinstance(each, ast.Return):
-            return each.value
-        if isinstance(each, ast.If):
-            test = each.test
+    for statement in body:
+        if isinstance(statement, ast.Return):
+            return statement.value
+        if isinstance(statement, ast.If):
+            test = statement.test
             if isinstance(test, ast.Compare) and ast.unparse(test.left) == _MAJOR:
-                found = _returned(each.body if _holds(test, major) else each.orelse, major)
-                if found is not None:
-                    return found
-            elif any(isinstance(inner, ast.Return) for inner in ast.walk(each)):
+                backends = _returned(
+                    statement.body if _holds(test, major) else statement.orelse, major
+                )
+                if backends is not None:
+                    return backends
+            elif any(isinstance(inner, ast.Return) for inner in ast.walk(statement)):
                 raise _odd(_PLATFORM, f"asks for {ast.unparse(test)} before it returns")
     return None
 
@@ -121,9 +123,12 @@ def _returned(body: Sequence[ast.stmt], major: int) -> ast.expr | None:
 def _supports(tree: ast.Module, path: str, major: int) -> tuple[bool, int]:
     """Return whether a backend supports a capability, and the line that says so."""
     for group in _classes(tree):
-        for each in group.body:
-            if isinstance(each, ast.FunctionDef) and each.name == "supports_compute_capability":
-                end = each.body[-1]
+        for statement in group.body:
+            if (
+                isinstance(statement, ast.FunctionDef)
+                and statement.name == "supports_compute_capability"
+            ):
+                end = statement.body[-1]
                 if isinstance(end, ast.Return) and isinstance(end.value, ast.Constant):
                     return bool(end.value.value), end.lineno
                 if isinstance(end, ast.Return) and isinstance(end.value, ast.Compare):
@@ -135,10 +140,16 @@ def _supports(tree: ast.Module, path: str, major: int) -> tuple[bool, int]:
 def _takes(tree: ast.Module, path: str, cache: str) -> bool:
     """Return whether a backend takes a cache of a format."""
     for group in _classes(tree):
-        for each in group.body:
-            named = isinstance(each, ast.AnnAssign) and ast.unparse(each.target) == _CACHES
-            if isinstance(each, ast.AnnAssign) and named and isinstance(each.value, ast.List):
-                return cache in ast.literal_eval(each.value)
+        for statement in group.body:
+            named = (
+                isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == _CACHES
+            )
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and named
+                and isinstance(statement.value, ast.List)
+            ):
+                return cache in ast.literal_eval(statement.value)
     raise _odd(path, "does not say which caches it takes")
 
 
@@ -157,14 +168,14 @@ def _holds(test: ast.Compare, major: int) -> bool:
 
 def _most(tree: ast.Module) -> tuple[int | None, tuple[int, ...]]:
     """Return the most positions that a backend decodes, with lines; one where it says nothing."""
-    said = {
-        ast.unparse(each.target): each
+    values = {
+        ast.unparse(statement.target): statement
         for group in _classes(tree)
-        for each in group.body
-        if isinstance(each, ast.AnnAssign) and group.name.endswith("MetadataBuilder")
+        for statement in group.body
+        if isinstance(statement, ast.AnnAssign) and group.name.endswith("MetadataBuilder")
     }
-    support, threshold = said.get("query_len_support"), said.get("reorder_batch_threshold")
-    lines = tuple(each.lineno for each in (support, threshold) if each is not None)
+    support, threshold = values.get("query_len_support"), values.get("reorder_batch_threshold")
+    lines = tuple(node.lineno for node in (support, threshold) if node is not None)
     if support is None or _SINGLE in ast.unparse(support):
         return 1, lines
     if threshold is None or not isinstance(threshold.value, ast.Constant):
@@ -174,9 +185,9 @@ def _most(tree: ast.Module) -> tuple[int | None, tuple[int, ...]]:
 
 def _classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
     """Yield the classes of a file but those of Intel's GPUs."""
-    for each in tree.body:
-        if isinstance(each, ast.ClassDef) and not each.name.startswith("XPU"):
-            yield each
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("XPU"):
+            yield node
 
 
 def _odd(path: str, what: str) -> SourceError:

@@ -42,20 +42,20 @@ each_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def listed(pair: tuple[str, str, str]) -> BinaryListed:
     """Return what the log says of a binary."""
     package, version, name = pair
-    (found,) = (
-        each
-        for each in recorded_listing(LOG, package, version)
-        if each.member.path.endswith(f"/{name}")
+    (listing,) = (
+        candidate
+        for candidate in recorded_listing(LOG, package, version)
+        if candidate.member.path.endswith(f"/{name}")
     )
-    return found
+    return listing
 
 
 @cache
 def rules(package: str, version: str) -> dict[str, Rule]:
     """Return the rules on record of a release."""
-    found = recorded_extraction(LOG, package, version)
-    assert found is not None
-    return found.by_name()
+    extraction = recorded_extraction(LOG, package, version)
+    assert extraction is not None
+    return extraction.by_name()
 
 
 @cache
@@ -64,9 +64,9 @@ def compared(pair: tuple[str, str, str]) -> Comparison:
     return compare(rules(*PAIRS[pair]), listed(pair).held)
 
 
-def unexplained(found: Comparison) -> list[Difference]:
+def unexplained(comparison: Comparison) -> list[Difference]:
     """Return the differences that have no explanation."""
-    return [each for each in found.differences if each.explained is None]
+    return [difference for difference in comparison.differences if difference.explained is None]
 
 
 @each_pair
@@ -74,16 +74,16 @@ def test_every_point_of_the_binaries_on_record_is_as_the_rules_say(
     pair: tuple[str, str, str],
 ) -> None:
     """Wherever rules speak, they and the binary name the same rows; elsewhere it is said why."""
-    found = compared(pair)
-    assert found.points > 280
-    assert unexplained(found) == []
-    for each in found.differences:
-        reasons = {WIDTHS, WINDOW, ELEMENTS} & set(str(each.explained).split("; "))
+    comparison = compared(pair)
+    assert comparison.points > 280
+    assert unexplained(comparison) == []
+    for difference in comparison.differences:
+        reasons = {WIDTHS, WINDOW, ELEMENTS} & set(str(difference.explained).split("; "))
         assert reasons
-        unread = each.point.mask == "window" and WINDOW_KERNEL not in rules(*PAIRS[pair])
+        unread = difference.point.mask == "window" and WINDOW_KERNEL not in rules(*PAIRS[pair])
         assert (WINDOW in reasons) == unread
-        assert (ELEMENTS in reasons) == (each.point.dtype == "float8")
-        assert (WIDTHS in reasons) == (each.point.value_dim != each.point.head_dim)
+        assert (ELEMENTS in reasons) == (difference.point.dtype == "float8")
+        assert (WIDTHS in reasons) == (difference.point.value_dim != difference.point.head_dim)
 
 
 @pytest.mark.slow
@@ -93,34 +93,43 @@ def test_another_tile_in_a_binary_is_found(pair: tuple[str, str, str]) -> None:
     held = list(listed(pair).held)
     spoken = [
         place
-        for place, each in enumerate(held)
-        if each.mask != "window" and each.dtype != "float8" and each.head_dim == each.value_dim
+        for place, kernel in enumerate(held)
+        if kernel.mask != "window"
+        and kernel.dtype != "float8"
+        and kernel.head_dim == kernel.value_dim
         # Code that no device runs, such as Ampere's kernels compiled for Hopper, is no point.
-        if each.code // 10 == {"fa3_sm80": 8, "fa3_sm90": 9}.get(each.kernel, each.code // 10)
+        if kernel.code // 10 == {"fa3_sm80": 8, "fa3_sm90": 9}.get(kernel.kernel, kernel.code // 10)
     ]
     places = spoken[:: len(spoken) // 3]
     for place in places:
         held[place] = replace(held[place], rows=96)
     wrong = unexplained(compare(rules(*PAIRS[pair]), held))
-    found = [each for each in wrong if 96 in each.binary and 96 not in each.rule]
-    assert found
-    assert {(each.point.kernel, each.point.head_dim, each.point.mask) for each in found} == {
-        (held[place].kernel, held[place].head_dim, held[place].mask) for place in places
-    }
+    differences = [
+        difference for difference in wrong if 96 in difference.binary and 96 not in difference.rule
+    ]
+    assert differences
+    assert {
+        (difference.point.kernel, difference.point.head_dim, difference.point.mask)
+        for difference in differences
+    } == {(held[place].kernel, held[place].head_dim, held[place].mask) for place in places}
 
 
 def test_a_kernel_that_a_binary_lacks_is_found() -> None:
     """What rules answer and nothing holds is a difference with no rows."""
-    held = [each for each in listed(HOPPER).held if each.head_dim != 96 or not each.split]
+    held = [kernel for kernel in listed(HOPPER).held if kernel.head_dim != 96 or not kernel.split]
     wrong = unexplained(compare(rules("vllm-fa3", "0.20.2"), held))
-    assert {(each.rule, each.binary, each.point.head_dim) for each in wrong} == {((192,), (), 96)}
-    assert all(each.point.split for each in wrong)
+    assert {
+        (difference.rule, difference.binary, difference.point.head_dim) for difference in wrong
+    } == {((192,), (), 96)}
+    assert all(difference.point.split for difference in wrong)
 
 
 def test_rules_of_another_fork_are_found_wrong() -> None:
     """The rule of xformers knows no tile for few rows, which vLLM's own binary holds."""
     wrong = unexplained(compare(rules("xformers", "0.0.34"), listed(HOPPER).held))
-    assert {(each.point.head_dim, each.rule, each.binary) for each in wrong} >= {
+    assert {
+        (difference.point.head_dim, difference.rule, difference.binary) for difference in wrong
+    } >= {
         (64, (192,), (64, 192)),
         (128, (128,), (64, 128)),
     }
@@ -137,7 +146,7 @@ def test_a_changed_rule_is_found() -> None:
     ]
     changed = known | {"tile": Rule(replace(tile, branches=tuple(branches)))}
     wrong = unexplained(compare(changed, listed(("vllm", "0.20.2", FA2)).held))
-    assert {(each.point.head_dim, each.rule) for each in wrong} == {(32, (256,))}
+    assert {(difference.point.head_dim, difference.rule) for difference in wrong} == {(32, (256,))}
 
 
 def test_rules_without_a_kernel_in_common_are_refused() -> None:

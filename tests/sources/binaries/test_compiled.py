@@ -41,26 +41,26 @@ def sm_of(device: str) -> int | None:
 
 def rules(release: tuple[str, str]) -> Extraction:
     """Return a release on record."""
-    found = recorded_extraction(LOG, *release)
-    assert found is not None
-    return found
+    extraction = recorded_extraction(LOG, *release)
+    assert extraction is not None
+    return extraction
 
 
 def made(release: tuple[str, str]) -> KernelCompiled:
     """Return its compiled kernel on record."""
-    found = recorded_compiled(LOG, *release)
-    assert found is not None
-    return found
+    compiled = recorded_compiled(LOG, *release)
+    assert compiled is not None
+    return compiled
 
 
 @each_release
 def test_every_block_in_use_is_on_record(release: tuple[str, str]) -> None:
     """Fallbacks on each compute capability, and the tuned files of the devices that have it."""
     wanted = blocks_in_use(rules(release), sm_of)
-    assert {each.sm for each in wanted} == set(ARCHITECTURES)
+    assert {target.sm for target in wanted} == set(ARCHITECTURES)
     on_record = [
-        CompileTarget(*(getattr(each, name) for name in CompileTarget._fields))
-        for each in made(release).blocks
+        CompileTarget(*(getattr(block, name) for name in CompileTarget._fields))
+        for block in made(release).blocks
     ]
     assert on_record == list(wanted)
 
@@ -69,34 +69,34 @@ def test_every_block_in_use_is_on_record(release: tuple[str, str]) -> None:
 def test_rows_and_device_decide_the_instruction(release: tuple[str, str]) -> None:
     """Hopper's and Blackwell's own instructions take 64 rows; fewer run the one of Ampere."""
     own = {90: "wgmma.mma_async", 100: "tcgen05.mma"}
-    for each in made(release).blocks:
-        wide = each.block_m >= 64 and each.sm in own
-        assert each.instruction == (own[each.sm] if wide else "mma.sync"), each
+    for block in made(release).blocks:
+        wide = block.block_m >= 64 and block.sm in own
+        assert block.instruction == (own[block.sm] if wide else "mma.sync"), block
 
 
 @each_release
 def test_shared_memory_is_that_of_the_buffers(release: tuple[str, str]) -> None:
     """Tiles of both operands, as often as there are stages, or one time less for `mma.sync`."""
-    for each in made(release).blocks:
-        buffers = each.stages - (each.instruction == "mma.sync")
-        size = buffers * (each.block_m + each.block_n) * each.block_k * 2
+    for block in made(release).blocks:
+        buffers = block.stages - (block.instruction == "mma.sync")
+        size = buffers * (block.block_m + block.block_n) * block.block_k * 2
         # Without a loop of loads ahead, what is read or written through it is laid there instead.
         if buffers > 1:
-            assert abs(each.shared_bytes - size) <= 2048, each
+            assert abs(block.shared_bytes - size) <= 2048, block
 
 
 def test_a_layer_shows_what_its_blocks_take() -> None:
     """Each number of tokens has the block that it runs, on the device that is asked."""
-    found = rules(("vllm", "0.9.1"))
+    by_name = rules(("vllm", "0.9.1"))
     sizes = {"experts": 8, "top_k": 2, "d_ff": 14336, "d_model": 4096}
     query = MoeQuery(**sizes, device="NVIDIA A100-SXM4-80GB", sm=80)
-    first, second = compiled_intervals(LOG, found, query, 1, 64)
+    first, second = compiled_intervals(LOG, by_name, query, 1, 64)
     assert (first.first, first.last, first.block) == (1, 8, (16, 32, 64))
     assert (second.first, second.last, second.block) == (9, 64, (64, 64, 32))
     assert first.blocks_an_sm > second.blocks_an_sm
-    assert compiled_intervals(LOG, found, replace(query, sm=None), 1, 64) == ()
-    assert compiled_intervals(LOG, found, replace(query, dtype="fp8"), 1, 64) == ()
-    assert compiled_intervals(LOG, found, replace(query, sm=75), 1, 64) == ()
+    assert compiled_intervals(LOG, by_name, replace(query, sm=None), 1, 64) == ()
+    assert compiled_intervals(LOG, by_name, replace(query, dtype="fp8"), 1, 64) == ()
+    assert compiled_intervals(LOG, by_name, replace(query, sm=75), 1, 64) == ()
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,17 +133,17 @@ def test_the_real_compiler_makes_what_is_on_record(
     assert dumper.LOCK.is_file()
     release = ("vllm", "0.9.1")
     known: list[CompiledBlock] = [
-        next(each for each in made(release).blocks if each.sm == sm and each.block_m == rows)
+        next(block for block in made(release).blocks if block.sm == sm and block.block_m == rows)
         for sm, rows in ((80, 16), (90, 64))
     ]
-    asked = [
-        CompileTarget(*(getattr(each, name) for name in CompileTarget._fields)) for each in known
+    targets = [
+        CompileTarget(*(getattr(block, name) for name in CompileTarget._fields)) for block in known
     ]
     log = Layout(tmp_path / "results")
-    record_compiled(log, rules(release), asked, cache=source_cache)
-    found = recorded_compiled(log, *release)
-    assert found is not None
-    assert list(found.blocks) == known
+    record_compiled(log, rules(release), targets, cache=source_cache)
+    compiled_here = recorded_compiled(log, *release)
+    assert compiled_here is not None
+    assert list(compiled_here.blocks) == known
     with pytest.raises(SourceError, match="is not compiled"):
         record_compiled(
             log, rules(release), [CompileTarget(90, 17, 32, 64, 4, 3)], cache=source_cache

@@ -67,9 +67,11 @@ def test_a_confined_program_reads_and_does_nothing_else(tmp_path: Path) -> None:
         "os.kill(os.getppid(), 0)",
         "bytearray(2**31)",
     ]
-    said = refusals("\n".join([f"open({str(there)!r}).read()", *forbidden]))
-    assert said[0] == ""
-    assert [each for each, error in zip(forbidden, said[1:], strict=True) if not error] == []
+    errors = refusals("\n".join([f"open({str(there)!r}).read()", *forbidden]))
+    assert errors[0] == ""
+    assert [
+        statement for statement, error in zip(forbidden, errors[1:], strict=True) if not error
+    ] == []
     assert there.read_text() == "text"
     assert list(tmp_path.iterdir()) == [there]
 
@@ -99,9 +101,9 @@ def test_whatever_stops_the_program_is_a_refusal(
 ) -> None:
     """A fault, a message, a listing without end, a hang and odd bytes: one line that names it."""
     monkeypatch.setattr(dumper, "TIMEOUT_S", 60 if "echo" in text else 1)
-    with pytest.raises(SourceError, match=f"demo is refused: .*{reason}") as found:
+    with pytest.raises(SourceError, match=f"demo is refused: .*{reason}") as refusal:
         list_functions(sound(), script(text), "demo")
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_no_program_sees_a_hostile_file() -> None:
@@ -135,14 +137,14 @@ def test_the_real_dumper_on_a_library_of_our_own(source_cache: Cache) -> None:
     """NVIDIA's program lists what we compiled, and changed bytes end in a listing or a refusal."""
     real = pinned_dumper(cache=source_cache, lock=ENVS / "dumper.lock")
     held = held_kernels(functions(list_functions(sound(), real, "it")))
-    assert [(each.code, each.kernel, each.rows) for each in held] == [
+    assert [(kernel.code, kernel.kernel, kernel.rows) for kernel in held] == [
         (80, "fa3_sm80", 128),
         (80, "split_kv", 64),
         (80, "standard", 128),
         (90, "fa3_sm90", 128),
     ]
-    assert {each.registers for each in held} == {(8, 8)}
-    assert {each.shared_bytes for each in held} == {(1024, 1024), (3072, 3072)}
+    assert {kernel.registers for kernel in held} == {(8, 8)}
+    assert {kernel.shared_bytes for kernel in held} == {(1024, 1024), (3072, 3072)}
     chance, raw = random.Random(24), sound()  # noqa: S311 (nothing is kept secret)
     for _ in range(30):
         changed = bytearray(raw)

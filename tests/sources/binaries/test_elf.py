@@ -56,9 +56,9 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files_are_refused(name: str) -> None:
     """Each is refused with a message that names the file and says that nothing read it."""
-    with pytest.raises(SourceError, match=r"demo 1.0: a\.so is refused: ") as found:
+    with pytest.raises(SourceError, match=r"demo 1.0: a\.so is refused: ") as refusal:
         check_elf(HOSTILE[name], "demo 1.0: a.so")
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_file_that_is_cut_off_anywhere_is_refused() -> None:

@@ -31,14 +31,14 @@ WHOLE = f"import os\nos.remove('x')\n\n{HELPER}\nprint('loaded')\n\n{KERNEL}\nos
 
 def test_only_the_kernel_and_its_helper_are_kept() -> None:
     """Nothing else of a file is in what is loaded: no import, no statement."""
-    found = extract_kernel(WHOLE, "k.py")
-    body = ast.parse(found.text).body
-    assert [ast.unparse(each) for each in body[:2]] == HEAD.split("\n")[:2]
-    names = [each.name for each in body[2:] if isinstance(each, ast.FunctionDef)]
+    kernel = extract_kernel(WHOLE, "k.py")
+    body = ast.parse(kernel.text).body
+    assert [ast.unparse(statement) for statement in body[:2]] == HEAD.split("\n")[:2]
+    names = [statement.name for statement in body[2:] if isinstance(statement, ast.FunctionDef)]
     assert names == ["write_zeros_to_output", "fused_moe_kernel"]
     assert len(body) == 4
-    assert "# A remark." in found.text
-    assert found.arguments[:2] == ("a_ptr", "sorted_token_ids_ptr")
+    assert "# A remark." in kernel.text
+    assert kernel.arguments[:2] == ("a_ptr", "sorted_token_ids_ptr")
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_only_pinned_files_are_compiled() -> None:
 
 def test_each_argument_has_a_type_or_a_value() -> None:
     """A compiler is told of every argument once, and which numbers 16 divides."""
-    found = extract_kernel(WHOLE, "k.py")
-    (asked,) = compile_requests(found, [CompileTarget(90, 16, 64, 128, 4, 3)])
-    assert set(asked["types"]) | set(asked["constants"]) == set(found.arguments)
-    assert not set(asked["types"]) & set(asked["constants"])
-    assert asked["types"]["a_ptr"] == "*bf16"
-    assert asked["types"]["num_valid_tokens"] == "i32"
-    assert asked["constants"]["a_scale_ptr"] is None
-    assert (asked["sm"], asked["warps"], asked["stages"]) == (90, 4, 3)
-    sizes = [asked["constants"][f"BLOCK_SIZE_{each}"] for each in "MNK"]
+    kernel = extract_kernel(WHOLE, "k.py")
+    (request,) = compile_requests(kernel, [CompileTarget(90, 16, 64, 128, 4, 3)])
+    assert set(request["types"]) | set(request["constants"]) == set(kernel.arguments)
+    assert not set(request["types"]) & set(request["constants"])
+    assert request["types"]["a_ptr"] == "*bf16"
+    assert request["types"]["num_valid_tokens"] == "i32"
+    assert request["constants"]["a_scale_ptr"] is None
+    assert (request["sm"], request["warps"], request["stages"]) == (90, 4, 3)
+    sizes = [request["constants"][f"BLOCK_SIZE_{axis}"] for axis in "MNK"]
     assert sizes == [16, 64, 128]
-    assert set(asked["aligned"]) == {"a_ptr", "sorted_token_ids_ptr", "N", "stride_am"}
+    assert set(request["aligned"]) == {"a_ptr", "sorted_token_ids_ptr", "N", "stride_am"}

@@ -25,9 +25,9 @@ int tile() {
 def kept(text: str, **known: bool) -> list[str]:
     """Return the lines that are compiled, without blanks."""
     conditions = Conditions("a.c", text)
-    whole = conditions.compiled(known, [(1, text.count("\n"))])
-    assert whole.count("\n") == text.count("\n"), "each line stays where it stands"
-    return whole.split()
+    compiled = conditions.compiled(known, [(1, text.count("\n"))])
+    assert compiled.count("\n") == text.count("\n"), "each line stays where it stands"
+    return compiled.split()
 
 
 def test_facts_decide_what_is_compiled() -> None:
@@ -39,9 +39,9 @@ def test_facts_decide_what_is_compiled() -> None:
 
 def test_an_open_fact_is_asked_for() -> None:
     """A condition on a fact that nobody has decided names it, with its line."""
-    with pytest.raises(OpenConditionError) as asked:
+    with pytest.raises(OpenConditionError) as refusal:
         kept(WIDTHS)
-    assert (asked.value.fact, asked.value.line) == ("avx512f", 1)
+    assert (refusal.value.fact, refusal.value.line) == ("avx512f", 1)
 
 
 def test_lines_outside_ask_for_nothing() -> None:

@@ -186,9 +186,9 @@ RIGHT: dict[str, tuple[str, list[Any]]] = {
 def test_right(name: str) -> None:
     """A function within the known set answers as a compiled one does."""
     text, expected = RIGHT[name]
-    found = values(read_cpp(text))
-    assert found == expected
-    assert [type(each) for each in found] == [type(each) for each in expected]
+    results = values(read_cpp(text))
+    assert results == expected
+    assert [type(result) for result in results] == [type(value) for value in expected]
 
 
 REFUSALS = {

@@ -47,9 +47,9 @@ def test_located(text: str) -> None:
 )
 def test_not_located(text: str, says: str) -> None:
     """A function that is not there once, or not parsed, is an error that says where it is."""
-    found = files(text)
+    cpp_files = files(text)
     with pytest.raises(SourceError, match=says):
-        found.locate("f")
+        cpp_files.locate("f")
 
 
 def test_alias_that_does_not_parse() -> None:
@@ -92,7 +92,8 @@ def test_parameters() -> None:
     ]
     assert [name for name, _ in template_parameters(node)] == ["T", "N", "B"]
     shown = [
-        each if isinstance(each, str) else text_of(each) for _, each in template_parameters(node)
+        parameter if isinstance(parameter, str) else text_of(parameter)
+        for _, parameter in template_parameters(node)
     ]
     assert shown == ["deduced", "4", "unknown"]
 
@@ -102,4 +103,4 @@ def test_places() -> None:
     text = "namespace a::b { template<> void f<half, 64>(int x) { } }"
     node = files(text).definitions("f")[0].node
     assert namespaces(node) == {"a", "b"}
-    assert [text_of(each) for each in specialised_for(node)] == ["half", "64"]
+    assert [text_of(argument) for argument in specialised_for(node)] == ["half", "64"]

@@ -10,7 +10,7 @@ from nearfree.sources.language.functions import float32
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "value"),
     [
         ("0", (0, "int")),
         ("-1", (-1, "int")),
@@ -36,9 +36,9 @@ from nearfree.sources.language.functions import float32
         ("1f", None),
     ],
 )
-def test_literal(text: str, found: tuple[float, str] | None) -> None:
+def test_literal(text: str, value: tuple[float, str] | None) -> None:
     """A literal has the value and type that C++ gives it, or is not known."""
-    assert literal(text) == found
+    assert literal(text) == value
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_kind(text: str, kind: str) -> None:
     """An expression has C++'s common type; of fields, items and unknown names it is not known."""
     names = {"i": "int", "u": "unsigned", "f": "float", "x": "double", "b": "bool"}
     root = parse(f"void g() {{ y = {text}; }}")
-    node = next(each for each in walk(root) if each.type == "assignment_expression")
+    node = next(node for node in walk(root) if node.type == "assignment_expression")
     right = node.child_by_field_name("right")
     assert right is not None
     assert Kinds(names, lambda _: "").of(right) == kind
@@ -94,6 +94,6 @@ def test_kind(text: str, kind: str) -> None:
 def test_cast(kind: str, text: str, value: float) -> None:
     """A cast value is what a variable of that type holds."""
     node = ast.fix_missing_locations(cast(kind, ast.parse(text, mode="eval").body))
-    found = evaluate(node, {})
-    assert found == value
-    assert type(found) is type(value)
+    result = evaluate(node, {})
+    assert result == value
+    assert type(result) is type(value)

@@ -48,9 +48,9 @@ def test_a_function_is_cut_to_some_of_its_statements() -> None:
     alone = reduced_to(TEXT, node, [first, last], "c")
     assert path == "a.cu"
     assert " ".join(alone.split()) == "void f() { int b = a; int c = b + 1; return c; }"
-    found = CppFiles({path: alone}, quoted={path: TEXT}).locate("f")
-    assert found.text.quote(5, 5).text == "int b = a;"
-    places = [each.start_point[0] + 1 for each in children(part(found.node, "body"))]
+    function = CppFiles({path: alone}, quoted={path: TEXT}).locate("f")
+    assert function.text.quote(5, 5).text == "int b = a;"
+    places = [statement.start_point[0] + 1 for statement in children(part(function.node, "body"))]
     assert places == [5, 8, 8]
 
 

@@ -188,20 +188,20 @@ def headers(release: str, cache: Cache) -> dict[str, str]:
 def sized(build: Build) -> dict[str, list[int]]:
     """Return what ctypes makes of a build's structures: offsets of their fields, and the size."""
     calls = Calls([], build.abi.structs, {})
-    found = {}
+    sizes = {}
     for name, fields in build.abi.structs.items():
         kind = calls.struct(name)
         places = [getattr(kind, field.rpartition(" ")[2]).offset for field in fields]
-        found[name] = [*places, ctypes.sizeof(kind)]
-    return found
+        sizes[name] = [*places, ctypes.sizeof(kind)]
+    return sizes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_lock_says_what_the_headers_say(release: str, source_cache: Cache) -> None:
     """Read anew, a release's headers say what envs/engines.lock holds of them, byte for byte."""
-    found = headers(release, source_cache)
-    assert read_abi({path: found[path] for path in HEADERS}) == builds("llama_cpp")[release].abi
+    layouts = headers(release, source_cache)
+    assert read_abi({path: layouts[path] for path in HEADERS}) == builds("llama_cpp")[release].abi
 
 
 @pytest.mark.slow
@@ -216,13 +216,13 @@ def test_a_compiler_lays_structures_out_alike(
     for path, text in headers(release, source_cache).items():
         (tmp_path / Path(path).name).write_text(text)
     build = builds("llama_cpp")[release]
-    told = []
+    expressions = []
     for name, fields in build.abi.structs.items():
         spelt = f"struct {name}"
-        told += [
+        expressions += [
             f"offsetof({spelt}, {field.rpartition(' ')[2]})" for field in fields
         ] + [f"sizeof({spelt})"]  # fmt: skip
-    lines = "".join(f'    printf("%zu\\n", {each});\n' for each in told)
+    lines = "".join(f'    printf("%zu\\n", {expression});\n' for expression in expressions)
     program = tmp_path / "layout.c"
     program.write_text(
         "#include <stddef.h>\n#include <stdio.h>\n"
@@ -233,7 +233,7 @@ def test_a_compiler_lays_structures_out_alike(
     subprocess.run([*command, "-o", str(tmp_path / "layout")], check=True)
     out = subprocess.run([tmp_path / "layout"], check=True, capture_output=True, text=True).stdout
     assert [int(line) for line in out.split()] == [
-        n for each in sized(build).values() for n in each
+        n for structure_size in sized(build).values() for n in structure_size
     ]
 
 

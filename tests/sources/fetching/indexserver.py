@@ -69,11 +69,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(self.state.status.get(name, 404))
             return
         low, high, total = 0, len(raw), len(raw)
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        partial = asked is not None and self.state.ranges and kind == "files"
-        if asked and partial:
-            low = int(asked[1]) if asked[1] else max(0, total - int(asked[2]))
-            high = min(int(asked[2]) + 1, total) if asked[1] and asked[2] else total
+        byte_range = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        partial = byte_range is not None and self.state.ranges and kind == "files"
+        if byte_range and partial:
+            low = int(byte_range[1]) if byte_range[1] else max(0, total - int(byte_range[2]))
+            high = min(int(byte_range[2]) + 1, total) if byte_range[1] and byte_range[2] else total
             low, high = low + self.state.shift, high + self.state.shift
         self.send_response(206 if partial else 200)
         if partial:

@@ -141,6 +141,6 @@ def test_a_patch_of_a_file_with_rules_is_refused(
 
 def test_the_first_number_says_which_package_it_is() -> None:
     """From 1 on a release is the prebuilt library's, before it the Python package's."""
-    assert all(is_bundled("llama-cpp", each) for each in ("3.22.1", "3rc1", "3b1", "4+x"))
+    assert all(is_bundled("llama-cpp", version) for version in ("3.22.1", "3rc1", "3b1", "4+x"))
     assert not is_bundled("llama-cpp", "0.3.36")
     assert not is_bundled("vllm", "1.0")

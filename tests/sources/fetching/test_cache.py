@@ -113,9 +113,9 @@ def test_results_come_back(cache: Cache) -> None:
     cache.store("rule-1.0+cpu", Result(value=1))
     path = cache.store("rule-1.0+cpu", Result(value=2))
     assert path == cache.folder / "results" / "rule-1.0+cpu.json"
-    found = cache.load("rule-1.0+cpu", Result)
-    assert found is not None
-    assert found.value == 2
+    loaded = cache.load("rule-1.0+cpu", Result)
+    assert loaded is not None
+    assert loaded.value == 2
     assert cache.load("other", Result) is None
 
 

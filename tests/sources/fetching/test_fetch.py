@@ -117,11 +117,11 @@ def test_the_cache_serves_first(server: Server, cache: Cache) -> None:
     """What is in the cache is not asked for again, offline or not, in any spelling."""
     server.put("demo-1.0.tar.gz", sdist())
     first = fetch("demo", "1.0", WANTED, cache=cache)
-    asked = list(server.seen)
+    requests = list(server.seen)
     before = meter.fetched_bytes
     assert fetch("DEMO", "v1.0", WANTED, cache=cache) == first
     assert fetch("demo", "1.0", WANTED, cache=cache, offline=True) == first
-    assert (server.seen, meter.fetched_bytes) == (asked, before)
+    assert (server.seen, meter.fetched_bytes) == (requests, before)
 
 
 def test_offline_without_the_files_is_an_error(server: Server, cache: Cache) -> None:
@@ -247,8 +247,8 @@ def test_threads_fetch_at_once(server: Server, cache: Cache) -> None:
         server.put(f"demo-{version}.tar.gz", sdist(version.encode(), version))
     before = meter.fetched_bytes
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda v: fetch("demo", v, WANTED, cache=cache), versions))
-    assert [source.text("demo/rule.py") for source in found] == versions
+        results = list(pool.map(lambda v: fetch("demo", v, WANTED, cache=cache), versions))
+    assert [source.text("demo/rule.py") for source in results] == versions
     assert server.seen.count("demo") == 1
     sent = len(server.pages["demo"]) + sum(map(len, server.files.values()))
     assert meter.fetched_bytes - before == sent

@@ -19,9 +19,9 @@ def test_versions_come_in_their_order(server: Server) -> None:
     for version in ("0.10.0", "0.9.0", "0.9.0.post1", "0.9.0rc1"):
         server.put(f"demo-{version}.tar.gz", version.encode())
     server.put("demo-0.9.0-py3-none-any.whl", b"wheel")
-    found = releases("demo")
-    assert list(found) == ["0.9.0rc1", "0.9.0", "0.9.0.post1", "0.10.0"]
-    assert [(a.filename, a.kind) for a in found["0.9.0"]] == [
+    listed = releases("demo")
+    assert list(listed) == ["0.9.0rc1", "0.9.0", "0.9.0.post1", "0.10.0"]
+    assert [(a.filename, a.kind) for a in listed["0.9.0"]] == [
         ("demo-0.9.0-py3-none-any.whl", "wheel"),
         ("demo-0.9.0.tar.gz", "sdist"),
     ]

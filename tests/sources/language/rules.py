@@ -26,9 +26,9 @@ def python_program(text: str, leaves: Mapping[str, str] | None = None) -> Progra
 
 def function(text: str) -> Function:
     """Return the one function of a text, each node with its place."""
-    found = Modules({PATH: text}).locate(["f"])[1]
-    assert isinstance(found, ast.FunctionDef)
-    return found
+    node = Modules({PATH: text}).locate(["f"])[1]
+    assert isinstance(node, ast.FunctionDef)
+    return node
 
 
 def reading(program: Program, root: str = "f", **changes: Any) -> Reading:

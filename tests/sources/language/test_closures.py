@@ -59,12 +59,12 @@ def test_a_closure_says_what_python_says(
     fixed = {name: names[name] for name in settled}
     expected = outcome(text, names)
     try:
-        found = Closures(fixed, refuse_call, ()).of(parse(text))(names)
+        answer = Closures(fixed, refuse_call, ()).of(parse(text))(names)
     except NO_VALUE:
         assert expected == []
         return
-    assert same(found, expected), (found, expected)
-    assert same(found, eval(text, {"__builtins__": {}} | BUILTINS | names))  # noqa: S307  # our own
+    assert same(answer, expected), (answer, expected)
+    assert same(answer, eval(text, {"__builtins__": {}} | BUILTINS | names))  # noqa: S307  # our own
 
 
 @pytest.mark.parametrize("text", ["M + 1", "4 * M // 3", "M > 2 or n > 1", "(M, n)", "min(M, 7)"])

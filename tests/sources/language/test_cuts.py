@@ -67,8 +67,8 @@ def test_argument_of(call: str, text: str) -> None:
     """An argument is found by place and by name."""
     callee = ast.parse(CALLEE).body[0]
     assert isinstance(callee, ast.FunctionDef)
-    found = argument_of(function(f"def f(M):\n    y = {call}"), callee, "b")
-    assert ast.unparse(found.body[0]) == f"return {text}"
+    argument = argument_of(function(f"def f(M):\n    y = {call}"), callee, "b")
+    assert ast.unparse(argument.body[0]) == f"return {text}"
 
 
 @pytest.mark.parametrize("body", ["g(1)", "g(1, 2), g(3, 4)", "h(1, 2)"])
@@ -94,10 +94,10 @@ def test_arguments_of() -> None:
 
 def test_cuts_are_rules() -> None:
     """A cut can be read and quoted like a whole function."""
-    found = value_of(function("def f(M):\n    a = 2\n\n    x = M * a"), "x", frozenset({"M"}))
+    value = value_of(function("def f(M):\n    a = 2\n\n    x = M * a"), "x", frozenset({"M"}))
     from nearfree.sources.language.reading import read_rule
 
-    rule = read_rule(reading(Program({found.name: found}), found.name), "package", "1.0")
+    rule = read_rule(reading(Program({value.name: value}), value.name), "package", "1.0")
     assert rule.branches[0].value == "M * 2"
     assert rule.branches[0].quotes[-1].lines == (4, 4)
     assert rule.meaning == read_python("def f(M):\n    return 2 * M").meaning

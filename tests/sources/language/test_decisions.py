@@ -19,14 +19,14 @@ comparisons = st.tuples(terms, st.sampled_from(["<", "<=", ">", ">=", "==", "!="
 
 
 @given(st.lists(comparisons, max_size=4), comparisons, st.tuples(numbers, numbers))
-def test_what_is_settled_holds(known: list[str], asked: str, point: tuple[int, int]) -> None:
+def test_what_is_settled_holds(known: list[str], condition: str, point: tuple[int, int]) -> None:
     """What is said of a condition is its value wherever the earlier decisions hold."""
     inputs = dict(zip(NAMES, point, strict=True))
     bounds = Bounds({"a": inputs["a"]})
     for text in known:
         bounds.learn(parse(text), answer=bool(evaluate(parse(text), inputs)))
-    settled = bounds.truth(parse(asked))
-    assert settled is None or settled == evaluate(parse(asked), inputs)
+    settled = bounds.truth(parse(condition))
+    assert settled is None or settled == evaluate(parse(condition), inputs)
 
 
 def test_decisions_settle_later_ones() -> None:

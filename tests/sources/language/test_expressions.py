@@ -57,8 +57,8 @@ GIVEN = {"M": 7, "block": (64, 128), "none": None, "text": "a b", "flag": True}
 )
 def test_value(text: str, value: Any) -> None:
     """A known expression has the value that Python, or where it is named so C++, gives it."""
-    found = evaluate(parse(text), GIVEN)
-    assert same(found, value)
+    result = evaluate(parse(text), GIVEN)
+    assert same(result, value)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_negated_chain() -> None:
     for text in ("1 < M < 5", "M > 1 and M < 5", "M > 1 or M"):
         for value in range(8):
             node = parse(text)
-            whole = bool(evaluate(node, {"M": value}))
-            assert bool(evaluate(negated(node), {"M": value})) is not whole
+            chain = bool(evaluate(node, {"M": value}))
+            assert bool(evaluate(negated(node), {"M": value})) is not chain
 
 
 def test_variables() -> None:

@@ -65,20 +65,20 @@ def interpreted(functions: dict[str, Any], given: tuple[Any, ...]) -> Any:
 @given(calls=st.lists(arguments, min_size=1, max_size=6))
 def test_a_helper_says_what_the_interpreter_says(way: str, calls: list[tuple[Any, ...]]) -> None:
     """Each call has the interpreter's value or error, whatever was called before."""
-    functions = {each.name: each for each in parse_functions(WAYS[way])}
+    functions = {helper.name: helper for helper in parse_functions(WAYS[way])}
     helpers = Helpers(functions)
     for given_ in calls:
         try:
-            found = helpers.value("f", list(given_))
+            value = helpers.value("f", list(given_))
         except UnknownConstructError:
-            found = []
-        assert same(found, interpreted(functions, given_)), given_
+            value = []
+        assert same(value, interpreted(functions, given_)), given_
 
 
 def test_arguments_that_are_not_read_change_nothing() -> None:
     """A call that agrees in all that another one read is not run anew."""
     text = "def f(x, y):\n    if x > 3:\n        return 1\n    return y"
-    helpers = Helpers({each.name: each for each in parse_functions(text)})
+    helpers = Helpers({helper.name: helper for helper in parse_functions(text)})
     assert [helpers.value("f", [x, y]) for x, y in ((9, 1), (9, 2), (2, 1), (2, 2))] == [1, 1, 1, 2]
     assert {places: len(known) for places, known in helpers.results_of("f", 2).items()} == {
         (0,): 1,
@@ -89,12 +89,12 @@ def test_arguments_that_are_not_read_change_nothing() -> None:
 def test_a_helper_that_does_not_end_is_an_error() -> None:
     """The interpreter's limit on steps holds."""
     text = "def f(x):\n    for i in range(0, x):\n        for j in range(0, x):\n            k = i"
-    helpers = Helpers({each.name: each for each in parse_functions(text)})
+    helpers = Helpers({helper.name: helper for helper in parse_functions(text)})
     with pytest.raises(UnknownConstructError, match="does not end"):
         helpers.value("f", [4000])
 
 
 def test_a_refusal_is_a_value() -> None:
     """A helper that ends in an error of the backend says so."""
-    helpers = Helpers({each.name: each for each in parse_functions(WAYS["refuses"])})
+    helpers = Helpers({helper.name: helper for helper in parse_functions(WAYS["refuses"])})
     assert helpers.value("f", [5, 1, 1]) == REFUSED

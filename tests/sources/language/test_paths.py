@@ -122,7 +122,7 @@ def blocks(draw: st.DrawFn, depth: int, *, loop: bool = False) -> list[str]:
 
 
 def _inside(lines: list[str]) -> list[str]:
-    return [f"    {each}" for each in lines]
+    return [f"    {line}" for line in lines]
 
 
 @st.composite
@@ -181,9 +181,9 @@ def test_three_ways(text: str) -> None:
     program = python_program(text)
     for m, n in POINTS:
         inputs = {"M": m, "N": n}
-        said = python_value(text, **inputs)
-        assert same(Interpreter(program).run("f", inputs), said), (text, inputs)
-        assert same(rule.value(inputs).value, said), (text, inputs)
+        value = python_value(text, **inputs)
+        assert same(Interpreter(program).run("f", inputs), value), (text, inputs)
+        assert same(rule.value(inputs).value, value), (text, inputs)
 
 
 @LIMITS
@@ -198,9 +198,9 @@ def test_specialised(text: str) -> None:
         narrow = rule.specialised({"N": n})
         for m in (1, 2, 7, 16, 60):
             inputs = {"M": m, "N": n}
-            whole, part = rule.value(inputs), narrow.value(inputs)
-            assert same(whole.value, part.value)
-            assert whole.branch == part.branch
+            unspecialised, part = rule.value(inputs), narrow.value(inputs)
+            assert same(unspecialised.value, part.value)
+            assert unspecialised.branch == part.branch
 
 
 @pytest.mark.slow
@@ -223,7 +223,7 @@ def test_most_functions_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("when", "kept"),
+    ("when", "tightest"),
     [
         (["M > 3", "M > 5"], ["M > 5"]),
         (["M > 5", "M > 3"], ["M > 5", "M > 3"]),
@@ -233,11 +233,11 @@ def test_most_functions_are_read() -> None:
         (["M == 3", "M > 2"], ["M == 3", "M > 2"]),
     ],
 )
-def test_tightest(when: list[str], kept: list[str]) -> None:
+def test_tightest(when: list[str], tightest: list[str]) -> None:
     """Of bounds of one kind on one expression, a later and closer one replaces earlier ones."""
     assert [
-        ast.unparse(each) for each in without_implied_bounds([parse(text) for text in when])
-    ] == kept
+        ast.unparse(bound) for bound in without_implied_bounds([parse(text) for text in when])
+    ] == tightest
 
 
 def test_least() -> None:

@@ -45,8 +45,8 @@ def rule(when: tuple[str, str], values: tuple[str, str]) -> Rule:
             symbol="f",
             inputs=("M", "n"),
             branches=tuple(
-                Branch(when=(each,), value=value, quotes=())
-                for each, value in zip(when, values, strict=True)
+                Branch(when=(condition,), value=value, quotes=())
+                for condition, value in zip(when, values, strict=True)
             ),
             functions=(HELPER,),
             meaning="",
@@ -60,25 +60,25 @@ def test_points_of_a_kind_have_one_answer(
     when: tuple[str, str], values: tuple[str, str], points: list[tuple[int, int]]
 ) -> None:
     """Codes are equal only where the scalar answer is; where a point has none, nothing is said."""
-    asked = rule(when, values)
-    m, n = (np.array(each, np.int64) for each in zip(*points, strict=True))
+    points_rule = rule(when, values)
+    m, n = (np.array(column, np.int64) for column in zip(*points, strict=True))
     try:
-        codes, most = answer_codes(asked, {}, {"M": column(m), "n": column(n)})
+        codes, most = answer_codes(points_rule, {}, {"M": column(m), "n": column(n)})
     except NO_VALUE:
         codes = None
     answers: dict[int, Any] = {}
     plain = True
     for place, (one, other) in enumerate(points):
         try:
-            answer = asked.value({"M": one, "n": other})
+            answer = points_rule.value({"M": one, "n": other})
         except (EvidenceError, SourceError):
             plain = False
             continue
         if codes is not None:
             assert codes[place] < most
-            kept = answers.setdefault(int(codes[place]), answer)
-            assert same(kept.value, answer.value)
-            assert kept.branch is answer.branch
+            first_answer = answers.setdefault(int(codes[place]), answer)
+            assert same(first_answer.value, answer.value)
+            assert first_answer.branch is answer.branch
     assert plain or codes is None
 
 
@@ -87,32 +87,32 @@ def test_what_a_rule_compares_tells_its_answers_apart(
     when: tuple[str, str], points: list[tuple[int, int]], n: int
 ) -> None:
     """Points without a difference take the same branch, also where another input is not given."""
-    asked = rule(when, ("1", "2"))
-    m = np.array([each for each, _ in points], np.int64)
+    points_rule = rule(when, ("1", "2"))
+    m = np.array([point for point, _ in points], np.int64)
     for inputs in ({"n": n}, {}):
-        codes, _ = combined_codes(distinguishing_codes(asked, inputs, {"M": column(m)}))
+        codes, _ = combined_codes(distinguishing_codes(points_rule, inputs, {"M": column(m)}))
         branches = dict[int, set[object]]()
         for code, number in zip(codes.tolist(), m.tolist(), strict=True):
             try:
-                answer: object = asked.value({"M": number, "n": n}).value
+                answer: object = points_rule.value({"M": number, "n": n}).value
             except (EvidenceError, SourceError) as error:
                 answer = type(error)
             branches.setdefault(code, set()).add(answer)
-        assert all(len(each) == 1 for each in branches.values())
+        assert all(len(answers_of_code) == 1 for answers_of_code in branches.values())
 
 
 def test_a_part_is_evaluated_once_a_value() -> None:
     """A helper is called for distinct arguments alone, however many points there are."""
-    asked = rule(("M > 0", "M <= 0"), ("up(M // 100, n)", "0"))
+    points_rule = rule(("M > 0", "M <= 0"), ("up(M // 100, n)", "0"))
     m, n = (np.repeat(np.arange(1, 401), 5), np.tile(np.arange(5), 400))
-    codes, _ = answer_codes(asked, {}, {"M": column(m), "n": column(n)})
+    codes, _ = answer_codes(points_rule, {}, {"M": column(m), "n": column(n)})
     assert len(set(codes.tolist())) == 9
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1))
 def test_combinations_are_told_apart(pairs: list[tuple[int, int]]) -> None:
     """Combined codes are equal exactly where both are, and each has a point."""
-    parts = [np.array(each, np.int64) for each in zip(*pairs, strict=True)]
+    parts = [np.array(column, np.int64) for column in zip(*pairs, strict=True)]
     codes, some = combined_codes([(parts[0], 4), (parts[1], 5)])
     assert len(some) == len(set(pairs))
     assert [pairs[some[code]] for code in codes.tolist()] == pairs
@@ -120,9 +120,9 @@ def test_combinations_are_told_apart(pairs: list[tuple[int, int]]) -> None:
 
 def test_a_value_that_is_no_number_tells_points_apart_by_type() -> None:
     """True and 1 are two values."""
-    asked = rule(("M > 0", "M <= 0"), ("n if M > 2 else n == 1", "0"))
+    points_rule = rule(("M > 0", "M <= 0"), ("n if M > 2 else n == 1", "0"))
     m, n = np.array([1, 3, 4]), np.array([1, 1, 1])
-    codes, _ = answer_codes(asked, {}, {"M": column(m), "n": column(n)})
+    codes, _ = answer_codes(points_rule, {}, {"M": column(m), "n": column(n)})
     assert codes[0] != codes[1] == codes[2]
 
 

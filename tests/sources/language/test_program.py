@@ -42,8 +42,8 @@ LEAVES = {
 )
 def test_replaced(text: str, new: str) -> None:
     """A leaf is replaced as a whole and alone: what is done with it stays, and so do its bounds."""
-    found = replace_leaves(function(f"def f(M):\n    return {text}"), LEAVES)
-    assert ast.unparse(found) == f"def f(M):\n    return {new}"
+    replaced = replace_leaves(function(f"def f(M):\n    return {text}"), LEAVES)
+    assert ast.unparse(replaced) == f"def f(M):\n    return {new}"
 
 
 def test_targets_stay() -> None:
@@ -54,8 +54,8 @@ def test_targets_stay() -> None:
 
 def test_places() -> None:
     """What takes a leaf's place stands where the leaf stood."""
-    found = replace_leaves(function("def f(M):\n\n    return is_rocm()"), LEAVES)
-    places = {each.lineno for each in ast.walk(found.body[0]) if isinstance(each, ast.expr)}
+    replaced = replace_leaves(function("def f(M):\n\n    return is_rocm()"), LEAVES)
+    places = {node.lineno for node in ast.walk(replaced.body[0]) if isinstance(node, ast.expr)}
     assert places == {3}
 
 

@@ -118,9 +118,9 @@ def test_find_method_and_having() -> None:
     assert modules.find("nothing") is None
     assert modules.method("A", "m") is not None
     assert modules.method("A", "n") is None
-    found = modules.function_assigning("x")
-    assert found is not None
-    assert found[1].name == "g"
+    node = modules.function_assigning("x")
+    assert node is not None
+    assert node[1].name == "g"
     assert modules.function_assigning("z") is None
     with pytest.raises(SourceError, match="y is assigned in h and i"):
         Modules({"a.py": text + "\ndef i():\n    y = 2"}).function_assigning("y")

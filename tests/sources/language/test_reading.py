@@ -349,7 +349,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", [each for each in REFUSALS if each != "deep ifs"])
+@pytest.mark.parametrize("name", [case for case in REFUSALS if case != "deep ifs"])
 def test_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is outside the known set, hostile or not, is an error that names it."""
     monkeypatch.setattr(paths, "PATHS_LIMIT", 200)
@@ -437,10 +437,10 @@ def test_constants_are_told_apart() -> None:
 
 def test_points() -> None:
     """A rule is tried densely, and at each constant, its neighbours, and products with inputs."""
-    asked = reading(python_program("def f(M, n):\n    return M > 1000 * n"), contexts=[{"n": 3}])
-    points = axis_points(asked, {"n": 3})
+    program = reading(python_program("def f(M, n):\n    return M > 1000 * n"), contexts=[{"n": 3}])
+    points = axis_points(program, {"n": 3})
     assert {999, 1000, 1001, 2999, 3000, 3001, 1024, *range(1, 40)} <= {*points}
-    assert all(1 <= each <= 1 << 17 for each in points)
+    assert all(1 <= point <= 1 << 17 for point in points)
 
 
 def test_too_many_points() -> None:
@@ -467,13 +467,13 @@ def test_one_entry() -> None:
 def test_quotes_point_at_true_lines() -> None:
     """Each branch quotes the lines that its conditions and its value stand in."""
     rule = read_python(STEPS + "    return 128")
-    found = {branch.value: branch.quotes for branch in rule.branches}
-    assert [(q.lines, q.text) for q in found["128"]] == [
+    by_value = {branch.value: branch.quotes for branch in rule.branches}
+    assert [(q.lines, q.text) for q in by_value["128"]] == [
         ((2, 2), "if M <= 16:"),
         ((4, 4), "elif M <= 64:"),
         ((6, 6), "return 128"),
     ]
-    assert all(q.file == "package/rules.py" for quotes in found.values() for q in quotes)
+    assert all(q.file == "package/rules.py" for quotes in by_value.values() for q in quotes)
 
 
 def test_shown() -> None:

@@ -18,7 +18,11 @@ from nearfree.sources.language.statements import REFUSED
 
 ROOT = Path(__file__).parents[3]
 RULES = {
-    (rule.inputs, tuple((each.when, each.value) for each in rule.branches), rule.functions): rule
+    (
+        rule.inputs,
+        tuple((branch.when, branch.value) for branch in rule.branches),
+        rule.functions,
+    ): rule
     for take in read_scope(Layout(ROOT / "results"), "sources")
     for rule in (event.data for event in take.events_of(RuleExtracted))
     if rule.inputs
@@ -71,7 +75,7 @@ def read(rule: RuleExtracted, inputs: dict[str, Any]) -> Any:
     for text in rule.functions:
         exec(text, names)  # noqa: S102  # recorded by this repository
     held: dict[str, bool] = {}
-    found = []
+    rules_read = []
     for branch in rule.branches:
         for text in branch.when:
             if text not in held:
@@ -79,8 +83,8 @@ def read(rule: RuleExtracted, inputs: dict[str, Any]) -> Any:
             if not held[text]:
                 break
         else:
-            found.append((eval(compiled(branch.value), names, inputs), branch))  # noqa: S307
-    return found
+            rules_read.append((eval(compiled(branch.value), names, inputs), branch))  # noqa: S307
+    return rules_read
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: f"{rule.package}-{rule.rule}")
@@ -91,14 +95,14 @@ def test_a_recorded_rule_answers_as_it_reads(rule: RuleExtracted, data: st.DataO
     inputs = data.draw(inputs_of(rule))
     settled = {name: inputs[name] for name in rule.inputs if data.draw(st.booleans())}
     ready = kept(rule)
-    for each in (ready, ready.specialised(settled), ready.narrowed(inputs, ("positions", "M"))):
+    for variant in (ready, ready.specialised(settled), ready.narrowed(inputs, ("positions", "M"))):
         try:
             ((value, branch),) = read(rule, inputs)
         except (ValueError, TypeError, ArithmeticError, AssertionError, NameError):
             with pytest.raises(NearfreeError):
-                raise_refusal(each.value(inputs).value)
+                raise_refusal(variant.value(inputs).value)
             continue
-        answer = each.value(inputs)
+        answer = variant.value(inputs)
         assert same(answer.value, value)
         assert answer.branch == branch
 

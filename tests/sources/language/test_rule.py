@@ -92,8 +92,8 @@ def test_calls_tell_types_apart() -> None:
     """A helper is called anew for 1, True and 1.0, which Python holds for equal."""
     text = "def kind(x):\n    for i in range(1):\n        x = x\n    return x"
     typed = rule(((), "kind(M)"), functions=(text,))
-    found: list[Any] = [typed.value({"M": m}).value for m in (1, True, 1.0)]
-    assert [type(each) for each in found] == [int, bool, float]
+    values: list[Any] = [typed.value({"M": m}).value for m in (1, True, 1.0)]
+    assert [type(value) for value in values] == [int, bool, float]
 
 
 def test_helpers_do_not_see_inputs() -> None:

@@ -8,7 +8,7 @@ from sources.language.rules import sliced
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "lines_kept",
     [
         "a = [1]\nb = a\nb.append(M)\nreturn len(a)",
         "a = [1]\nb = a.pop()\nreturn len(a)",
@@ -33,9 +33,9 @@ from sources.language.rules import sliced
         "M[0] = 3\nreturn 1",
     ],
 )
-def test_kept(kept: str) -> None:
+def test_kept(lines_kept: str) -> None:
     """A statement that may change the answer, or what a caller handed in, is never dropped."""
-    text = "def f(M):\n" + indent(kept, "    ")
+    text = "def f(M):\n" + indent(lines_kept, "    ")
     assert sliced(text) == text
 
 

@@ -31,10 +31,10 @@ def rule(*branches: tuple[str, str]) -> Rule:
 @given(limit=st.integers(0, 60), top_k=st.integers(1, 9), last=st.integers(1, 50))
 def test_each_turn_is_found(limit: int, top_k: int, last: int) -> None:
     """The number after which a comparison turns is named, and no other."""
-    found = change_points(
+    points = change_points(
         rule(("M * k <= E", "16"), ("not M * k <= E", "64")), {"E": limit, "k": top_k}, "M", last
     )
-    assert found == [
+    assert points == [
         n for n in range(2, last + 1) if (n * top_k <= limit) != ((n - 1) * top_k <= limit)
     ]
 

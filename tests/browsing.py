@@ -62,11 +62,11 @@ def open_report(browser: webdriver.Chrome, path: Path, fragment: str = "") -> No
 
 def quiet(browser: webdriver.Chrome) -> None:
     """Check that nothing was asked from a network so far, and that there was no complaint."""
-    asked = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     urls = [
-        each["params"]["request"]["url"]
-        for each in asked
-        if each["method"] == "Network.requestWillBeSent"
+        message["params"]["request"]["url"]
+        for message in messages
+        if message["method"] == "Network.requestWillBeSent"
     ]
     assert all(url.startswith(("file://", "data:", "blob:")) for url in urls), urls
     severe = [e for e in browser.get_log("browser") if e["level"] in {"SEVERE", "WARNING"}]
@@ -77,9 +77,9 @@ def until(browser: webdriver.Chrome, expression: str) -> Any:
     """Wait until an expression of the page's script is true, and return it."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
-        found = browser.execute_script(f"return {expression}")
-        if found:
-            return found
+        value = browser.execute_script(f"return {expression}")
+        if value:
+            return value
         time.sleep(0.02)
     raise AssertionError(f"never true: {expression}")
 

@@ -121,9 +121,9 @@ def pytest_long_ones_come_first(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print at the end, with -q too, the slowest files and the option for the same order again."""
     seconds: Counter[str] = Counter()
-    for each in itertools.chain.from_iterable(terminalreporter.stats.values()):
-        if isinstance(each, pytest.TestReport):
-            seconds[each.nodeid.partition("::")[0]] += each.duration
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.partition("::")[0]] += report.duration
     for name, spent in seconds.most_common(10):
         terminalreporter.write_line(f"{spent:6.0f} s {name}")
     seed = terminalreporter.config.getoption("randomly_seed", None)
@@ -218,11 +218,11 @@ def source_cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
     """
     own = session_folder(tmp_path_factory) / "sources"
     for name in ("blobs", "releases"):
-        kept = default_cache() / name
-        kept.mkdir(parents=True, exist_ok=True)
+        folder = default_cache() / name
+        folder.mkdir(parents=True, exist_ok=True)
         own.mkdir(exist_ok=True)
         with suppress(FileExistsError):
-            (own / name).symlink_to(kept)
+            (own / name).symlink_to(folder)
     return Cache(own)
 
 
@@ -245,7 +245,7 @@ def aiconfigurator(source_cache: Cache, tmp_path_factory: pytest.TempPathFactory
         done = import_aiconfigurator(layout, platforms, cache=source_cache, version="0.12.0")
         assert done.seal.outcome == "complete"
         assert done.fresh is not None
-        systems = {each.name: each.platform for each in done.fresh.systems}
+        systems = {system.name: system.platform for system in done.fresh.systems}
         (folder / "found.json").write_bytes(json.encode((systems, done.fresh.left_out)))
 
     folder = shared(tmp_path_factory, "aiconfigurator", make)
@@ -314,8 +314,8 @@ def make_latency(number: int = 0, n: int = 1, **changes: Any) -> LatencyMeasured
 
 def latencies(take: OpenTake) -> list[tuple[int, int]]:
     """Return the (round, n) of everything that a take kept of its earlier attempts."""
-    kept = (event.data for event in take.events)
-    return [(data.round, data.n) for data in kept if isinstance(data, LatencyMeasured)]
+    payloads = (event.data for event in take.events)
+    return [(data.round, data.n) for data in payloads if isinstance(data, LatencyMeasured)]
 
 
 def read_sealed(layout: Layout, seal: Seal) -> list[Event]:

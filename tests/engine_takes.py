@@ -140,18 +140,20 @@ def write_engine(
     ran: Iterable[Payload] | None = None,
 ) -> Seal:
     """Seal a take of some settings, by default the one."""
-    asked = settings or (SETTING,)
+    swept = settings or (SETTING,)
     plan = MeasurePlan(
-        sweeps=tuple(Sweep(setting=each, positions=GRID) for each in asked),
+        sweeps=tuple(Sweep(setting=setting, positions=GRID) for setting in swept),
         protocol=Interleaved(rounds=4),
         environment="cpu",
     )
-    kinds = {(each.release, each.model, each.file_type, each.repack) for each in asked}
+    kinds = {
+        (setting.release, setting.model, setting.file_type, setting.repack) for setting in swept
+    }
     names = ("release", "model", "file_type", "repack")
     given = [loaded(**dict(zip(names, kind, strict=True))) for kind in sorted(kinds)]
     payloads = [
         *(given if ran is None else ran),
-        *(visit for each in asked for visit in make_visits(each, times(each), rounds=4)),
-        *(share for each in asked for share in shares(each)),
+        *(visit for setting in swept for visit in make_visits(setting, times(setting), rounds=4)),
+        *(share for setting in swept for share in shares(setting)),
     ]
     return write_payloads(layout, take_name(scope, stream, take, plan), plan, *payloads)

@@ -85,6 +85,6 @@ def turn(share: int, *what: object) -> int:
 @cache
 def commit() -> str:
     """Return the hash of the commit that is tested; it fails where there is none."""
-    asked = ["git", "rev-parse", "HEAD"]
+    command = ["git", "rev-parse", "HEAD"]
     root = Path(__file__).parent.parent
-    return subprocess.run(asked, cwd=root, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout

@@ -24,13 +24,13 @@ def run(
     words: Sequence[str], folder: Path, env: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
     """Run Snakemake with some words in a folder, and return what it said and how it ended."""
-    with TemporaryDirectory() as kept:
-        out, err = (Path(kept, name) for name in ("out", "err"))
-        asked = {"words": words, "folder": str(folder), "env": dict(env)}
+    with TemporaryDirectory() as output_folder:
+        out, err = (Path(output_folder, name) for name in ("out", "err"))
+        request = {"words": words, "folder": str(folder), "env": dict(env)}
         process = _server()
         assert process.stdin
         assert process.stdout
-        process.stdin.write(json.dumps({**asked, "streams": [str(out), str(err)]}) + "\n")
+        process.stdin.write(json.dumps({**request, "streams": [str(out), str(err)]}) + "\n")
         process.stdin.flush()
         code = int(process.stdout.readline())
         command = [sys.executable, "-m", MODULE, *words]
@@ -64,8 +64,8 @@ def _become(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
-    found = env.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [folder, *filter(None, found), *(each for each in sys.path if each not in found)]
+    paths = env.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [folder, *filter(None, paths), *(path for path in sys.path if path not in paths)]
     sys.argv[:] = [MODULE, *words]
     runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
@@ -78,11 +78,11 @@ def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
-        asked: dict[str, Any] = json.loads(line)
+        request: dict[str, Any] = json.loads(line)
         child = os.fork()
         if child == 0:
             answers.close()
-            _become(**asked)
+            _become(**request)
             return
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), file=answers, flush=True)

@@ -82,7 +82,7 @@ def simulated_plan(
     machine: Machine, *settings: Setting, protocol: Timing = SMALL, grid: tuple[int, ...] = GRID
 ) -> MeasurePlan:
     """Return a plan of settings, the FFN alone unless told, on a simulated machine."""
-    sweeps = tuple(Sweep(setting=each, positions=grid) for each in settings or (FFN,))
+    sweeps = tuple(Sweep(setting=setting, positions=grid) for setting in settings or (FFN,))
     return MeasurePlan(sweeps=sweeps, protocol=protocol, environment="vllm", curves=machine.digest)
 
 

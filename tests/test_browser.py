@@ -109,7 +109,7 @@ def test_a_number_opens_by_keyboard(built, browser):
     inside.send_keys(Keys.ENTER)
     until(browser, f"document.getElementById('panel').dataset.row === '{below}'")
     crumbs = browser.find_elements(By.CSS_SELECTOR, "#panel .crumbs a")
-    assert [each.get_attribute("data-row") for each in crumbs] == [row]
+    assert [crumb.get_attribute("data-row") for crumb in crumbs] == [row]
     browser.switch_to.active_element.send_keys(Keys.ESCAPE)
     until(browser, "document.getElementById('panel').hidden")
     assert browser.switch_to.active_element == number
@@ -208,7 +208,7 @@ def test_a_print_says_what_its_answer_is_about(built, browser):
     try:
         chosen = browser.find_elements(By.CSS_SELECTOR, "#choices select")
         assert chosen
-        assert all(each.is_displayed() for each in chosen)
+        assert all(element.is_displayed() for element in chosen)
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
@@ -222,7 +222,7 @@ def test_the_page_tells_its_numbers_without_a_script(built, browser):
         assert len(browser.find_elements(By.CSS_SELECTOR, "#answer a[data-row]")) > 3
         figures = browser.find_elements(By.TAG_NAME, "figure")
         assert figures
-        assert not any(each.is_displayed() for each in figures)
+        assert not any(element.is_displayed() for element in figures)
         assert not browser.find_element(By.ID, "explorer").is_displayed()
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
@@ -302,9 +302,9 @@ def test_a_command_s_words_are_quoted(browser):
     source = (Path(inline.__file__).parent / "assets" / "words.js").read_text()
     browser.get("about:blank")
     for text in (*HOSTILE.values(), "a'b; $(x) `y` \\ \n!", "-x", "~", "", "a:b/c.1-2@d#3"):
-        told = browser.execute_script(f"{source}; return shellQuoted(arguments[0])", text)
-        assert shlex.split(f"nearfree {told}") == ["nearfree", text]
-    assert told == text
+        quoted = browser.execute_script(f"{source}; return shellQuoted(arguments[0])", text)
+        assert shlex.split(f"nearfree {quoted}") == ["nearfree", text]
+    assert quoted == text
 
 
 def test_a_number_stands_with_its_name_and_unit(browser):
@@ -313,7 +313,7 @@ def test_a_number_stands_with_its_name_and_unit(browser):
     source = (Path(inline.__file__).parent / "assets" / "words.js").read_text()
     browser.get("about:blank")
     ask = f"const FIELDS = {fields}; {source}; return "
-    for column, said in {
+    for column, name_and_unit in {
         "tokens_s": ["speed", "tokens/s"],
         "predicted_tokens_s": ["predicted", "tokens/s"],
         "tokens_s_low": ["speed, low end, tokens/s", ""],
@@ -325,7 +325,7 @@ def test_a_number_stands_with_its_name_and_unit(browser):
             "[knownName(arguments[0]) || nameAndUnit(arguments[0]).words, "
             "nameAndUnit(arguments[0]).unit]"
         )
-        assert browser.execute_script(ask + words, column) == said
+        assert browser.execute_script(ask + words, column) == name_and_unit
     row = {"setting_key": "a", "backend": "llama_cpp", "context": 64, "threads": 2, "batch": None}
     title = "subject({ key: ['setting_key'], at: (name) => arguments[0][name] ?? null }, 0)"
     assert browser.execute_script(ask + title, row) == "llama_cpp, L 64, threads 2"
@@ -337,8 +337,8 @@ def test_an_interval_of_a_prediction_ends_where_it_is_looked_at(browser):
     browser.get("about:blank")
     largest = inline.facts()["LARGEST"]
     ask = f"const LARGEST = {largest}; {source}; return predictionInterval(arguments[0])"
-    for low, high, said in ((3, 40, "3 to 40"), (3, 512, "3 to ≥ 512"), (None, None, "")):
-        assert browser.execute_script(ask, {"low": low, "high": high}) == said
+    for low, high, printed in ((3, 40, "3 to 40"), (3, 512, "3 to ≥ 512"), (None, None, "")):
+        assert browser.execute_script(ask, {"low": low, "high": high}) == printed
 
 
 @pytest.mark.parametrize("name", ["claims", "tolerance", "gallery"])

@@ -91,20 +91,24 @@ def command_of(words: list[str]) -> argparse.ArgumentParser:
 @each_document
 def test_every_command_of_a_document_is_there(name: str) -> None:
     """A line of a block is taken by the command line; in a sentence it is one, with its options."""
-    found = list(commands(name))
-    assert found or name in ("CONTRIBUTING.md", "docs/history.md")
-    for each in found:
-        if each.whole:
-            PARSER.parse_args(each.words)
-        known = {flag for a in command_of(each.words)._actions for flag in a.option_strings}
-        assert {word for word in each.words if word.startswith("-")} <= known, each.words
+    command_lines = list(commands(name))
+    assert command_lines or name in ("CONTRIBUTING.md", "docs/history.md")
+    for command_line in command_lines:
+        if command_line.whole:
+            PARSER.parse_args(command_line.words)
+        known = {flag for a in command_of(command_line.words)._actions for flag in a.option_strings}
+        assert {word for word in command_line.words if word.startswith("-")} <= known, (
+            command_line.words
+        )
 
 
 def test_the_package_says_where_its_forms_are_told() -> None:
     """What the API's text calls by a form is in the document that it names."""
-    told = re.search(r"`(nearfree\.predict\.v\d+)` \((docs/[\w/]+\.md)\)", nearfree.predict.__doc__)
-    assert told
-    assert f"`{told[1]}`" in (ROOT / told[2]).read_text()
+    mention = re.search(
+        r"`(nearfree\.predict\.v\d+)` \((docs/[\w/]+\.md)\)", nearfree.predict.__doc__
+    )
+    assert mention
+    assert f"`{mention[1]}`" in (ROOT / mention[2]).read_text()
 
 
 CLUSTER, CONFIG = (ROOT / "docs/cluster.md").read_text(), Config(ROOT / "config")

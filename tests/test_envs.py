@@ -75,10 +75,10 @@ def test_a_lock_pins_everything_by_hash(name: str) -> None:
 @each_backend
 def test_a_lock_has_what_was_asked_for(name: str) -> None:
     """A lock has its backend, what measuring needs, and every package of its list, as asked."""
-    pins, asked = read_lock(name), list(read_names(name))
-    assert {PACKAGES[name], *ALWAYS} <= {each.name for each in asked}
-    for each in asked:
-        assert pins[each.name].version in each.specifier, each
+    pins, requirements = read_lock(name), list(read_names(name))
+    assert {PACKAGES[name], *ALWAYS} <= {requirement.name for requirement in requirements}
+    for requirement in requirements:
+        assert pins[requirement.name].version in requirement.specifier, requirement
 
 
 @each_backend
@@ -97,7 +97,7 @@ def test_a_conda_file_names_no_lock_without_hashes() -> None:
     """
     for path in ENVS.glob("*.yaml"):
         _, _, *rest = yaml.safe_load(path.read_text())["dependencies"]
-        locks = [line.removeprefix("-r ") for each in rest for line in each["pip"]]
+        locks = [line.removeprefix("-r ") for requirement in rest for line in requirement["pip"]]
         texts = [(ENVS / lock).read_text() for lock in locks]
         pinned = re.findall(r"(?m)^[a-z].*==.*$", "\n".join(texts))
         assert all(line.endswith("\\") for line in pinned), path
@@ -113,8 +113,8 @@ def test_every_environment_that_is_named_has_a_lock() -> None:
 def test_the_rules_of_a_locked_backend_are_kept(name: str) -> None:
     """What is measured is a release whose rules config/sources.yaml asks for."""
     package = PACKAGES[name]
-    kept = Config(ROOT / "config").releases
-    assert f"{package}=={read_lock(name)[package].version}" in kept
+    releases = Config(ROOT / "config").releases
+    assert f"{package}=={read_lock(name)[package].version}" in releases
 
 
 def test_no_lock_says_where_packages_come_from() -> None:

@@ -21,11 +21,11 @@ def test_the_tree_is_the_one_that_is_drawn() -> None:
     drawn = {}
     parents: list[str] = []
     for line in (nearfree.errors.__doc__ or "").splitlines():
-        found = re.match(r"(?P<lead>(│   )*(├── |└── )?)(?P<name>\w+Error)", line)
-        if found:
-            depth = len(found["lead"]) // 4
-            parents = [*parents[:depth], found["name"]]
-            drawn[found["name"]] = parents[-2] if depth else "Exception"
+        match = re.match(r"(?P<lead>(│   )*(├── |└── )?)(?P<name>\w+Error)", line)
+        if match:
+            depth = len(match["lead"]) // 4
+            parents = [*parents[:depth], match["name"]]
+            drawn[match["name"]] = parents[-2] if depth else "Exception"
     real = {kind.__name__: kind.__mro__[1].__name__ for kind in TREE}
     assert drawn == real
 
@@ -71,13 +71,13 @@ def test_every_reason_is_told_at_once() -> None:
     first = Refusal("config.json", "a", "is odd", "Mend a")
     second = Refusal("hf_quant_config.json", "b", "is odd", "Mend b")
     refusals = Refusals()
-    for each in (first, second, first):
+    for reason in (first, second, first):
         with refusals.collect():
-            raise RefusedError([each])
-    with pytest.raises(RefusedError) as told:
+            raise RefusedError([reason])
+    with pytest.raises(RefusedError) as refusal:
         refusals.check()
-    assert told.value.refusals == (first, second)
-    assert told.value.what == (
+    assert refusal.value.refusals == (first, second)
+    assert refusal.value.what == (
         "2 things are not understood:"
         "\n  config.json: a is odd. Mend a\n  hf_quant_config.json: b is odd. Mend b"
     )

@@ -30,9 +30,9 @@ QUESTIONS = {
 
 def section(name: str, text: str = GUIDE) -> str:
     """Return a section of the guide or of another text, without its heading."""
-    found = text.partition(f"\n## {name}\n")[2]
-    assert found, name
-    return re.split(r"\n#{2,3} ", found)[0]
+    body = text.partition(f"\n## {name}\n")[2]
+    assert body, name
+    return re.split(r"\n#{2,3} ", body)[0]
 
 
 def rows(name: str, text: str = GUIDE) -> list[list[str]]:
@@ -78,31 +78,31 @@ PRECISION = GUIDE.partition("\n## Precision and memory\n")[2].partition("\n## ")
 def test_the_guide_names_every_option_of_precision() -> None:
     """The table of options has those that ask for formats, kernels and memory."""
     named = set(re.findall(r"^\| `(--[a-z-]+)`", PRECISION, re.MULTILINE))
-    asked = {"--weights", "--activations", "--kv-dtype", "--dtype"}
-    assert named == asked | {"--dense", "--moe-backend", "--ignore-memory"}
+    options = {"--weights", "--activations", "--kv-dtype", "--dtype"}
+    assert named == options | {"--dense", "--moe-backend", "--ignore-memory"}
 
 
 def test_the_guide_has_the_constants_of_memory() -> None:
     """What is assumed is what is computed with."""
-    told = " ".join(PRECISION.split())
-    assert f"pages of {memory.PAGE_POSITIONS}" in told
-    assert f"{memory.PROMPT_TOKENS} prompt tokens" in told
-    assert f"{memory.ENGINE_BYTES / 1e9} GB a GPU" in told
+    prose = " ".join(PRECISION.split())
+    assert f"pages of {memory.PAGE_POSITIONS}" in prose
+    assert f"{memory.PROMPT_TOKENS} prompt tokens" in prose
+    assert f"{memory.ENGINE_BYTES / 1e9} GB a GPU" in prose
 
 
 def test_the_guide_names_every_method_of_quantisation() -> None:
     """What is read of a model's own file is said to be read, by its name there."""
-    told = PRECISION.partition("Methods that are read: ")[2].partition("\n\n")[0]
-    assert {name for name in METHODS if not re.search(rf"\b{name}\b", told)} == {"modelopt_fp4"}
+    methods = PRECISION.partition("Methods that are read: ")[2].partition("\n\n")[0]
+    assert {name for name in METHODS if not re.search(rf"\b{name}\b", methods)} == {"modelopt_fp4"}
 
 
 def test_the_guide_lists_the_columns_of_a_curve_file() -> None:
     """The list has those that a file needs, and of the others the kernel; the rest is named."""
-    told = section("Public data and your own")
-    listed = told.partition("with the columns\n\n`")[2].partition("`")[0]
+    text = section("Public data and your own")
+    listed = text.partition("with the columns\n\n`")[2].partition("`")[0]
     assert {*re.split(r",\s+", listed)} == {*COLUMNS} - OPTIONAL | {"kernel"}
     others = OPTIONAL - {"kernel", "tp", "dp", "ep", "pp", "threads"}
-    assert {name for name in others if f"`{name}`" not in told} == set()
+    assert {name for name in others if f"`{name}`" not in text} == set()
 
 
 KINDS = {
@@ -124,14 +124,14 @@ def test_how_good_predictions_are_is_what_is_on_record() -> None:
         for event in {event.event_id: event for event in events.values()}.values()
         for of in event.data.bands
     }
-    told = rows("How good the predictions are")
-    assert {kind for kind, *_ in told} == KINDS.keys()
-    for kind, formats, curves, *cells in told:
-        found = [scores.get((*KINDS[kind], formats, f"R{number}")) for number in range(4)]
-        assert found[0]
-        assert curves == f"{found[0].curves:,}"
+    guide_rows = rows("How good the predictions are")
+    assert {kind for kind, *_ in guide_rows} == KINDS.keys()
+    for kind, formats, curves, *cells in guide_rows:
+        recorded = [scores.get((*KINDS[kind], formats, f"R{number}")) for number in range(4)]
+        assert recorded[0]
+        assert curves == f"{recorded[0].curves:,}"
         assert cells == [
-            f"{of.hit:.2f}, {of.within_x2:.2f}".replace("0.", ".") if of else "" for of in found
+            f"{of.hit:.2f}, {of.within_x2:.2f}".replace("0.", ".") if of else "" for of in recorded
         ]
 
 
@@ -141,16 +141,16 @@ def test_the_paper_s_settings_are_scored_as_shown(
     """Hits of 54 and of 270, the share within x2 and that of intervals are the command's."""
     monkeypatch.chdir(ROOT)
     shown = {row[0].partition(" (R0")[0]: row[1:] for row in rows("What they are", SCORES)}
-    asked = ["validate", "--offline", "--by", "predictor", "--format", "json"]
-    told: list[dict[str, dict[str, float]]] = []
+    command = ["validate", "--offline", "--by", "predictor", "--format", "json"]
+    by_run: list[dict[str, dict[str, float]]] = []
     for more in ([], ["--epsilon", "all"]):
         with pytest.raises(SystemExit) as ended:
-            main([*asked, *more])
+            main([*command, *more])
         assert not ended.value.code
-        found = json.decode(capsys.readouterr().out)
-        told.append({each["predictor"]: each for each in found})
+        document = json.decode(capsys.readouterr().out)
+        by_run.append({score["predictor"]: score for score in document})
     for name, row in (("principle, principle_resolved", "principle"), ("work_model",) * 2):
-        few, many = (of[row] for of in told)
+        few, many = (of[row] for of in by_run)
         near, met = (
             "" if share is None else f"{share:.2f}".lstrip("0")
             for share in (few["within_2"], many["interval_coverage"])
@@ -162,12 +162,12 @@ def test_the_guide_names_what_an_answer_holds() -> None:
     """The table has the keys of an entry of `nearfree predict --format json`."""
     table = GUIDE.partition("\n### The answer as data\n")[2].partition("\n### ")[0]
     named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    (told,) = nearfree.predict(ROOT / "config/models/qwen3_8b.json", "h200", largest=4)
-    assert {*named} == told.keys()
-    assert told["schema"] in table
+    (document,) = nearfree.predict(ROOT / "config/models/qwen3_8b.json", "h200", largest=4)
+    assert {*named} == document.keys()
+    assert document["schema"] in table
     for key in ("answer", "basis", "memory", "deployment"):
         (holds,) = re.findall(rf"^\| `{key}` \| (.*) \|$", table, re.MULTILINE)
-        assert {*re.findall(r"`(\w+)`", holds)} <= told[key].keys()
+        assert {*re.findall(r"`(\w+)`", holds)} <= document[key].keys()
 
 
 SHOWN = re.findall(r"^```\n\$ nearfree (.*?[^\\])\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
@@ -189,10 +189,12 @@ def test_the_guide_shows_what_commands_print(
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(command.replace("\\\n", " ")))
     assert not ended.value.code
-    told = capsys.readouterr()
-    printed = (told.out + told.err).splitlines()
+    output = capsys.readouterr()
+    printed = (output.out + output.err).splitlines()
     for line in lines.splitlines():
         if line.endswith("..."):
-            assert any(each.startswith(line.removesuffix("...")) for each in printed), line
+            assert any(
+                printed_line.startswith(line.removesuffix("...")) for printed_line in printed
+            ), line
         else:
             assert line in printed

@@ -86,7 +86,7 @@ def test_rooms_of_the_sources_import_one_way(room: str) -> None:
     """Files know nothing of languages, languages nothing of backends, backends of no answers."""
     later = ROOMS[ROOMS.index(room) + 1 :]
     unaware = {"fetching": ("language", "cpp"), "language": ("fetching",), "cpp": ("fetching",)}
-    forbidden = {f"nearfree.sources.{each}" for each in (*later, *unaware.get(room, ()))}
+    forbidden = {f"nearfree.sources.{room_name}" for room_name in (*later, *unaware.get(room, ()))}
     for path in (PACKAGE / "sources" / room).glob("*.py"):
         used = {".".join(name.split(".")[:3]) for name in imports(path)}
         assert not used & forbidden, path
@@ -94,8 +94,8 @@ def test_rooms_of_the_sources_import_one_way(room: str) -> None:
 
 def test_every_layer_has_files() -> None:
     """The list of layers names nothing that is gone."""
-    found = {layer(path.relative_to(PACKAGE).with_suffix("").parts) for path in FILES}
-    assert found - {f"{room}.__init__" for room in DIVIDED} == {*LAYERS, "__init__"}
+    layers = {layer(path.relative_to(PACKAGE).with_suffix("").parts) for path in FILES}
+    assert layers - {f"{room}.__init__" for room in DIVIDED} == {*LAYERS, "__init__"}
 
 
 def test_tables_read_the_log_and_measure_nothing() -> None:
@@ -207,9 +207,9 @@ def test_measuring_an_engine_needs_msgspec_alone() -> None:
         "load(find_adapter('engine', 'llama_cpp', 'cpu').class_path)\n"
         "from nearfree.cli import measure\n"
     )
-    found = loaded(program, *forbidden)
-    assert "msgspec" in found
-    assert not found & {"torch", "numpy", "yaml"}
+    modules = loaded(program, *forbidden)
+    assert "msgspec" in modules
+    assert not modules & {"torch", "numpy", "yaml"}
 
 
 def test_help_imports_next_to_nothing() -> None:
@@ -238,7 +238,7 @@ def test_a_gpu_is_answered_by_what_is_on_record(platform: str) -> None:
     """`predict` for a GPU loads nothing that fetches, reads sources, runs engines or calibrates."""
     project = PACKAGE.parents[1]
     roots = ["--config", str(project / "config"), "--results", str(project / "results")]
-    asked = [
+    command = [
         "predict",
         *roots,
         "--model",
@@ -249,13 +249,13 @@ def test_a_gpu_is_answered_by_what_is_on_record(platform: str) -> None:
     ]
     program = (
         "from nearfree.cli import main\n"
-        f"try:\n    main({asked!r})\n"
+        f"try:\n    main({command!r})\n"
         "except SystemExit as end:\n    assert end.code == 0\n"
     )
-    found = loaded_modules(program)
-    assert "nearfree.derive.predict.answers" in found
-    kept = {"nearfree.sources.fetching", "nearfree.sources.fetching.cache"}
-    assert not {name for name in found - kept if name.startswith(UNASKED)}
+    modules = loaded_modules(program)
+    assert "nearfree.derive.predict.answers" in modules
+    allowed_sources = {"nearfree.sources.fetching", "nearfree.sources.fetching.cache"}
+    assert not {name for name in modules - allowed_sources if name.startswith(UNASKED)}
 
 
 @pytest.mark.parametrize("command", [["log", "show"], ["log", "recover"], ["verify"]])

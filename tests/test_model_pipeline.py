@@ -36,10 +36,10 @@ def project(modelled: Project, tmp_path: Path) -> Project:
 def test_predictions_are_on_record_before_the_first_sample(modelled: Project) -> None:
     """The workflow records what is foretold before it measures the model."""
     takes = {take.name.stream: take for take in read_scope(Layout(modelled / "results"), "cpu")}
-    said = takes["tiny_foretold"].events_of(PredictionRecorded)
-    apart, whole = (takes[each].events_of(LatencyMeasured) for each in ("tiny_modules", "tiny"))
-    assert max(e.time for e in apart) <= min(e.time for e in said)
-    assert max(e.time for e in said) < min(e.time for e in whole)
+    predictions = takes["tiny_foretold"].events_of(PredictionRecorded)
+    apart, of_model = (takes[name].events_of(LatencyMeasured) for name in ("tiny_modules", "tiny"))
+    assert max(e.time for e in apart) <= min(e.time for e in predictions)
+    assert max(e.time for e in predictions) < min(e.time for e in of_model)
 
 
 def test_the_tables_hold_shares_and_composition(modelled: Project) -> None:

@@ -33,13 +33,13 @@ def table(project: Project, name: str) -> pl.DataFrame:
 
 def test_every_setting_has_its_boundary(modules: Project) -> None:
     """Each module, routing and protocol has boundaries at every tolerance, with its baseline."""
-    found = table(modules, "boundaries")
-    assert found.height == (2 + 2 + 4 + 1) * 5
-    assert set(found["module"]) == {"dense_ffn", "attention", "moe_ffn"}
-    balanced = found.filter(routing="balanced", backend="torch_padded")
+    boundaries = table(modules, "boundaries")
+    assert boundaries.height == (2 + 2 + 4 + 1) * 5
+    assert set(boundaries["module"]) == {"dense_ffn", "attention", "moe_ffn"}
+    balanced = boundaries.filter(routing="balanced", backend="torch_padded")
     assert set(balanced.select("top_k", "baseline").rows()) == {(2, 4), (4, 2)}
     assert balanced["n_max_from_1"].null_count() == 0
-    assert found.filter(routing="skewed")["n_max_from_1"].null_count() == 10
+    assert boundaries.filter(routing="skewed")["n_max_from_1"].null_count() == 10
 
 
 def test_every_point_has_its_work(modules: Project) -> None:
@@ -56,8 +56,8 @@ def test_every_point_has_its_work(modules: Project) -> None:
 def test_protocols_stand_beside_each_other(modules: Project) -> None:
     """Each row says how it was timed, and only the adaptive protocol promises a width."""
     latency = table(modules, "latency")
-    said = set(latency.select("stream", "protocol", "resolution").rows())
-    assert said == {
+    streams = set(latency.select("stream", "protocol", "resolution").rows())
+    assert streams == {
         ("dense_ffn", "adaptive", 1.15),
         ("attention", "adaptive", 1.15),
         ("moe", "adaptive", 1.15),
@@ -91,5 +91,5 @@ def test_a_new_shape_is_one_job(modules: Project, tmp_path: Path) -> None:
     project.edit("config/studies.yaml", "context: [128, 512]", "context: [128, 512, 1024]")
     assert project.jobs()["measure"] == 1
     project.snakemake(BOUNDARIES)
-    found = table(project, "boundaries").filter("newest", module="attention")
-    assert sorted(set(found["context"])) == [128, 512, 1024]
+    boundaries = table(project, "boundaries").filter("newest", module="attention")
+    assert sorted(set(boundaries["context"])) == [128, 512, 1024]

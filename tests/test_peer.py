@@ -52,11 +52,11 @@ def saying(folder: Path, text: str) -> Sdk:
     return stand_in(folder, f"import sys; sys.stdin.read(); print({text!r})")
 
 
-def write(systems: Path, path: str, found: Sequence[dict[str, object]]) -> None:
+def write(systems: Path, path: str, answers: Sequence[dict[str, object]]) -> None:
     """Write a table of a wheel into a folder of systems."""
     place = systems / path.removeprefix(ROOT)
     place.parent.mkdir(parents=True, exist_ok=True)
-    pl.DataFrame(found).write_parquet(place)
+    pl.DataFrame(answers).write_parquet(place)
 
 
 @pytest.fixture
@@ -116,34 +116,34 @@ def test_a_fold_is_in_no_table_of_its_copy(
     before, gone = tables(systems), 0
     for fold in range(FOLDS):
         copy = tmp_path / f"copy{fold}"
-        told = copy_without(systems, copy, module, fold)
+        fold_rows = copy_without(systems, copy, module, fold)
         left = tables(copy)
         assert left.keys() == {name for name in before if f"/{module.partition('_')[0]}/" in name}
         lost = 0
-        for name, kept in left.items():
-            asked = before[name].rename(names).with_columns(pl.lit(module).alias("module"))
-            stays = pl.Series([each != fold for each in fold_of(asked)])
-            assert kept.equals(before[name].filter(stays))
-            lost += before[name].height - kept.height
-        assert told == lost
+        for name, rest in left.items():
+            renamed = before[name].rename(names).with_columns(pl.lit(module).alias("module"))
+            stays = pl.Series([part != fold for part in fold_of(renamed)])
+            assert rest.equals(before[name].filter(stays))
+            lost += before[name].height - rest.height
+        assert fold_rows == lost
         gone += lost
         assert {path.name for path in copy.glob("*.yaml")} == {"h100_sxm.yaml", "h200_sxm.yaml"}
-    assert gone == sum(each.height for each in left.values()) + told  # each row once
-    assert all(each.equals(before[name]) for name, each in tables(systems).items())
+    assert gone == sum(table.height for table in left.values()) + fold_rows  # each row once
+    assert all(table.equals(before[name]) for name, table in tables(systems).items())
 
 
 @pytest.mark.slow
 def test_the_sdk_has_lost_what_it_is_asked_for(systems: Path, tmp_path: Path) -> None:
     """An SDK that looks up its tables refuses every setting, and knows each where none is lost."""
     products = known(systems)
-    asked = queries(products, systems, "bfloat16", whole=False)
+    asked_for = queries(products, systems, "bfloat16", whole=False)
     sdk = stand_in(tmp_path, READS_TABLES)
-    said = held_out_answers(products, asked, sdk, systems, "HYBRID")
-    assert refusal_counts(said) == {"Gone": len(DEPTHS)}
-    missed = score_answers(products, said, "peer")
+    answers = held_out_answers(products, asked_for, sdk, systems, "HYBRID")
+    assert refusal_counts(answers) == {"Gone": len(DEPTHS)}
+    missed = score_answers(products, answers, "peer")
     assert not missed["hit"].any()
     assert missed["t_ratio_error"].is_null().all()
-    all_known = score_answers(products, sdk.latency(systems, "HYBRID", asked), "peer")
+    all_known = score_answers(products, sdk.latency(systems, "HYBRID", asked_for), "peer")
     assert all_known["hit"].all()
     assert all_known["t_ratio_error"].max() == pytest.approx(0.0, abs=1e-12)
 

@@ -64,8 +64,8 @@ def of_table(rows: dict[str, Row], table: str) -> list[Row]:
 
 def asked(browser: webdriver.Chrome, built, **choice: object) -> None:
     """Open the report with a choice in its address."""
-    said = {name: value for name, value in choice.items() if value is not None}
-    open_report(browser, built / REPORT, f"#{urlencode(said)}")
+    options = {name: value for name, value in choice.items() if value is not None}
+    open_report(browser, built / REPORT, f"#{urlencode(options)}")
 
 
 def numbers(browser: webdriver.Chrome) -> dict[str, str]:
@@ -84,11 +84,11 @@ def printed(row: Row) -> str:
     if row["n_max"] is None:
         return "refused"
     if row["censored"]:
-        said = f"≥ {row['n_max']:g}"
+        text = f"≥ {row['n_max']:g}"
     else:
-        whole = math.floor(row["n_max"] * (1 + 1e-12))
-        said = f"{whole}" if whole >= 10 else f"{min(row['n_max'], 9.99):.3g}"
-    return f"{said} < {row['baseline']}" if row["n_max"] < row["baseline"] else said
+        floor = math.floor(row["n_max"] * (1 + 1e-12))
+        text = f"{floor}" if floor >= 10 else f"{min(row['n_max'], 9.99):.3g}"
+    return f"{text} < {row['baseline']}" if row["n_max"] < row["baseline"] else text
 
 
 @pytest.mark.slow
@@ -101,26 +101,28 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
     padded = next(r for r in lookup if r["graphs"] and r["composition"] == "sum" and r["n_max"])
     for row in (low, padded, *dice(7).sample(lookup, 6)):
         entry = deployments(config, config.deployments[row["deployment"]])
-        query = next(each for each in entry if all(each.about[k] == row[k] for k in CHOICES))
-        found = forecast([query], answerer, [row["epsilon"]])
-        told = answer(found, 0, row["epsilon"], None)
+        query = next(
+            candidate for candidate in entry if all(candidate.about[k] == row[k] for k in CHOICES)
+        )
+        predicted = forecast([query], answerer, [row["epsilon"]])
+        document = answer(predicted, 0, row["epsilon"], None)
         choice = {name: row[name] for name in (*CONDITION, "baseline", "epsilon")}
         asked(browser, answering, kind="predicted", **choice)
         shown = numbers(browser)
-        for each in told["predictors"]:
-            if each["baseline"] != row["baseline"]:
+        for entry_row in document["predictors"]:
+            if entry_row["baseline"] != row["baseline"]:
                 continue
-            way = (each["predictor"], each["composition"])
+            way = (entry_row["predictor"], entry_row["composition"])
             (mine,) = [
                 other["row_id"]
                 for other in lookup
                 if (other["predictor"], other["composition"]) == way
                 and all(other[name] == value for name, value in choice.items())
             ]
-            unfit = row["fits"] is False and each["composition"] == "sum"
-            assert shown[mine] == (UNFIT if unfit else printed(each))
-        ratios = {point["n"]: point["ratio"] for point in told["curve"]}
-        times = {point["n"]: point["latency_us"] for point in told["curve"]}
+            unfit = row["fits"] is False and entry_row["composition"] == "sum"
+            assert shown[mine] == (UNFIT if unfit else printed(entry_row))
+        ratios = {point["n"]: point["ratio"] for point in document["curve"]}
+        times = {point["n"]: point["latency_us"] for point in document["curve"]}
         lines = browser.find_elements(By.CSS_SELECTOR, "#answered details tbody tr")
         assert bool(lines) == bool(ratios)
         for line in lines:
@@ -134,7 +136,11 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
         assert (f"padded to the CUDA graphs of {row['graphs']}" in text) == bool(row["graphs"])
         late = row["baseline"] > 1 and row["fits"]
         assert (f"from N = {row['baseline']}," in text) == late
-        best = [each for each in told["predictors"] if each["composition"] == "sum"]
+        best = [
+            prediction
+            for prediction in document["predictors"]
+            if prediction["composition"] == "sum"
+        ]
         seen = "in sample" if best[0]["in_sample"] else "out of sample"
         assert (f"Constants of the work model, {seen}" in text) == bool(best[0]["constants"])
     quiet(browser)
@@ -173,12 +179,12 @@ def test_the_command_beside_a_schedule_prints_it(answering, browser, answers):
         choice = {name: row[name] for name in (*CONDITION, "epsilon") if name != "batch"}
         asked(browser, answering, kind="predicted", **choice)
         options = [
-            each.get_attribute("textContent")
-            for each in browser.find_elements(By.CSS_SELECTOR, "#answered pre")
+            element.get_attribute("textContent")
+            for element in browser.find_elements(By.CSS_SELECTOR, "#answered pre")
         ]
         commands = [
-            shlex.split(each.get_attribute("textContent"))
-            for each in browser.find_elements(By.CSS_SELECTOR, "#answered .command")
+            shlex.split(element.get_attribute("textContent"))
+            for element in browser.find_elements(By.CSS_SELECTOR, "#answered .command")
         ]
         assert row["option"] in options
         for option, (name, *words) in zip(options, commands, strict=True):
@@ -189,8 +195,8 @@ def test_the_command_beside_a_schedule_prints_it(answering, browser, answers):
 def test_what_a_link_asks_for_in_vain_is_told(built, browser):
     """A value that is not here is named, and what the page itself links to never is."""
     asked(browser, built, kind="observed", backend="nowhere", moe="<b>")
-    told = browser.find_element(By.CSS_SELECTOR, "#answered .banner").text
-    assert told == "not here: backend = nowhere, moe = <b>"
+    banner = browser.find_element(By.CSS_SELECTOR, "#answered .banner").text
+    assert banner == "not here: backend = nowhere, moe = <b>"
     box = browser.find_element(By.CSS_SELECTOR, "input[value='predicted']")
     browser.execute_script("arguments[0].click()", box)
     until(browser, "document.getElementById('answered').dataset.shown === 'predicted'")
@@ -257,13 +263,13 @@ def opened(browser: webdriver.Chrome, link: Any) -> str:
 def commands(browser: webdriver.Chrome) -> list[list[str]]:
     """Return the panel's commands, as a shell would read them."""
     shown = browser.find_elements(By.CSS_SELECTOR, "#panel .command")
-    return [shlex.split(each.get_attribute("textContent")) for each in shown]
+    return [shlex.split(element.get_attribute("textContent")) for element in shown]
 
 
 def inside_meanings(browser: webdriver.Chrome) -> list[str]:
     """Return what the panel says of the columns that it shows."""
     small = browser.find_elements(By.CSS_SELECTOR, "#panel-body .fields dd small")
-    return [each.text for each in small if each.is_displayed()]
+    return [element.text for element in small if element.is_displayed()]
 
 
 def inside(browser: webdriver.Chrome) -> list[Any]:
@@ -285,7 +291,7 @@ def test_twenty_numbers_lead_to_their_rows_and_events(built, browser, rows):
             assert here in text
             assert commands(browser) == [["nearfree", "audit", here]]
             assert inside_meanings(browser)
-            on = {each.get_attribute("data-row"): each for each in inside(browser)}
+            on = {element.get_attribute("data-row"): element for element in inside(browser)}
             assert set(row["from_ids"]) <= on.keys()
             if not row["from_ids"]:
                 break
@@ -315,12 +321,12 @@ def check_event(browser: webdriver.Chrome, built, event_id: str) -> bool:
     if not event["type"].startswith("nearfree.latency.measured"):
         return False
     named = dict(zip(
-        (each.get_attribute("textContent") for each in panel.find_elements(By.CSS_SELECTOR, "dt")),
-        (each.get_attribute("textContent") for each in panel.find_elements(By.CSS_SELECTOR, "dd")),
+        (e.get_attribute("textContent") for e in panel.find_elements(By.CSS_SELECTOR, "dt")),
+        (e.get_attribute("textContent") for e in panel.find_elements(By.CSS_SELECTOR, "dd")),
         strict=True,
     ))  # fmt: skip
     assert (named["N"], named["round"]) == (str(event["data"]["n"]), str(event["data"]["round"]))
-    shown = [float(each) for each in re.findall(r"[\d.]+", named["wall"])]
+    shown = [float(sample) for sample in re.findall(r"[\d.]+", named["wall"])]
     assert shown == pytest.approx(event["data"]["wall_us"], rel=1e-5)
     return True
 
@@ -330,7 +336,7 @@ def test_from_n_max_two_clicks_lead_to_raw_samples(built, browser, rows):
     open_report(browser, built / REPORT)
     number = browser.find_element(By.CSS_SELECTOR, "#answer .chips a[data-row]")
     boundary = opened(browser, number)
-    on = {each.get_attribute("data-row"): each for each in inside(browser)}
+    on = {element.get_attribute("data-row"): element for element in inside(browser)}
     point = opened(browser, on[rows[boundary]["from_ids"][-1]])
     lines = browser.find_elements(By.CSS_SELECTOR, "#panel .samples tbody tr")
     ids = [line.find_element(By.TAG_NAME, "a").get_attribute("data-row") for line in lines]
@@ -339,7 +345,7 @@ def test_from_n_max_two_clicks_lead_to_raw_samples(built, browser, rows):
         segment, _, number = event_id.partition("#")
         log = (built / f"results/events/{segment}.jsonl").read_text().splitlines()
         event = json.loads(log[int(number) - 1])
-        told = line.find_elements(By.TAG_NAME, "td")[3].get_attribute("textContent")
-        shown = [float(each) for each in re.findall(r"[\d.]+", told)]
+        cell_text = line.find_elements(By.TAG_NAME, "td")[3].get_attribute("textContent")
+        shown = [float(sample) for sample in re.findall(r"[\d.]+", cell_text)]
         assert shown == pytest.approx(event["data"]["wall_us"], rel=1e-5)
         assert event["data"]["n"] == rows[point]["n"]

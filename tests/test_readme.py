@@ -50,15 +50,15 @@ def test_every_command_of_the_readme_runs(tmp_path):
     for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE"):
         (project / name).write_bytes((ROOT / name).read_bytes())
     # The rules and constants on record are part of a clone, and answer without the network.
-    public = [f"results/events/public/{each}" for each in ("constants", "collective_constants")]
+    public = [f"results/events/public/{stream}" for stream in ("constants", "collective_constants")]
     for recorded in ("results/events/sources", *public):
         shutil.copytree(ROOT / recorded, project / recorded)
     # Answers for GPUs take the newest releases that a clone lists.
     shutil.copy(ROOT / "config/sources.yaml", project / "config/sources.yaml")
     give_environment(project)
-    asked = [command for command in commands("README.md") if command != "make test"]
-    assert asked[0] == "make install"
-    for command in asked:
+    commands_run = [command for command in commands("README.md") if command != "make test"]
+    assert commands_run[0] == "make install"
+    for command in commands_run:
         done = subprocess.run(
             ["bash", "-euc", command],
             cwd=project.folder,
@@ -69,9 +69,9 @@ def test_every_command_of_the_readme_runs(tmp_path):
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         if command == "make run":
-            told = re.search(r"^report: (.+)$", done.stdout, re.MULTILINE)
-            assert told
-            assert Path(told[1]).is_file()
+            report = re.search(r"^report: (.+)$", done.stdout, re.MULTILINE)
+            assert report
+            assert Path(report[1]).is_file()
     shown = project.nearfree("log", "show", "cpu")
     assert "/2-" in shown
 
@@ -80,12 +80,12 @@ def test_the_readme_shows_what_the_audit_prints(built):
     """The lines of the first screen are the command's own, in order; `...` stands for others."""
     text = (ROOT / "README.md").read_text()
     shown = re.search(r"^```\n(boundaries:.*?)^```", text, re.MULTILINE | re.DOTALL)
-    said = built.nearfree("audit", "boundaries:5b1eae9b1bfa").splitlines()
+    lines = built.nearfree("audit", "boundaries:5b1eae9b1bfa").splitlines()
     for line in shown[1].splitlines():
         if line.strip() not in {"", "..."}:
-            assert line in said, line
-            said = said[said.index(line) + 1 :]
-    assert said == []
+            assert line in lines, line
+            lines = lines[lines.index(line) + 1 :]
+    assert lines == []
 
 
 @pytest.mark.parametrize("begins", ["predict --model qwen3_30b_a3b", "schedule vllm"])
@@ -103,11 +103,11 @@ def test_the_readme_shows_what_commands_print(begins, capsys, monkeypatch):
     assert shown.split() == capsys.readouterr().out.split()
 
 
-def on_cpu(adapter: Adapter, asked: set[tuple[str, str]]) -> str:
+def on_cpu(adapter: Adapter, adapters: set[tuple[str, str]]) -> str:
     """Return what the table says of an adapter on a CPU, by what the default set asks for."""
     if "cpu" not in adapter.devices:
         return ""
-    run = (adapter.module, adapter.backend) in asked
+    run = (adapter.module, adapter.backend) in adapters
     return "run by `make run`" if run else "run by tests alone"
 
 
@@ -118,7 +118,7 @@ def test_the_guide_tells_which_adapters_never_ran():
     """
     plans = Plans(Config(ROOT / "config"), "cpu").all().values()
     settings = [sweep.setting for plan in plans for sweep in getattr(plan, "sweeps", ())]
-    asked = {(setting.module, setting.backend) for setting in settings}
+    adapters = {(setting.module, setting.backend) for setting in settings}
     tracked = subprocess.run(
         ["git", "ls-files", "results/events"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
@@ -138,10 +138,10 @@ def test_the_guide_tells_which_adapters_never_ran():
         .partition("\n## ")[0],
         re.MULTILINE,
     )
-    told = {(module, backend): (cpu.strip(), gpu) for module, backend, cpu, gpu in rows[1:]}
-    assert told == {
+    stated = {(module, backend): (cpu.strip(), gpu) for module, backend, cpu, gpu in rows[1:]}
+    assert stated == {
         (adapter.module, adapter.backend): (
-            on_cpu(adapter, asked),
+            on_cpu(adapter, adapters),
             "run" if (adapter.module, adapter.backend) in gpus else "never run",
         )
         for adapter in ADAPTERS

@@ -32,9 +32,9 @@ def test_a_field_is_everywhere(field: Field) -> None:
     assert column.nullable == (field.default is None)
     assert field.meaning in column.meaning
     assert label({field.name: VALUES[field.kind]}, FIELDS)
-    told = facts()
-    assert field.name in told["FIELDS"]
-    assert field.name in told["CHOICES"]
+    fields_by_place = facts()
+    assert field.name in fields_by_place["FIELDS"]
+    assert field.name in fields_by_place["CHOICES"]
 
 
 def test_fields_are_those_of_the_struct() -> None:
@@ -53,10 +53,10 @@ def test_axes_sort_and_name_settings() -> None:
 def test_no_second_list_of_axes() -> None:
     """No file that shows settings lists what studies vary: it would miss the next axis."""
     trees = ((path, ast.parse(path.read_bytes())) for path in SHOWN)
-    for path, node in ((path, each) for path, tree in trees for each in ast.walk(tree)):
+    for path, node in ((path, node) for path, tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Tuple | ast.List | ast.Set | ast.Dict):
             inside = node.keys if isinstance(node, ast.Dict) else node.elts
-            texts = {each.value for each in inside if isinstance(each, ast.Constant)}
+            texts = {constant.value for constant in inside if isinstance(constant, ast.Constant)}
             assert not texts >= set(AXES), f"{path}:{node.lineno} lists {', '.join(AXES)}"
 
 

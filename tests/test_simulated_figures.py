@@ -45,7 +45,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def entries(root: Path) -> dict[str, Entry]:
     """Return the gallery's entries by label."""
-    return {each.label: each for each in read_gallery(Layout(root), ROOT / "config", SCOPES)}
+    return {entry.label: entry for entry in read_gallery(Layout(root), ROOT / "config", SCOPES)}
 
 
 SCOPES = ("h20", "public")
@@ -90,10 +90,10 @@ def test_what_was_simulated_is_in_the_gallery(
     """An entry of the simulated platform says so, and each of its families has its file."""
     entry = entries[label]
     assert entry.status == SIMULATED
-    shown = [each for each in entry.figures if each.scope == "h20"]
+    shown = [figure for figure in entry.figures if figure.scope == "h20"]
     assert len(shown) == figures
-    for each in shown:
-        stem = root / "figures" / each.scope / each.name
+    for figure in shown:
+        stem = root / "figures" / figure.scope / figure.name
         assert stem.with_suffix(".html").is_file()
         assert stem.with_suffix(".svg").is_file()
 
@@ -104,5 +104,5 @@ def test_what_was_not_simulated_is_missing_or_computed(entries: dict[str, Entry]
     assert entry.status == MISSING
     assert entry.figures == ()
     assert entry.fills == ("snakemake a800/dense_ffn_paper",)
-    assert {each.scope for each in entry.alike} == {"h20"}
+    assert {alike.scope for alike in entry.alike} == {"h20"}
     assert entries["fig:hardware-implication"].status == COMPUTED

@@ -67,7 +67,7 @@ def test_every_own_row_is_simulated(simulated: Project, scope: str) -> None:
 def test_boundaries_are_those_of_the_curves(simulated: Project, scope: str) -> None:
     """N_max of each setting and tolerance is that of its curve without noise, to the interval."""
     machine = read_machine(simulated / f"{CURVES}/{scope}.json", scope)
-    curves = {setting_key(each.setting): each for each in machine.file.curves}
+    curves = {setting_key(curve.setting): curve for curve in machine.file.curves}
     boundaries = table(simulated, scope, "boundaries").to_dicts()
     assert len(boundaries) == 2 * len(curves)
     for row in boundaries:

@@ -30,8 +30,8 @@ pytestmark = pytest.mark.slow
 def bare(home: Path) -> dict[str, str]:
     """Return an environment that names no clone, no cache and a proxy where nothing listens."""
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
-    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "NEARFREE_CACHE")}
-    return kept | proxies | {"HOME": str(home), "NEARFREE_CACHE": str(home / "cache")}
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "NEARFREE_CACHE")}
+    return environment | proxies | {"HOME": str(home), "NEARFREE_CACHE": str(home / "cache")}
 
 
 def build(into: Path) -> Path:
@@ -101,7 +101,7 @@ def test_an_installed_wheel_answers_as_the_clone_does(
 ) -> None:
     """In an empty folder, without a network, it says what the clone says, and writes nothing."""
     file = shutil.copy(MODEL, tmp_path / "config.json")
-    arguments = [str(file) if each == "FILE" else each for each in ANSWERS[name]]
+    arguments = [str(file) if word == "FILE" else word for word in ANSWERS[name]]
     empty = tmp_path / "empty"
     empty.mkdir()
     environment = bare(tmp_path / "home")
@@ -123,7 +123,7 @@ def test_a_command_that_needs_more_says_which_extra(command: Path, tmp_path: Pat
 
 def test_a_wrong_config_is_named_not_replaced(command: Path, tmp_path: Path) -> None:
     """What comes with the wheel stands for nothing that was asked for by name."""
-    asked = ["predict", "--model", "qwen3_8b", "--platform", "h200", "--config", "no_such"]
-    done = told([str(command), *asked], tmp_path, bare(tmp_path / "home"))
+    arguments = ["predict", "--model", "qwen3_8b", "--platform", "h200", "--config", "no_such"]
+    done = told([str(command), *arguments], tmp_path, bare(tmp_path / "home"))
     assert done.returncode == 2
     assert "no_such/config.yaml cannot be read" in done.stderr

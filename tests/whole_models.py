@@ -91,8 +91,8 @@ def study_document(kind: str = DENSE, **changes: Any) -> dict[str, Any]:
 
 def model_study(kind: str = DENSE, **changes: Any) -> ModelStudy:
     """Return a study of a small model."""
-    found: ModelStudy = msgspec.convert(study_document(kind, **changes), STUDIES)
-    return found
+    study: ModelStudy = msgspec.convert(study_document(kind, **changes), STUDIES)
+    return study
 
 
 def plan_of(model: Model, sweeps: Any, **changes: Any) -> MeasurePlan:

@@ -71,11 +71,11 @@ class Project:
         fields = {(rule, body): dict(re.findall(r"^    (\w+): (.+)$", body, re.MULTILINE))
                   for rule, body in jobs}  # fmt: skip
         return {
-            (rule, found.get("log", "")): (
-                set(found.get("input", "").split(", ")),
-                set(found.get("output", "").split(", ")),
+            (rule, job_fields.get("log", "")): (
+                set(job_fields.get("input", "").split(", ")),
+                set(job_fields.get("output", "").split(", ")),
             )
-            for (rule, _), found in fields.items()
+            for (rule, _), job_fields in fields.items()
         }
 
     def events(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests: opening pages from files, and what it says of them."""
+"""A headless Chromium for tests: it opens pages from files and collects messages and requests."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def start(profile: Path) -> webdriver.Chrome:
 
 
 def open_page(browser: webdriver.Chrome, path: Path, fragment: str = "") -> None:
-    """Open a file and check that it asked for nothing else and complained of nothing."""
+    """Open a file; check that it requested nothing else and logged no error."""
     browser.get("about:blank")
     browser.get_log("performance")
     browser.get_log("browser")
@@ -61,7 +61,7 @@ def open_report(browser: webdriver.Chrome, path: Path, fragment: str = "") -> No
 
 
 def quiet(browser: webdriver.Chrome) -> None:
-    """Check that nothing was asked from a network so far, and that there was no complaint."""
+    """Check that no network request was made and no error was logged so far."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     urls = [
         message["params"]["request"]["url"]

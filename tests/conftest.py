@@ -1,4 +1,4 @@
-"""Small factories that the tests share: settings, plans, payloads, and whole takes on disk."""
+"""Small factories that the tests share: settings, plans, payloads, and complete takes on disk."""
 
 import gc
 import itertools

@@ -54,7 +54,7 @@ _RULES: dict[str, tuple[tuple[tuple[str, ...], str], ...]] = {
 
 
 def rule(name: str) -> RuleExtracted:
-    """Return a rule, whose branches stand on two lines each: of the third rule from 30 on."""
+    """Return a rule with two lines per branch; the third rule starts at line 30."""
     first = 10 * (1 + list(_RULES).index(name))
     return RuleExtracted(
         package=PACKAGE,

@@ -9,7 +9,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def quiet_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Stand in an empty folder, and give torch its threads back."""
+    """Change into an empty folder, and restore torch's number of threads."""
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     yield

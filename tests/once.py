@@ -44,7 +44,7 @@ def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], ob
 
 
 class Lazily(Mapping[str, Made]):
-    """Things by name, each made when it is first asked for: to collect tests makes none."""
+    """A mapping whose values are made at their first use, so that collecting tests makes none."""
 
     def __init__(self, makers: Mapping[str, Callable[[], Made]]) -> None:
         self._makers = makers
@@ -84,7 +84,7 @@ def turn(share: int, *what: object) -> int:
 
 @cache
 def commit() -> str:
-    """Return the hash of the commit that is tested; it fails where there is none."""
+    """Return the hash of the tested commit; fail without one."""
     command = ["git", "rev-parse", "HEAD"]
     root = Path(__file__).parent.parent
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout

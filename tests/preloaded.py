@@ -23,7 +23,7 @@ MODULE = "snakemake"
 def run(
     words: Sequence[str], folder: Path, env: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run Snakemake with some words in a folder, and return what it said and how it ended."""
+    """Run Snakemake with arguments in a folder; return its output and exit code."""
     with TemporaryDirectory() as output_folder:
         out, err = (Path(output_folder, name) for name in ("out", "err"))
         request = {"words": words, "folder": str(folder), "env": dict(env)}

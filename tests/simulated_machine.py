@@ -81,7 +81,7 @@ def write_file(path: Path, **changes: Any) -> Path:
 def simulated_plan(
     machine: Machine, *settings: Setting, protocol: Timing = SMALL, grid: tuple[int, ...] = GRID
 ) -> MeasurePlan:
-    """Return a plan of settings, the FFN alone unless told, on a simulated machine."""
+    """Return a plan of settings on a simulated machine; without settings, of the FFN."""
     sweeps = tuple(Sweep(setting=setting, positions=grid) for setting in settings or (FFN,))
     return MeasurePlan(sweeps=sweeps, protocol=protocol, environment="vllm", curves=machine.digest)
 

@@ -89,7 +89,7 @@ return [...document.querySelectorAll('figure svg:not(.later)')].flatMap((drawn) 
 
 
 def test_no_text_of_a_figure_leaves_its_drawing(built, browser):
-    """With the fonts of this machine, whichever they are, each title and legend is whole."""
+    """With any fonts of the machine, each title and legend is inside its drawing."""
     open_report(browser, built / REPORT)
     put_in(browser)
     assert browser.execute_script("return document.querySelectorAll('figure svg text').length")
@@ -117,7 +117,7 @@ def test_a_number_opens_by_keyboard(built, browser):
 
 
 def test_the_way_back_closes_the_panel(built, browser):
-    """Each opened row is a step of the browser's history, and a link of its own."""
+    """Each opened row is an entry of the browser's history, with its own link."""
     open_report(browser, built / REPORT)
     number = browser.find_element(By.CSS_SELECTOR, "#answer a[data-row]")
     row = number.get_attribute("data-row")
@@ -202,7 +202,7 @@ def test_the_page_prints(built, browser):
 
 
 def test_a_print_says_what_its_answer_is_about(built, browser):
-    """What was chosen in the explorer stands above its answer on paper, too."""
+    """On paper, too, the choices of the explorer are above its answer."""
     open_report(browser, built / REPORT)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
@@ -214,7 +214,7 @@ def test_a_print_says_what_its_answer_is_about(built, browser):
 
 
 def test_the_page_tells_its_numbers_without_a_script(built, browser):
-    """Where scripts are off, tables are there, no empty frames, and a line says what to do."""
+    """Without scripts the page has tables, no empty frames, and a remedy."""
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         open_page(browser, built / REPORT)
@@ -268,7 +268,7 @@ def test_hostile_text_stays_text_in_a_browser(browser, tmp_path):
 
 
 def test_hostile_links_open_nothing(built, browser):
-    """Whatever stands in the address, the page shows what it has, and the text as text."""
+    """With any address the page shows only its own content, and text as text."""
     for text in HOSTILE.values():
         open_report(browser, built / REPORT)
         ask = "location.hash = new URLSearchParams({ row: arguments[0], kind: arguments[0] })"
@@ -298,7 +298,7 @@ def test_no_command_is_made_of_the_address(built, browser, row):
 
 
 def test_a_command_s_words_are_quoted(browser):
-    """Whatever stands in an id, a shell reads it as the one word that it is."""
+    """A shell reads any id as one word."""
     source = (Path(inline.__file__).parent / "assets" / "words.js").read_text()
     browser.get("about:blank")
     for text in (*HOSTILE.values(), "a'b; $(x) `y` \\ \n!", "-x", "~", "", "a:b/c.1-2@d#3"):

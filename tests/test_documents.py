@@ -56,7 +56,7 @@ def test_every_link_of_a_document_leads_somewhere(name: str) -> None:
 
 
 class Words(NamedTuple):
-    """A command as a document has it: its words, and whether it can be typed as it stands."""
+    """A command of a document: its words, and whether it is complete as printed."""
 
     words: list[str]
     whole: bool

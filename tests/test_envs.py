@@ -60,7 +60,7 @@ def read_lock(name: str) -> dict[str, Pin]:
 
 
 def read_names(name: str) -> Iterator[Requirement]:
-    """Yield what a backend's environment was asked to have."""
+    """Yield the requirements of a backend's environment."""
     for line in (ENVS / f"{name}.in").read_text().splitlines():
         if not line.startswith("#"):
             yield Requirement(line)
@@ -74,7 +74,7 @@ def test_a_lock_pins_everything_by_hash(name: str) -> None:
 
 @each_backend
 def test_a_lock_has_what_was_asked_for(name: str) -> None:
-    """A lock has its backend, what measuring needs, and every package of its list, as asked."""
+    """A lock has its backend, the packages of measuring, and each requirement in its range."""
     pins, requirements = read_lock(name), list(read_names(name))
     assert {PACKAGES[name], *ALWAYS} <= {requirement.name for requirement in requirements}
     for requirement in requirements:

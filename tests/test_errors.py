@@ -61,7 +61,7 @@ def test_an_error_says_what_and_what_to_do(kind: type[NearfreeError]) -> None:
 
 
 def test_one_refusal_reads_like_any_error() -> None:
-    """A single reason is said with its file and key, and its remedy behind it."""
+    """A single reason is printed with its file and key, then its remedy."""
     error = RefusedError([Refusal("config.json", "d_model", "is missing", "Add it")])
     assert str(error) == "config.json: d_model is missing. Add it"
 

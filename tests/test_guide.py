@@ -50,19 +50,19 @@ def test_the_index_has_every_chapter() -> None:
 
 
 def test_every_room_has_its_row() -> None:
-    """The list of rooms names each folder of the package, and none that is gone."""
+    """The list of rooms names each folder of the package and no other."""
     named = {name for pair in ROOMS for name in pair if name}
     assert named == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 
 
 def test_twenty_questions_have_an_answer() -> None:
-    """A newcomer's questions are twenty at least, each asked once."""
+    """The guide answers at least twenty different questions of a newcomer."""
     assert len(QUESTIONS) >= 20
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_answer_names_files_that_are_there(question: str) -> None:
-    """Each answer names a file; one without a folder lies beside the file before it."""
+    """Each answer names an existing file; a bare name is in the folder of the file before."""
     folder = PACKAGE
     names = re.findall(r"`([a-z0-9_/]+(?:\.py|/))`", QUESTIONS[question])
     assert names

@@ -213,7 +213,7 @@ def test_measuring_an_engine_needs_msgspec_alone() -> None:
 
 
 def test_help_imports_next_to_nothing() -> None:
-    """`nearfree --help` loads none of the large packages."""
+    """`nearfree --help` imports none of the large packages."""
     program = (
         "from nearfree.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
     )

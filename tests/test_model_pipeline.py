@@ -1,4 +1,4 @@
-"""A whole model through the workflow: modules first, then what is foretold, then the model."""
+"""A model through the workflow: modules first, then predictions, then the model."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_predictions_are_on_record_before_the_first_sample(modelled: Project) ->
 
 
 def test_the_tables_hold_shares_and_composition(modelled: Project) -> None:
-    """What was foretold is compared with what was measured, and a refusal says why."""
+    """Predictions are compared with measurements, and each refusal has a reason."""
     folder = modelled / "results" / "tables" / "cpu"
     shares = pl.read_parquet(folder / "time_shares.parquet")
     assert {"attention", "MoE FFN", "router", "LM head", "between"} <= set(shares["role"])

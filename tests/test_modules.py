@@ -1,4 +1,4 @@
-"""The whole workflow over every module: tables, figures and report of all of them."""
+"""The complete workflow over every module: tables, figures and report."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def test_every_point_has_its_work(modules: Project) -> None:
 
 
 def test_protocols_stand_beside_each_other(modules: Project) -> None:
-    """Each row says how it was timed, and only the adaptive protocol promises a width."""
+    """Each row has its protocol, and only the adaptive protocol has a resolution."""
     latency = table(modules, "latency")
     streams = set(latency.select("stream", "protocol", "resolution").rows())
     assert streams == {

@@ -1,4 +1,4 @@
-"""The peer's SDK: what it may say, and that what it is asked for is not in its tables."""
+"""The peer's SDK: its protocol, and that the requested settings are not in its tables."""
 
 import hashlib
 import sys
@@ -48,7 +48,7 @@ def stand_in(folder: Path, text: str, timeout_s: float = 60.0) -> Sdk:
 
 
 def saying(folder: Path, text: str) -> Sdk:
-    """Return an SDK that says the same to whatever is asked."""
+    """Return an SDK that gives the same answer to any query."""
     return stand_in(folder, f"import sys; sys.stdin.read(); print({text!r})")
 
 
@@ -82,7 +82,7 @@ def systems(tmp_path: Path) -> Path:
 
 
 def known(systems: Path) -> Truth:
-    """Return what the tables of H100 say of products."""
+    """Return the products of H100 in the tables."""
     path = member("gemm_perf")
     digest = hashlib.sha256((systems / path.removeprefix(ROOT)).read_bytes()).hexdigest()
     fields = {"module": "gemm", "backend": "vllm", "platform": "h100", "d_ff": 8192}
@@ -189,7 +189,7 @@ def test_answers_come_in_the_order_of_queries(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_answer_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    """An answer of another form, number or length ends the comparison, and says which."""
+    """An answer of another form, number or length ends the comparison with an error."""
     with pytest.raises(ConfigError, match=why):
         saying(tmp_path, text).latency(tmp_path, "HYBRID", [QUERY])
 
@@ -202,7 +202,7 @@ def test_an_answer_may_not_be_too_long(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_sdk_that_never_answers_is_ended(tmp_path: Path) -> None:
-    """After the time that it may take the process is ended, and the error says how long."""
+    """After its time limit the process is ended, and the error names the limit."""
     sdk = stand_in(tmp_path, "import time; time.sleep(600)", timeout_s=0.5)
     with pytest.raises(ConfigError, match=r"no answer in 0\.5 s"):
         sdk.installation()

@@ -78,7 +78,7 @@ def numbers(browser: webdriver.Chrome) -> dict[str, str]:
 
 
 def printed(row: Row) -> str:
-    """Return a boundary as commands print it, told from the row itself."""
+    """Return a boundary as commands print it, made from its row."""
     if row["unbounded"]:
         return "unbounded"
     if row["n_max"] is None:
@@ -267,7 +267,7 @@ def commands(browser: webdriver.Chrome) -> list[list[str]]:
 
 
 def inside_meanings(browser: webdriver.Chrome) -> list[str]:
-    """Return what the panel says of the columns that it shows."""
+    """Return the panel's explanations of its columns."""
     small = browser.find_elements(By.CSS_SELECTOR, "#panel-body .fields dd small")
     return [element.text for element in small if element.is_displayed()]
 

@@ -104,7 +104,7 @@ def test_the_readme_shows_what_commands_print(begins, capsys, monkeypatch):
 
 
 def on_cpu(adapter: Adapter, adapters: set[tuple[str, str]]) -> str:
-    """Return what the table says of an adapter on a CPU, by what the default set asks for."""
+    """Return the guide's cell of an adapter on a CPU, from the settings of the default set."""
     if "cpu" not in adapter.devices:
         return ""
     run = (adapter.module, adapter.backend) in adapters

@@ -1,4 +1,4 @@
-"""What a change of config, code or log makes again, and nothing else."""
+"""Which files a change of config, code or log makes again."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_changed_code_of_a_reader_recomputes_answers(project):
     ],
 )
 def test_another_deployment_is_predicted_anew(project, name, old, new):
-    """A deployment, or the file of a model, touches what is predicted of models alone."""
+    """A deployment, or a model's file, changes only predictions of models."""
     project.edit(f"config/{name}", old, new)
     after = {"outlook": 1, "schedules": 1, "claims": 1, "figures": 1, "report": 1, "ledger": 1}
     assert project.jobs() == after

@@ -1,4 +1,4 @@
-"""A study of an engine whose files are not here is left out, and said so; a sealed one is not."""
+"""A study of an engine without its files is left out with a reason; a sealed one is kept."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ LACKING = f"llama_cpp 3.22.1 and the weights smollm2_135m{HOW}"
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the shipped config with the engine's study alone beside a small one; no cache."""
+    """Return the shipped config with the engine's study and a small one, without a cache."""
     monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "config"
     shutil.copytree(ROOT / "config", folder, ignore=shutil.ignore_patterns("takes.yaml"))
@@ -117,7 +117,7 @@ def test_no_engine_is_simulated(
 
 
 def test_a_platform_that_no_study_names_is_said(config: Path, layout: Layout) -> None:
-    """Of what is here and in no study only the hardware is probed: that is told, and what to do."""
+    """A platform in no study is only probed; the message says so and names a remedy."""
     assert Pipeline(layout.root, config).no_study_reasons == []
     path = config / "config.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"here": ["cpu", "l40s"]}))

@@ -1,4 +1,4 @@
-"""What the rules are told, asked of the pipeline itself."""
+"""What the pipeline answers to the rules."""
 
 import os
 import shutil
@@ -64,7 +64,7 @@ def test_a_take_of_what_is_not_there_is_refused(
 
 
 def test_an_interpreter_that_the_config_names_is_taken(config: Path, layout: Layout) -> None:
-    """An environment that a site made by itself is used as it is; else the workflow's own."""
+    """An environment of the site is used if the config names it; else the workflow's own."""
     assert Pipeline(layout.root, config).python("cpu", "dense_ffn") == sys.executable
     path = config / "config.yaml"
     named = {"python": {"cpu": "/opt/mine/bin/python"}}
@@ -102,7 +102,7 @@ def test_an_editor_beside_the_workflow_changes_nothing(config: Path, layout: Lay
 def test_takes_of_a_platform_without_curves_stand_beside_simulated_ones(
     config: Path, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What takes.yaml asks of a platform that is not here needs none of its files."""
+    """A retake in takes.yaml of a platform that is not simulated needs no curve file."""
     monkeypatch.chdir(tmp_path)
     path = config / "config.yaml"
     site = yaml.safe_load(path.read_text()) | {"here": ["h200"], "curves": "curves"}

@@ -65,7 +65,7 @@ def test_a_retraction_of_a_constant_is_evidence(tmp_path):
 
 
 def put_import(project, name=IMPORTED_SEAL):
-    """Let a file stand where the seal of an import stands."""
+    """Write a file in the place of an import's seal."""
     seal = next((project / "results/events/public").rglob("*.seal.json"))
     (project / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(seal, project / name)

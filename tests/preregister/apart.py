@@ -22,7 +22,7 @@ def modules_of(kind: str = DENSE, **changes: Any) -> tuple[ModuleUse, ...]:
 
 
 def measured(*payloads: Payload) -> IsolatedModules:
-    """Return modules as a take's events say they are."""
+    """Return the modules that these payloads of a take describe."""
     return IsolatedModules(make_take(*payloads))
 
 

@@ -74,7 +74,7 @@ def test_growth_is_that_up_to_the_next_n() -> None:
 
 
 def test_the_minimum_is_of_the_main_modules() -> None:
-    """The rule asks attention and the FFN, each by itself, and takes the smaller boundary."""
+    """The minimum is over the boundaries of attention and the FFN."""
     knees = {ATTENTION: 4, FFN: 2, HEAD: 1, QKV: 1}
     composed = by_minimum(
         MODULES, timed(MODULES, lambda role, n: knee(knees.get(role, 8))(n)), 1, 0.2
@@ -153,7 +153,7 @@ def test_a_common_factor_does_not_matter(
 
 @pytest.mark.parametrize("compose", [by_sum, by_minimum])
 def test_a_module_that_was_not_measured_is_named(compose: object) -> None:
-    """Without one of its modules nothing is said of a model."""
+    """A model without one of its modules is refused, and the module is named."""
     rest = [use for use in MODULES if use.role != FFN]
     with pytest.raises(EvidenceError, match="Dense FFN was not measured in isolation"):
         compose(MODULES, timed(rest, lambda _, n: n), 1, 0.2)  # type: ignore[operator]

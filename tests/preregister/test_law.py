@@ -25,7 +25,7 @@ TILE: Rows = {1: 32, 2: 32, 4: 32, 8: 32}
 def law(
     kind: str, attention: Rows, experts: Rows | None = None, *, rho: float = 20.0, **changes: Any
 ) -> Composed:
-    """Return what the law says of a small model whose modules counted these rows of a block."""
+    """Return the law's boundary of a small model whose modules counted these rows of a block."""
     baseline = changes.pop("first", 1)
     modules = modules_of(kind, **changes)
     given_rows = {ATTENTION: attention, MOE: experts}
@@ -126,14 +126,14 @@ def test_the_margin_is_to_the_nearest_of_the_others() -> None:
 
 
 def test_a_module_alone_has_no_margin() -> None:
-    """Where one module is all that the law speaks of nothing lies beyond its term."""
+    """With a single module there is no second term, and so no margin."""
     (use,) = (use for use in modules_of() if use.role == ATTENTION)
     boundary = by_law([use], measured(*counted(use.setting, TILE)), 1, 20.0)
     assert (boundary.n_max, boundary.margin) == (32, None)
 
 
 def test_only_the_first_change_is_tau() -> None:
-    """A block that changes more than once, and even back, was the first one up to there alone."""
+    """Of a block that changes more than once, only the first change is tau."""
     changing: Rows = {1: 16, 2: 16, 4: 32, 8: 16, 16: 64}
     boundary = law(MOE_MODEL, {1: 32}, changing, routing=["balanced"])
     assert (boundary.n_max, boundary.limiting_term) == (
@@ -172,6 +172,6 @@ def test_latency_does_not_matter() -> None:
     [({}, {1: 16}, ATTENTION), ({1: None}, {1: 16}, ATTENTION), ({1: 32}, {1: None}, MOE)],
 )
 def test_what_counted_no_block_is_named(attention: Rows, experts: Rows, role: str) -> None:
-    """A kernel that tells of no granularity gives no law, and the refusal names the module."""
+    """A kernel without a granularity gives no law, and the refusal names the module."""
     with pytest.raises(EvidenceError, match=f"the run of {role} counted no block or tile"):
         law(MOE_MODEL, attention, experts)

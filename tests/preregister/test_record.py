@@ -1,4 +1,4 @@
-"""Predictions on record: one a setting, tolerance and way, or the reason why there is none."""
+"""Predictions on record: one per setting, tolerance and way, or the reason for a refusal."""
 
 import shutil
 from collections.abc import Callable, Collection
@@ -63,7 +63,7 @@ def write_modules(
     tiles: bool = True,
     warm: Collection[str] = (),
 ) -> Seal:
-    """Seal the modules of a study, each of which takes N microseconds over N."""
+    """Seal the modules of a study, each with T(N) of N microseconds."""
     plan = plans.measure(f"{study}_modules")
     payloads: list[Payload] = []
     for sweep in plan.sweeps:
@@ -155,7 +155,7 @@ def test_what_is_on_record_is_what_was_composed(
 
 
 def test_the_law_on_record_is_that_of_its_rho(layout: Layout, plans: Plans) -> None:
-    """Each basis of facts has a value of its own, which no tolerance moves."""
+    """Each basis of facts has its own boundary, the same at every tolerance."""
     write_probe(layout, peak=80.0, bandwidth=10.0)
     write_modules(layout, plans, "small")
     predictions = [
@@ -182,7 +182,7 @@ def test_the_newest_modules_count(layout: Layout, plans: Plans) -> None:
 
 
 def test_without_modules_nothing_is_sealed(layout: Layout, plans: Plans) -> None:
-    """Where nothing was measured apart it can be repeated afterwards, as if never asked."""
+    """Without measured modules nothing is sealed, so the command can be repeated."""
     write_probe(layout)
     before = everything(layout)
     with pytest.raises(
@@ -196,7 +196,7 @@ def test_without_modules_nothing_is_sealed(layout: Layout, plans: Plans) -> None
 
 
 def test_each_module_must_be_measured(layout: Layout, plans: Plans) -> None:
-    """One module that is missing is named, and nothing is sealed of what the others say."""
+    """A missing module is named, and nothing is sealed from the others."""
     write_probe(layout)
     plan = plans.measure("small_modules")
     rest = [sweep for sweep in plan.sweeps if sweep.setting.module != "attention"]
@@ -210,7 +210,7 @@ def test_each_module_must_be_measured(layout: Layout, plans: Plans) -> None:
 
 
 def test_what_was_never_sampled_is_not_measured(layout: Layout, plans: Plans) -> None:
-    """A take of modules whose samples are all gone, as after retractions, is as good as none."""
+    """A take of modules without samples counts as not measured."""
     write_probe(layout)
     write_events(layout, "small_modules", plans.measure("small_modules"), [])
     before = everything(layout)
@@ -220,7 +220,7 @@ def test_what_was_never_sampled_is_not_measured(layout: Layout, plans: Plans) ->
 
 
 def test_a_router_needs_no_modules(layout: Layout, tmp_path: Path) -> None:
-    """Of a model's own router alone the refusal is on record: no module could say more."""
+    """For a model's own router the refusal is recorded without measured modules."""
     routed = study_document(MOE, model=MOE, routing=["router"])
     plans = Plans(write_config(tmp_path, MOE, routed=routed), "cpu")
     write_probe(layout)
@@ -235,7 +235,7 @@ def test_a_router_needs_no_modules(layout: Layout, tmp_path: Path) -> None:
 
 
 def test_what_counts_no_tile_has_no_law(layout: Layout, plans: Plans) -> None:
-    """Measured modules whose run tells no granularity are a refusal of the law alone."""
+    """Measured modules without a granularity refuse only the law."""
     write_probe(layout)
     write_modules(layout, plans, "small", tiles=False)
     for prediction in foretold(layout, plans, "small"):
@@ -270,7 +270,7 @@ def test_a_router_of_its_own_is_refused(layout: Layout, plans: Plans) -> None:
 
 
 def test_foretelling_twice_writes_once(layout: Layout, plans: Plans) -> None:
-    """What is on record stays as it is, also when the modules have been measured anew since."""
+    """Recorded predictions stay, even when the modules were measured again."""
     write_probe(layout)
     write_modules(layout, plans, "small")
     plan = plans.foretell("small_foretold")

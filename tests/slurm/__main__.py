@@ -8,7 +8,7 @@ from slurm.daemons import SlurmError
 
 
 def main(words: list[str]) -> str | None:
-    """Do as asked; return what was wrong."""
+    """Run the command of the arguments; return the error, if any."""
     if len(words) != 2 or words[0] not in {"up", "down"}:
         return __doc__
     reason = lacking()

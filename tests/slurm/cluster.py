@@ -17,7 +17,7 @@ _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 
 
 def lacking() -> str | None:
-    """Return why no cluster can run here, None if one can."""
+    """Return the reason why no cluster can run on this machine, or None."""
     for name in _PROGRAMS:
         if shutil.which(name, path=daemons.ENVIRONMENT["PATH"]) is None:
             return f"{name} is missing: apt-get install slurm-wlm munge"
@@ -25,7 +25,7 @@ def lacking() -> str | None:
 
 
 class Cluster:
-    """One cluster in a folder of its own; its pid files are all that stopping it needs."""
+    """A cluster in its own folder, which is stopped by the pid files there."""
 
     nodes = NODES
 
@@ -98,10 +98,10 @@ class Cluster:
         )
 
     def resume_drained(self) -> None:
-        """Put nodes back that SLURM takes no more work for, as who runs a cluster does.
+        """Resume drained nodes, as an administrator does.
 
-        A killed step whose processes do not all end within a minute, on a machine with much other
-        work, drains its node; nothing else brings that back.
+        On a loaded machine a killed step whose processes do not end within a minute drains its
+        node, and SLURM does not resume it.
         """
         for node in self.drained():
             self.run("scontrol", "update", f"nodename={node}", "state=resume")
@@ -141,12 +141,12 @@ class Cluster:
                 daemons.kill(pid)
 
     def orphan_jobs(self, node: str) -> None:
-        """Kill what watches over a node's jobs, and leave the jobs alone."""
+        """Kill the processes that supervise a node's jobs, and not the jobs."""
         for keeper in self._keepers(node):
             daemons.kill(keeper)
 
     def runs(self, node: str) -> bool:
-        """Return whether a job runs on a node, some moments after SLURM says that it does."""
+        """Return whether a job runs on a node, some moments after SLURM reports it."""
         return bool(self._keepers(node))
 
     def _keepers(self, node: str) -> list[int]:

@@ -13,7 +13,7 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
 class SlurmError(Exception):
-    """The cluster cannot start, or does not do what was asked."""
+    """The cluster cannot start, or a command on it failed."""
 
 
 _START_S = 30
@@ -21,10 +21,10 @@ _START_S = 30
 
 
 def start(*command: str, log: Path | None = None) -> None:
-    """Start a daemon that goes into the background by itself.
+    """Start a daemon that detaches itself.
 
-    One that was just killed may leave its port or its files to a process that is still ending, so
-    a start that fails is tried again; SlurmError with the end of its log if none succeeds.
+    A daemon that was just killed may leave its port or files to a process that is still ending, so
+    a failed start is repeated; SlurmError with the end of its log if all fail.
     """
     end = time.monotonic() + _START_S
     while True:
@@ -37,7 +37,7 @@ def start(*command: str, log: Path | None = None) -> None:
 
 
 def _told(done: subprocess.CompletedProcess[str], log: Path | None) -> str:
-    """Return what a daemon said before it ended: on its streams, and last in its log."""
+    """Return the output of a daemon that ended: its streams, then the end of its log."""
     lines = log.read_text(errors="replace").splitlines() if log and log.is_file() else []
     causes = (
         f"exit code {done.returncode}",
@@ -57,7 +57,7 @@ def command_line(pid: int) -> str:
 
 
 def living(pid_file: Path) -> int | None:
-    """Return the number of a daemon of the pid file's folder, None if it does not run."""
+    """Return the process id in a pid file, None if that process does not run."""
     try:
         pid = int(pid_file.read_text())
     except (OSError, ValueError):

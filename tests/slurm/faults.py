@@ -15,7 +15,7 @@ def kill(slurm: Cluster, job: Job) -> None:
 
 
 def terminate(slurm: Cluster, job: Job) -> None:
-    """Tell what a job runs to stop, as SLURM does when the job's time is over."""
+    """Ask a job's processes to stop, as SLURM does when the job's time is over."""
     slurm.run("scancel", "--signal=TERM", job.id)
 
 

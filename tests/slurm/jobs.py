@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """One job as `scontrol show jobs` tells it."""
+    """One job as `scontrol show jobs` lists it."""
 
     id: str
     name: str

@@ -28,7 +28,7 @@ class Site(Project):
     """What the workflow said when it last ran to its end."""
 
     def copies(self, study: str, *names: str) -> None:
-        """Ask for copies of a study of studies.yaml, and nothing else."""
+        """Replace the studies of studies.yaml with copies of one."""
         path = self / "config/studies.yaml"
         text = yaml.safe_load(path.read_text())[study]
         path.write_text(yaml.safe_dump(dict.fromkeys(names, text)))
@@ -45,7 +45,7 @@ class Site(Project):
             )
 
     def end(self, run: "subprocess.Popen[bytes]", seconds: float = 300) -> str:
-        """Wait for the end of a workflow, no longer than some time; return all that it said."""
+        """Wait for a workflow to end, with a timeout; return its output."""
         try:
             run.wait(seconds)
         finally:
@@ -54,7 +54,7 @@ class Site(Project):
         return (self / "said.txt").read_text()
 
     def submit(self, *options: str) -> str:
-        """Run the workflow on the cluster and return all that it said; fail if it failed."""
+        """Run the workflow on the cluster and return its output; fail if it fails."""
         run = self.start(*options)
         self.said = self.end(run)
         assert run.returncode == 0, self.said + self.logs()

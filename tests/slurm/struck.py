@@ -37,7 +37,7 @@ def points(events: Iterable[Event]) -> Points:
 
 
 def durable(site: Site, take: TakeName) -> Points:
-    """Return the points of all whole rounds of a take that is not sealed."""
+    """Return the points of all complete rounds of an unsealed take."""
     counted: Points = Counter()
     for attempt in site.layout.attempts(take):
         segment = read_segment(site.layout.segment(take, attempt), take.segment(attempt))

@@ -1,4 +1,4 @@
-"""`snakemake --profile slurm` on a machine without SLURM: told in a line, and soon."""
+"""`snakemake --profile slurm` on a machine without SLURM ends soon with one message."""
 
 import shutil
 import time
@@ -23,13 +23,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def ran(site: Site, *options: str) -> tuple[str, int]:
-    """Run the workflow; return what it said and its exit code."""
+    """Run the workflow; return its output and exit code."""
     run = site.start(*options)
     return site.end(run, 60), run.returncode
 
 
 def test_without_slurm_one_message_names_it(site):
-    """The run ends within 20 s, says that SLURM is not here and what to do, and did nothing."""
+    """The run ends within 20 s, names SLURM and a remedy, and starts nothing."""
     began = time.monotonic()
     output, code = ran(site)
     assert time.monotonic() - began < 20

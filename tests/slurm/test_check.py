@@ -12,7 +12,7 @@ def site(tmp_path) -> Site:
 
 
 def test_every_platform_s_node_is_seen(slurm, site):
-    """A job a platform runs where config/cluster.yaml says and tells of its node and GPU."""
+    """One job per platform runs where config/cluster.yaml says and reports its node and GPU."""
     lines = site.nearfree("cluster", "check").splitlines()
     places = {"cpu": "cpu", "fake_h20": "h20", "fake_a800": "a800", "fake_h800": "h800"}
     fine = [line for line in lines if ": fine;" in line]
@@ -24,7 +24,7 @@ def test_every_platform_s_node_is_seen(slurm, site):
 
 
 def test_a_partition_that_is_not_there_is_told(slurm, site):
-    """What SLURM says of a wrong name is shown beside the platform, and the others are tried."""
+    """SLURM's error about a wrong partition stands beside its platform; others are tried."""
     site.edit("config/cluster.yaml", "{partition: cpu}", "{partition: nowhere}")
     done = site.run("nearfree", "cluster", "check")
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The cluster itself: it gives out its GPUs, says what its jobs are, and notices a lost node."""
+"""The cluster itself: it allocates its GPUs, lists its jobs, and notices a lost node."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def ended(slurm: Cluster, number: str) -> Job:
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_every_type_of_gpu_is_allocated_on_its_node(slurm, tmp_path, gpu):
-    """A job that asks for a type runs where it is, and is told that it has GPU 0."""
+    """A job that asks for a GPU type runs on its node and gets GPU 0."""
     number = submit(slurm, tmp_path, "--partition=gpu", f"--gpus={gpu}:1")
     job = ended(slurm, number)
     assert (job.node, job.gpus) == (gpu, f"gpu:{gpu}:1")
@@ -49,7 +49,7 @@ def test_the_list_of_jobs_holds_what_each_asked_for(slurm, tmp_path):
 
 
 def test_a_node_that_dies_is_noticed_and_its_job_starts_again(slurm, tmp_path):
-    """The node's daemon and its jobs are killed; the job runs anew once the node is back."""
+    """When a node's daemon and jobs are killed, the job restarts once the node is back."""
     number = submit(
         slurm, tmp_path, "--partition=h20", script="sleep $((60 - 60 * ${SLURM_RESTART_COUNT:-0}))"
     )

@@ -1,4 +1,4 @@
-"""Jobs that SLURM takes away or loses: no acknowledged point is lost, and none counted twice."""
+"""Jobs that SLURM kills or loses: no acknowledged point is lost or counted twice."""
 
 import os
 import random
@@ -69,7 +69,7 @@ def ended(
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_take_is_sealed_whole_and_once(site, struck, fault):
-    """Whatever strikes at whatever moment: every acknowledged point is believed, none twice."""
+    """After any fault at any moment every acknowledged point is kept exactly once."""
     ended_takes = list(ended(site, struck, fault))
     assert len(ended_takes) >= KILLS
     for attempt, take, (first, *_) in ended_takes:
@@ -104,7 +104,7 @@ def test_a_job_that_lives_on_measures_alone(slurm, site, struck):
 
 
 def test_a_job_that_is_told_to_stop_says_so(site, struck):
-    """It ends after a whole round, and the last word of its attempt is why."""
+    """A job that gets SIGTERM ends after a complete round and records the reason."""
     for attempt, _, _ in ended(site, struck, terminate):
         segment = read_segment(site.layout.segment(attempt.take, 1), attempt.take.segment(1))
         *_, before, last = (event.data for event in segment.events)
@@ -115,5 +115,5 @@ def test_a_job_that_is_told_to_stop_says_so(site, struck):
 
 
 def test_the_log_verifies(site, struck):
-    """Whatever was torn or told after the last whole round, nothing is damaged."""
+    """After all faults `verify` finds no damage."""
     assert " 0 damaged" in site.nearfree("verify")

@@ -19,7 +19,7 @@ PLATFORM = FAKES[0]
 
 @pytest.fixture(scope="module")
 def probed(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Return a site of which one platform is probed."""
+    """Return a site with one probed platform."""
     site = make_site(tmp_path_factory.mktemp("limits") / "site")
     site.edit("config/config.yaml", "sets: [default]", "sets: [long]")
     site.snakemake(f"{PLATFORM}/hardware")
@@ -33,7 +33,7 @@ def site(probed: Site, tmp_path: Path) -> Site:
 
 
 def test_a_job_killed_for_memory_gets_twice_as_much_the_next_time(slurm, site):
-    """SLURM kills the first attempt, which asked for too little; the second one is sealed."""
+    """SLURM kills the first attempt for memory; the second asks for twice as much and is sealed."""
     site.edit("config/cluster.yaml", "memory_gb: 2", "memory_gb: 1")
     site.edit("config/studies.yaml", "{d_model: 256, d_ff: 512}", "{d_model: 4096, d_ff: 24576}")
     site.edit("config/studies.yaml", "rounds: 400, forwards: 5", "rounds: 10, forwards: 1")

@@ -33,7 +33,7 @@ def test_a_daemon_that_does_not_start_at_once_is_tried_again(tmp_path):
 
 
 def test_a_daemon_that_never_starts_says_all_that_it_said(tmp_path, monkeypatch):
-    """A slurmd tells why in its log alone, since it has left its terminal by then."""
+    """The error quotes slurmd's log, because slurmd has detached from its terminal."""
     monkeypatch.setattr(daemons, "_START_S", 0)
     log = tmp_path / "slurmd.log"
     log.write_text("earlier\nerror: Unable to bind listen port\n")

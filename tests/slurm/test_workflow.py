@@ -1,4 +1,4 @@
-"""The whole workflow on the cluster: what SLURM ran where, what the log says of it, and a rerun."""
+"""The complete workflow on the cluster: its jobs, what the log records of them, and a rerun."""
 
 import re
 from pathlib import Path
@@ -34,7 +34,7 @@ NOT_OF_THE_SETTING = {"row_id", "platform", "origin", "grid", "from_ids"}
 
 @pytest.fixture(scope="module")
 def ran(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Site, list[Job]]:
-    """Return a project whose whole workflow ran on the cluster, and the jobs that it submitted."""
+    """Return a project after the complete workflow, and the jobs that it submitted."""
     site = make_site(tmp_path_factory.mktemp("whole") / "site")
     site.submit("--retries", "0")
     return site, slurm.jobs()
@@ -59,7 +59,7 @@ def observing(jobs: list[Job]) -> dict[str, Job]:
 
 
 def test_every_observation_was_a_job_in_its_place(jobs):
-    """A probe and a study a platform, each once, with the partition, node and GPU asked for."""
+    """Each probe and study ran once, with the requested partition, node and GPU."""
     observed = observing(jobs)
     assert len(jobs) == len(observed)
     assert set(observed) == {f"{rule} {name}" for rule in ("probe", "measure") for name in PLACES}
@@ -98,7 +98,7 @@ def test_the_log_verifies(site):
 
 
 def untimed(project: Project, platform: str, table: str) -> pl.DataFrame:
-    """Return what a table says of a platform, without what was timed, in one order."""
+    """Return a platform's rows of a table without timed columns, sorted."""
     folder = project / "results/tables" / platform
     own = set(pl.read_parquet_schema(folder / "settings.parquet")) - NOT_OF_THE_SETTING
     frame = pl.read_parquet(folder / f"{table}.parquet")
@@ -117,7 +117,7 @@ def test_tables_are_those_of_a_local_run(site, built, table):
 
 
 def test_a_retake_submits_that_platform_s_jobs_alone(slurm, site, tmp_path):
-    """All is complete and one platform is asked for again: SLURM's list holds its job alone."""
+    """A retake of one platform submits only its job."""
     site = Site(site.copy(tmp_path / "site").folder)
     before = site.events()
     known = {job.id for job in slurm.jobs()}

@@ -1,4 +1,4 @@
-"""What sbatch is told of a job."""
+"""The options that sbatch gets for a job, and the check of a cluster's nodes."""
 
 import time
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_only_what_is_said_is_asked_for() -> None:
 
 
 def test_no_gpu_is_asked_for_a_cpu() -> None:
-    """A CPU's job says nothing of GPUs."""
+    """The options of a CPU's job name no GPU."""
     assert not any(
         "gpu" in option for option in options(Cluster().job_resources("cpu", "cpu", "x"))
     )
@@ -57,7 +57,7 @@ def test_a_controller_that_does_not_answer_ends_no_job(monkeypatch, tmp_path: Pa
 
 
 def test_a_job_that_ends_before_it_is_cancelled_hides_no_other(monkeypatch, tmp_path: Path) -> None:
-    """What scancel says of a job that is over is no reason to say nothing of the others."""
+    """An error of scancel about an ended job does not hide errors about others."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     put(tmp_path, "squeue", "echo '7|PENDING (Resources)'; echo '8|RUNNING (None)'")
     put(tmp_path, "scancel", "echo 'Job/step already completing or completed' >&2; exit 1")
@@ -96,7 +96,7 @@ def test_a_job_that_runs_is_waited_for(monkeypatch, tmp_path: Path) -> None:
 
 
 def test_a_job_that_left_nothing_is_told_by_its_log(monkeypatch, tmp_path: Path) -> None:
-    """After a while without a file, a job that is over has failed, and its last line says why."""
+    """An ended job without an answer file has failed; the last line of its log is quoted."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr("nearfree.pipeline.cluster.check._VISIBLE_S", 0.1)
     put(tmp_path, "squeue", "exit 0")
@@ -146,7 +146,7 @@ def test_what_is_wrong_on_a_node_is_told(changes: dict[str, Any], message: list[
 
 
 def test_a_cpu_s_node_needs_no_gpu() -> None:
-    """Of a CPU's platform no GPU is missed, and whichever the node has is none of its matter."""
+    """A CPU platform's node may have any GPU or none."""
     assert not list(_faults(PLATFORMS, "cpu", seen(gpus=("NVIDIA A10",), visible=None)))
     assert not list(_faults(PLATFORMS, "cpu", seen(gpus=(), visible=None)))
 
@@ -182,7 +182,7 @@ def test_what_is_worth_knowing_of_a_node_is_told(
     ],
 )
 def test_whether_accounts_are_kept(monkeypatch, tmp_path: Path, printed: str, kept: bool) -> None:  # noqa: FBT001
-    """SLURM's own configuration says it; where it says nothing sacct is not relied on."""
+    """SLURM's configuration decides whether sacct is used; without an entry it is not."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     put(tmp_path, "scontrol", f"echo 'AuthType = auth/munge'; echo '{printed}'")
     assert accounting() is kept
@@ -190,7 +190,7 @@ def test_whether_accounts_are_kept(monkeypatch, tmp_path: Path, printed: str, ke
 
 @pytest.mark.parametrize("raw", [b"{}", b'{"node":"n1","cpus":"two"}', b""])
 def test_an_answer_of_another_version_is_told(tmp_path: Path, raw: bytes) -> None:
-    """A node with other code may leave what cannot be read: that is said, and is no traceback."""
+    """An unreadable answer of a node with other code is an error without a traceback."""
     (tmp_path / "gpu.json").write_bytes(raw)
     state = _state(tmp_path / "gpu.json")
     assert isinstance(state, str)

@@ -23,7 +23,7 @@ def put(folder, name: str, script: str) -> None:
 
 
 def test_a_refusal_says_what_slurm_said(monkeypatch, tmp_path) -> None:
-    """A failing command is told by its last line; of sbatch the config may be the cause."""
+    """A failing command is quoted by its last line; for sbatch the config is named as a cause."""
     for name, remedy in (("sbatch", "config/cluster.yaml"), ("squeue", "scontrol ping")):
         put(tmp_path, name, "echo first >&2; echo 'no such partition' >&2; exit 1")
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

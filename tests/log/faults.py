@@ -54,7 +54,7 @@ def notices(root: Path) -> list[Finding]:
     return [finding for finding in verify(root).findings if finding.notice]
 
 
-def found(layout: Layout, path: Path) -> list[Finding]:
+def findings_of(layout: Layout, path: Path) -> list[Finding]:
     """Return what `verify` finds about one file that is more than a notice."""
     shown = path.relative_to(layout.root).as_posix()
     return [finding for finding in damage(layout.root) if finding.path == shown]

@@ -9,7 +9,7 @@ from nearfree.log.document import replace
 from nearfree.log.names import Layout
 from nearfree.log.take import take_name
 
-from log.faults import damage, found, notices
+from log.faults import damage, findings_of, notices
 from log.roots import write_sound_root
 
 NAME = take_name("cpu", "dense", 1, make_plan())
@@ -45,7 +45,7 @@ def layout(layout: Layout) -> Layout:
 def test_a_file_that_does_not_belong_is_found(layout: Layout, path: str) -> None:
     """A file that no rule of the layout explains is found in any folder."""
     replace(layout.root / path, b"who put this here\n")
-    assert len(found(layout, layout.root / path)) == 1
+    assert len(findings_of(layout, layout.root / path)) == 1
 
 
 @pytest.mark.parametrize("what", ["segment", "seal", "receipt", "ledger", "as_of"])
@@ -70,7 +70,7 @@ def test_a_copy_of_a_receipt_is_found(layout: Layout, ending: str) -> None:
     """A copy of a receipt under another ending is not the receipt of anything."""
     copy = layout.receipt(NAME).with_suffix(ending)
     copy.write_bytes(layout.receipt(NAME).read_bytes())
-    assert len(found(layout, copy)) == 1
+    assert len(findings_of(layout, copy)) == 1
 
 
 def test_a_folder_that_does_not_belong_is_found(layout: Layout) -> None:

@@ -31,7 +31,7 @@ def grid(plan: MeasurePlan) -> list[tuple[int, int]]:
     return [(r, n) for r in range(plan.protocol.rounds) for n in plan.sweeps[0].positions]
 
 
-def whole(points: Points, plan: MeasurePlan) -> Points:
+def complete_points(points: Points, plan: MeasurePlan) -> Points:
     """Return the points of the rounds that are there in full."""
     size = len(plan.sweeps[0].positions)
     seen = [r for r, _ in points]
@@ -62,7 +62,7 @@ def go_on(root: Path, plan: MeasurePlan, acknowledged: Points) -> Seal:
         latencies_before = latencies(take)
         assert latencies_before == grid(plan)[: len(latencies_before)]
         assert len(latencies_before) % len(plan.sweeps[0].positions) == 0
-        assert whole(acknowledged, plan) <= set(latencies_before)
+        assert complete_points(acknowledged, plan) <= set(latencies_before)
         return measure_rounds(take)
 
     seal = write_take(layout, plan=plan, work=work)

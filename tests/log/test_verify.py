@@ -22,7 +22,7 @@ from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import OpenTake, take_name
 from nearfree.log.verify import verify
 
-from log.faults import damage, edit_line, found, notices
+from log.faults import damage, edit_line, findings_of, notices
 from log.roots import write_sound_root
 
 PLAN = make_plan()
@@ -86,7 +86,7 @@ def test_a_damaged_unsealed_attempt_is_found(layout: Layout) -> None:
     take.append(make_latency())
     take.writer.close()
     edit_line(take.writer.path, 1, lambda body: body.replace(b'"attempt":1', b'"attempt":7'))
-    assert len(found(layout, take.writer.path)) == 1
+    assert len(findings_of(layout, take.writer.path)) == 1
 
 
 def test_an_attempt_beside_a_seal_is_a_notice(layout: Layout) -> None:
@@ -112,7 +112,7 @@ def test_an_unknown_event_is_found_with_its_line(layout: Layout) -> None:
 def test_a_renamed_segment_is_found(layout: Layout) -> None:
     """A sealed segment under another attempt's name is missing from its take."""
     layout.segment(NAME, 1).rename(layout.segment(NAME, 2))
-    assert len(found(layout, layout.seal(NAME))) == 1
+    assert len(findings_of(layout, layout.seal(NAME))) == 1
 
 
 def test_segments_that_changed_places_are_found(layout: Layout) -> None:
@@ -130,21 +130,21 @@ def test_a_receipt_must_be_a_copy(layout: Layout) -> None:
     """A receipt that differs from its seal, or has no seal, is found; a missing receipt is not."""
     receipt = layout.receipt(NAME)
     receipt.write_bytes(close_line(b'{"version":1}') + b"\n")
-    assert "is not a copy" in found(layout, receipt)[0].message
+    assert "is not a copy" in findings_of(layout, receipt)[0].message
     receipt.unlink()
     assert damage(layout.root) == []
     for path in (layout.seal(OTHER), layout.segment(OTHER, 1)):
         path.unlink()
-    assert "which is gone" in found(layout, layout.receipt(OTHER))[0].message
+    assert "which is gone" in findings_of(layout, layout.receipt(OTHER))[0].message
 
 
 def test_a_receipt_of_the_ledger_must_be_a_copy(layout: Layout) -> None:
     """The ledger's receipt is compared with the ledger of its number."""
     receipt = layout.state / "ledger.json"
     receipt.write_bytes(b"{}\n")
-    assert len(found(layout, receipt)) == 1
+    assert len(findings_of(layout, receipt)) == 1
     replace(receipt, (layout.ledgers / "000001.json").read_bytes())
-    assert len(found(layout, receipt)) == 1, "the tracked ledger is another one"
+    assert len(findings_of(layout, receipt)) == 1, "the tracked ledger is another one"
 
 
 def test_a_table_and_its_manifest_need_each_other(layout: Layout) -> None:
@@ -152,10 +152,10 @@ def test_a_table_and_its_manifest_need_each_other(layout: Layout) -> None:
     table = layout.table("cpu", "latency")
     raw = manifest_path(table).read_bytes()
     manifest_path(table).unlink()
-    assert len(found(layout, table)) == 1
+    assert len(findings_of(layout, table)) == 1
     manifest_path(table).write_bytes(raw)
     table.unlink()
-    assert len(found(layout, manifest_path(table))) == 1
+    assert len(findings_of(layout, manifest_path(table))) == 1
 
 
 def test_figures_and_the_report_need_their_manifests(layout: Layout) -> None:
@@ -173,9 +173,9 @@ def test_figures_and_the_report_need_their_manifests(layout: Layout) -> None:
         assert finding.message.endswith(f"run `nearfree {folder}` again")
         beside.write_bytes(raw)
         path.write_bytes(path.read_bytes() + b" ")
-        assert "is not what its manifest says" in found(layout, path)[0].message
+        assert "is not what its manifest says" in findings_of(layout, path)[0].message
         path.unlink()
-        assert "is gone" in found(layout, path)[0].message
+        assert "is gone" in findings_of(layout, path)[0].message
 
 
 def test_a_root_without_figures_and_report_is_sound(layout: Layout) -> None:
@@ -194,7 +194,7 @@ def test_a_link_to_a_folder_is_found(layout: Layout, tmp_path: Path, path: str) 
     there = layout.root / path
     there.rename(tmp_path / "elsewhere")
     there.symlink_to(tmp_path / "elsewhere")
-    assert [finding.message for finding in found(layout, there)] == [LINK]
+    assert [finding.message for finding in findings_of(layout, there)] == [LINK]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_link_to_a_file_is_found(layout: Layout, tmp_path: Path, path: str) ->
     there = layout.root / path
     there.rename(tmp_path / "elsewhere")
     there.symlink_to(tmp_path / "elsewhere")
-    assert LINK in [finding.message for finding in found(layout, there)]
+    assert LINK in [finding.message for finding in findings_of(layout, there)]
 
 
 def test_a_link_to_a_segment_is_read_through(layout: Layout, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_link_to_a_segment_is_read_through(layout: Layout, tmp_path: Path) -> 
         path.symlink_to(tmp_path / str(number))
     assert verify(layout.root).findings == ()
     (tmp_path / "0").write_bytes(b"x" + (tmp_path / "0").read_bytes()[1:])
-    assert len(found(layout, layout.seal(NAME))) == 1
+    assert len(findings_of(layout, layout.seal(NAME))) == 1
 
 
 def test_a_folder_in_the_place_of_a_table_is_found(layout: Layout) -> None:
@@ -224,7 +224,7 @@ def test_a_folder_in_the_place_of_a_table_is_found(layout: Layout) -> None:
     table = layout.table("cpu", "latency")
     table.unlink()
     table.mkdir()
-    assert "is gone" in found(layout, manifest_path(table))[0].message
+    assert "is gone" in findings_of(layout, manifest_path(table))[0].message
     with pytest.raises(TableError, match="is missing"):
         check_table(table)
 
@@ -295,8 +295,8 @@ def test_something_else_in_the_place_of_a_seal_is_found(layout: Layout, what: st
     else:
         seal.mkdir()
     layout.receipt(OTHER).write_bytes(b"")
-    assert len(found(layout, seal)) == 1
-    assert len(found(layout, layout.receipt(OTHER))) == 1
+    assert len(findings_of(layout, seal)) == 1
+    assert len(findings_of(layout, layout.receipt(OTHER))) == 1
 
 
 def test_a_receipt_that_leads_nowhere_is_found(layout: Layout) -> None:
@@ -305,5 +305,5 @@ def test_a_receipt_that_leads_nowhere_is_found(layout: Layout) -> None:
     receipt.unlink()
     receipt.symlink_to("gone")
     layout.table("cpu", "latency").write_bytes(b"")
-    assert len(found(layout, receipt)) == 1
-    assert len(found(layout, layout.table("cpu", "latency"))) == 1
+    assert len(findings_of(layout, receipt)) == 1
+    assert len(findings_of(layout, layout.table("cpu", "latency"))) == 1

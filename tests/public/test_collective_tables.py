@@ -47,7 +47,7 @@ def read(table: str, *rows: dict[str, Any], system: str = "h200_sxm") -> pl.Data
     return collectives.points
 
 
-def told(points: pl.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+def values_of(points: pl.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
     """Return some columns of the points."""
     return points.select(columns).rows()
 
@@ -56,27 +56,27 @@ def test_milliseconds_stay_and_elements_are_positions() -> None:
     """All-reduces and NCCL are in milliseconds; a message's elements are N positions of one."""
     reduce, nccl = read("custom_allreduce_perf", REDUCE), read("nccl_perf", NCCL)
     names = ("operation", "dtype", "gpus", "n", "d_model", "latency_ms")
-    assert told(reduce, *names) == [("all_reduce", "bfloat16", 8, 512, 1, 0.005)]
-    assert told(nccl, *names) == [("all_to_all", "float16", 4, 512, 1, 0.008)]
-    assert told(nccl, "backend", "module") == [("nccl", "collective")]
+    assert values_of(reduce, *names) == [("all_reduce", "bfloat16", 8, 512, 1, 0.005)]
+    assert values_of(nccl, *names) == [("all_to_all", "float16", 4, 512, 1, 0.008)]
+    assert values_of(nccl, "backend", "module") == [("nccl", "collective")]
 
 
 def test_microseconds_become_milliseconds() -> None:
     """DeepEP's times are in microseconds, of a dispatch in 8 bits and a combine in 16."""
     low = read("wideep_deepep_ll_perf", LOW)
     names = ("operation", "dtype", "latency_ms", "kernel", "gpus", "experts", "top_k", "n")
-    assert told(low, *names) == [
+    assert values_of(low, *names) == [
         ("dispatch", "float8", 0.03, "deepep_ll", 16, 256, 8, 16),
         ("combine", "bfloat16", 0.06, "deepep_ll", 16, 256, 8, 16),
     ]
-    (exchange,) = told(read("moe_a2a_perf", EXCHANGE), *names)
+    (exchange,) = values_of(read("moe_a2a_perf", EXCHANGE), *names)
     assert exchange == ("dispatch", "bfloat16", 0.25, "deepep_ht_20_sms", 8, 256, 8, 64)
 
 
 def test_a_time_is_all_of_it_by_the_sms_that_copy() -> None:
     """A notification counts, and the number of SMs is part of the kernel's name."""
     normal = read("wideep_deepep_normal_perf", NORMAL)
-    assert told(normal, "operation", "latency_ms", "kernel") == [
+    assert values_of(normal, "operation", "latency_ms", "kernel") == [
         ("dispatch", 0.105, "deepep_normal_24_sms"),
         ("combine", 0.207, "deepep_normal_20_sms"),
     ]
@@ -91,7 +91,7 @@ def test_a_machine_of_four() -> None:
 def test_a_row_s_own_framework_names_it() -> None:
     """In whatever folder a row lies, its framework and version are its own."""
     points = read("custom_allreduce_perf", REDUCE | {"framework": "TRTLLM", "version": "1.2.0rc5"})
-    assert told(points, "backend", "backend_version") == [("trtllm", "1.2.0rc5")]
+    assert values_of(points, "backend", "backend_version") == [("trtllm", "1.2.0rc5")]
 
 
 @pytest.mark.parametrize(

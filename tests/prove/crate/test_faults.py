@@ -19,7 +19,7 @@ OF_PROFILE = [*filter(SEEN, FAULTS)]
 BY_NAME = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 
 
-def said(crate: Path) -> list[str]:
+def messages(crate: Path) -> list[str]:
     """Return what `--verify` finds."""
     return [f"{finding.path} {finding.message}" for finding in check_crate(crate)]
 
@@ -27,14 +27,14 @@ def said(crate: Path) -> list[str]:
 def test_a_sound_crate_passes_both(written: Path, cache: Path) -> None:
     """The independent validator's REQUIRED checks pass without a network, and so does our own."""
     assert issues(written, cache) == set()
-    assert said(written) == []
+    assert messages(written) == []
 
 
 @BY_NAME
 def test_verify_rejects_every_fault(fault: Fault, crate: Path) -> None:
     """Our own check finds each fault, those of the profile too, and says what it is."""
     fault.harm(crate)
-    findings = said(crate)
+    findings = messages(crate)
     assert fault.verify is not None
     assert any(fault.verify in line for line in findings), findings
 

@@ -37,7 +37,7 @@ def block(query: Deployment, first: FirstAnswer, accepted: float | None = None) 
     return list(first_block(query, first, accepted, end=end))
 
 
-def told(place: int) -> FirstAnswer:
+def answer_about(place: int) -> FirstAnswer:
     """Return the answer about a deployment whose T(N) is known."""
     first = first_answer(answered(), place, 0.2, ANSWERER)
     assert first is not None
@@ -47,7 +47,7 @@ def told(place: int) -> FirstAnswer:
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_block_has_six_lines(place: int) -> None:
     """What is asked, N_max, its limit, times, memory and the basis: a line each, none longer."""
-    lines = block(answered().deployments[place], told(place))
+    lines = block(answered().deployments[place], answer_about(place))
     name = answered().deployments[place].decoder.name
     starts = (name, "N_max ", "limited by ", "T(1)", "memory", "evidence")
     assert len(lines) == len(starts) == 6
@@ -60,7 +60,7 @@ def test_the_block_has_six_lines(place: int) -> None:
 )
 def test_times_have_three_digits(us: float, printed: str) -> None:
     """The last digit of a time is told though it is 0, as that of its interval's other end is."""
-    first = structs.replace(told(0), t1_us=us)
+    first = structs.replace(answer_about(0), t1_us=us)
     assert block(answered().deployments[0], first)[3].startswith(
         f"T(1), the time of one position, {printed} ms"
     )
@@ -72,20 +72,20 @@ def test_what_is_left_out_stands_beside_the_time() -> None:
     mixer = Mamba2(layers=(0, 2), heads=4, groups=1, head_dim=8, state_dim=8, conv=4)
     kinds = (*query.decoder.attention, mixer)
     mixing = structs.replace(query, decoder=structs.replace(query.decoder, kinds=kinds))
-    plain, told_of = (block(query_or_mixing, told(0))[3] for query_or_mixing in (query, mixing))
+    plain, told_of = (block(asked_about, answer_about(0))[3] for asked_about in (query, mixing))
     (left_out,) = caveats(mixing.decoder)
     assert left_out.startswith(f"2 of {query.decoder.layers} layers (Mamba-2 mixer) are timed by")
     assert told_of == f"{plain}; {left_out}"
-    assert answer(answered(), 0, 0.2, told(0))["caveats"] == ()
+    assert answer(answered(), 0, 0.2, answer_about(0))["caveats"] == ()
     mixed = structs.replace(answered(), deployments=[mixing, *answered().deployments[1:]])
-    caveats_told = answer(mixed, 0, 0.2, told(0))["caveats"]
-    assert caveats_told == (left_out,)
+    mixed_caveats = answer(mixed, 0, 0.2, answer_about(0))["caveats"]
+    assert mixed_caveats == (left_out,)
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_it_is_the_forecast(place: int) -> None:
     """N_max, T(1), costs and shares are those of the work model's sum from N = 1."""
-    first = told(place)
+    first = answer_about(place)
     row = (
         answered()
         .answers.filter(deployment=place, composition="sum", baseline=1)
@@ -115,7 +115,7 @@ def test_what_is_not_known_has_no_answer() -> None:
 
 def test_json_has_its_form() -> None:
     """The keys are those that were promised, and the file of a rule has its whole SHA-256."""
-    data = json.loads(json.dumps(answer(answered(), 1, 0.2, told(1))))
+    data = json.loads(json.dumps(answer(answered(), 1, 0.2, answer_about(1))))
     assert data["schema"] == "nearfree.predict.v1"
     assert {*data["answer"]} >= {
         "n_max",
@@ -182,7 +182,7 @@ def test_what_was_assumed_and_what_runs_is_said() -> None:
 
 def test_a_basis_is_said_by_share() -> None:
     """Most of T(1) comes first; what numbers mean is said once, and what knew less as such."""
-    forecast, query = told(1), answered().deployments[1]
+    forecast, query = answer_about(1), answered().deployments[1]
     most = structs.replace(
         forecast.bases[0], regime="R3", scored_as="R2", share=0.7, hit=0.36, within_x2=0.94,
         settings=3625, scored_on="gemm bfloat16", module="qkv projection", kernels=("a", "b"),
@@ -220,7 +220,7 @@ def test_curves_of_products_are_of_a_library(
     kind: str, kernels: tuple[str, ...], words: str
 ) -> None:
     """Whose curves of a product speak is said where it is one library; of other kernels it is."""
-    first, query = told(1), answered().deployments[1]
+    first, query = answer_about(1), answered().deployments[1]
     basis = structs.replace(
         first.bases[0], regime="R2", scored_as="R2", share=0.9, hit=0.36, within_x2=0.94,
         settings=7, scored_on=f"{kind} bfloat16", module="a module", kernels=kernels,
@@ -231,7 +231,7 @@ def test_curves_of_products_are_of_a_library(
 
 def test_odd_cases_are_said() -> None:
     """Nothing near-free, nothing that limits, no graph that is large enough, too little memory."""
-    query, first = answered().deployments[0], told(0)
+    query, first = answered().deployments[0], answer_about(0)
     one = structs.replace(first, censored=False, n_max=1, low=1, high=1, cost={2: math.inf})
     assert "no draft is near-free" in block(query, one)[1]
     free = structs.replace(first, censored=True, limiter=None, n_max=256, low=99, high=256)
@@ -254,7 +254,7 @@ def test_odd_cases_are_said() -> None:
 
 def test_an_end_of_the_grid_is_a_lower_end() -> None:
     """An N_max, or an end of its interval, at the largest N that was looked at may be larger."""
-    query, first = answered().deployments[0], told(0)
+    query, first = answered().deployments[0], answer_about(0)
     inside = structs.replace(first, censored=False, n_max=64, low=16, high=256)
     assert block(query, inside, 2.0)[1].startswith("N_max 64 (16 to at least 256 if all parts err")
     assert block(query, inside, 2.0)[1].endswith("; accepted / N_max 0.03")
@@ -267,7 +267,7 @@ def test_an_end_of_the_grid_is_a_lower_end() -> None:
 
 def test_a_long_time_has_no_exponent() -> None:
     """T(1) has three digits below a second, and whole milliseconds from there on."""
-    query, first = answered().deployments[0], structs.replace(told(0), t1_band=None)
+    query, first = answered().deployments[0], structs.replace(answer_about(0), t1_band=None)
     for us, printed in ((1_234_567.0, "1235 ms"), (999_400.0, "999 ms"), (5_084.0, "5.08 ms")):
         line = block(query, structs.replace(first, t1_us=us))[3]
         assert line.startswith(f"T(1), the time of one position, {printed};")

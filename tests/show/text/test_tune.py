@@ -24,7 +24,7 @@ MODEL = Path("a model.gguf")
 SIMPLE, MAP, MOD = "--spec-ngram-simple", "--spec-ngram-map-k4v", "--spec-ngram-mod"
 
 
-def said(layout: Layout, t_us: dict[int, float], **changes: object) -> RecordedProof:
+def proof_of(layout: Layout, t_us: dict[int, float], **changes: object) -> RecordedProof:
     """Return what a proof says."""
     takes = write_all(layout, t_us, **changes)
     return read_proof(takes[-1], {str(take.name): take for take in takes[:-1]})
@@ -107,7 +107,7 @@ def test_sampling_is_said_where_it_is(layout: Layout) -> None:
 
 def test_json_has_numbers_or_null(layout: Layout) -> None:
     """An interval of one repeat has no ends, which JSON says with null."""
-    made = document(said(layout, FLAT, noise=(1.0,)), MODEL, None)
+    made = document(proof_of(layout, FLAT, noise=(1.0,)), MODEL, None)
     read = json.loads(msgspec.json.encode(made))
     assert all(setting["tokens_s"]["high"] is None for setting in read["settings"])
     assert read["verdict"] == "undecided"
@@ -128,22 +128,22 @@ def test_the_text_says_the_verdict_and_what_to_run(
     layout: Layout, t_us: dict[int, float], words: str
 ) -> None:
     """It has T(N), every setting that ran, each kind of prompts, and its evidence."""
-    printed = said(layout, t_us)
-    text = "\n".join(tune_text(printed, MODEL, None))
+    proof = proof_of(layout, t_us)
+    text = "\n".join(tune_text(proof, MODEL, None))
     assert f"verdict: {words}" in text
     assert "llama-server -m 'a model.gguf'" in text
-    assert all(str(take.name) in text for take in printed.takes)
+    assert all(str(take.name) in text for take in proof.takes)
     assert "times as fast as ngram_cache 1-4 with K = 8, a default" in text
     assert "ngram_mod 24 from 48 with K = 64, a default" in text
     assert text.count("drafts nothing on these prompts") == 1
     assert all(f"\n  {kind} " in text for kind in ("copying", "text", "all"))
-    assert text.count("yes") >= 2 * len(printed.answer.settings)
+    assert text.count("yes") >= 2 * len(proof.answer.settings)
 
 
 def test_json_has_what_the_text_says(layout: Layout) -> None:
     """Whose T(N) it is, what is predicted best of each kind, and where outputs differ first."""
-    text = said(layout, FLAT)
-    made, lines = document(text, MODEL, None), list(tune_text(text, MODEL, None))
+    proof = proof_of(layout, FLAT)
+    made, lines = document(proof, MODEL, None), list(tune_text(proof, MODEL, None))
     of = made["curve_of"]
     (head,) = (line for line in lines if line.startswith("T(N) in "))
     assert head.startswith(f"T(N) in {of['seconds']} time, {of['threads']} thread(s)")
@@ -166,7 +166,7 @@ def test_json_has_what_the_text_says(layout: Layout) -> None:
         assert line.split()[-2:] == [
             f"{kind_row['copied_share'][half]:.0%}" for half in ("tuned", "held_out")
         ]
-    (setting, *_), (parted, *_) = text.answer.settings, made["settings"]
+    (setting, *_), (parted, *_) = proof.answer.settings, made["settings"]
     assert (parted["first_difference"], parted["margin"]) == (
         setting.result.first_difference,
         setting.result.margin,
@@ -175,8 +175,8 @@ def test_json_has_what_the_text_says(layout: Layout) -> None:
 
 def test_a_kind_that_is_to_run_otherwise_has_a_line_of_its_own(layout: Layout) -> None:
     """Drafts win on copies alone: none is what to run on all, and a lookup on those."""
-    text = said(layout, MIDDLING, default=None, defaults=())
-    made, lines = document(text, MODEL, None), list(tune_text(text, MODEL, None))
+    proof = proof_of(layout, MIDDLING, default=None, defaults=())
+    made, lines = document(proof, MODEL, None), list(tune_text(proof, MODEL, None))
     assert made["paste"].endswith("--spec-type none")
     assert made["by_kind"]["text"]["paste"] == made["paste"]
     copying = made["by_kind"]["copying"]

@@ -108,7 +108,8 @@ def test_curves_are_the_rows_grouped_by_all_that_differs(points: list[dict[str, 
     for point in points:
         plain[point["k"], point["kernel_source"]][point["m"]].append(point["latency"])
     assert [
-        (event.setting.d_model, event.kernel, event.n, event.latency_us) for event in imported.events
+        (event.setting.d_model, event.kernel, event.n, event.latency_us)
+        for event in imported.events
     ] == [
         (
             *key,

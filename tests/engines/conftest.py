@@ -1,4 +1,4 @@
-"""The real library and weights of the shipped study, and builds whose libraries are none."""
+"""The library and weights of the shipped study, and builds with fake libraries."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -34,7 +34,7 @@ class Real(NamedTuple):
 
 @pytest.fixture(scope="session")
 def real(request: pytest.FixtureRequest) -> Real:
-    """Return the library and the weights, which slow runs fetch and quick ones find or skip."""
+    """Return library and weights; slow runs fetch them, fast runs skip where they are missing."""
     config = Config(CONFIG)
     study = config.studies[STUDY]
     assert isinstance(study, EngineStudy)
@@ -73,12 +73,12 @@ def context(model: Model) -> Iterator[Contexts]:
         return made[-1]
 
     yield make
-    for each in made:
-        each.close()
+    for open_context in made:
+        open_context.close()
 
 
 def fake_build(files: dict[str, bytes], **changes: object) -> Build:
-    """Return a prebuilt build that pins such libraries and calls nothing of them."""
+    """Return a prebuilt build that pins these libraries and has no functions."""
     fields = {
         "package": "@demo/engine",
         "sources": "demo",
@@ -90,7 +90,7 @@ def fake_build(files: dict[str, bytes], **changes: object) -> Build:
 
 @pytest.fixture
 def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process have loaded no build so far."""
+    """Reset the process's record of loaded builds."""
     monkeypatch.setattr(library, "_loaded", {})
 
 

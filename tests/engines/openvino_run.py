@@ -31,10 +31,10 @@ def main() -> None:
     tokens = vocabulary(read_header(path))
     pages = Pages(compiled, batch=1, cached=CACHED, positions=ROWS, vocabulary=tokens)
     pages.forward(ROWS)
-    whole = pages.logits.copy()
+    logits = pages.logits.copy()
     pages.forward(2)
     pages.forward(ROWS)
-    again = off(whole, pages.logits)
+    again = off(logits, pages.logits)
     (own,) = pages._tokens
     single = []
     for at in range(CACHED, CACHED + ROWS):
@@ -52,11 +52,11 @@ def main() -> None:
         json.dumps(
             {
                 "again": again,
-                "one_by_one": off(whole, one_by_one),
-                "same_tokens": int((whole.argmax(-1) == one_by_one.argmax(-1)).sum()),
+                "one_by_one": off(logits, one_by_one),
+                "same_tokens": int((logits.argmax(-1) == one_by_one.argmax(-1)).sum()),
                 "rows": ROWS,
-                "batch": off(whole, two.logits[:ROWS]) if two._tokens[0] == own else 1.0,
-                "stateful": off(whole, stateful(runtime, converted, own)),
+                "batch": off(logits, two.logits[:ROWS]) if two._tokens[0] == own else 1.0,
+                "stateful": off(logits, stateful(runtime, converted, own)),
                 "refused": refused,
             }
         )
@@ -75,8 +75,8 @@ def stateful(runtime: Any, converted: Converted, tokens: list[int]) -> Any:
             "position_ids": np.arange(first, last, dtype=np.int64)[None],
             "beam_idx": np.zeros(1, dtype=np.int32),
         }
-        found = request.infer(given)
-    return next(iter(found.values()))[0].copy()
+        logits = request.infer(given)
+    return next(iter(logits.values()))[0].copy()
 
 
 if __name__ == "__main__":

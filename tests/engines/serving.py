@@ -1,4 +1,4 @@
-"""Serving engines without their code: settings, weights, and modules that stand in for theirs."""
+"""Serving engines that are not installed: settings, weights and stand-in modules."""
 
 import sys
 from inspect import BoundArguments, Signature
@@ -56,7 +56,7 @@ def setting(engine: str, **changes: Any) -> Setting:
 
 
 def context(engine: str, **config: Any) -> ExecutionContext:
-    """Return where it runs, with weights that the engine draws."""
+    """Return a run's context, with random weights that the engine makes."""
     weights = RandomWeights(file_type="bf16", config=CONFIG | config, release=release(engine))
     return ExecutionContext(device="cuda", weights={"tiny": weights}, cache_bytes=1)
 
@@ -71,7 +71,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, engine: str, **modules: dict[str,
 
 
 def record(known: Signature) -> StandIn:
-    """Return what makes a record of the arguments that a signature takes, and nothing else."""
+    """Return a stand-in that accepts a signature's arguments and returns them as a record."""
 
     def made(bound: BoundArguments) -> SimpleNamespace:
         bound.apply_defaults()
@@ -82,12 +82,12 @@ def record(known: Signature) -> StandIn:
 
 def weights_of(count: int, elements: int) -> list[Any]:
     """Return tensors of weights as an engine holds them."""
-    each = SimpleNamespace(numel=lambda: elements, element_size=lambda: 2)
-    return [each] * count
+    tensor = SimpleNamespace(numel=lambda: elements, element_size=lambda: 2)
+    return [tensor] * count
 
 
-def lines(text: str, *wanted: str) -> None:
-    """Assert that a source says each of these, whatever the blanks between its words."""
+def lines(text: str, *parts: str) -> None:
+    """Assert that a source contains each part; runs of white space count as one blank."""
     plain = " ".join(text.split())
-    for each in wanted:
-        assert " ".join(each.split()) in plain, each
+    for part in parts:
+        assert " ".join(part.split()) in plain, part

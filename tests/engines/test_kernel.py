@@ -1,4 +1,4 @@
-"""The engine's forward as a kernel: what it refuses before anything is loaded, and what it says."""
+"""An engine's forward as a kernel: refusals before loading, and what is recorded."""
 
 import math
 from pathlib import Path
@@ -48,21 +48,21 @@ def test_a_kernel_runs_and_says_what_it_ran(real: Real, loaded: Library, repack:
     """A kernel's forwards are finite, and its record names library, headers, weights and types."""
     made = make(real, repack=repack, batch=2)
     assert all(made.finite(n) for n in (1, 4))
-    said = made.loaded()
+    record = made.loaded()
     assert isinstance(real.weights, WeightsFile)
-    assert (said.engine, said.release, said.repack) == ("llama_cpp", "3.22.1", repack)
-    assert said.weights_sha256 == real.weights.sha256
-    assert said.weights_bytes == real.path.stat().st_size
-    assert (said.library_sha256, said.header_sha256) == (loaded.files, real.build.abi.headers)
-    assert {each.type for each in said.matrices} == {"q4_1", "q8_0"}
+    assert (record.engine, record.release, record.repack) == ("llama_cpp", "3.22.1", repack)
+    assert record.weights_sha256 == real.weights.sha256
+    assert record.weights_bytes == real.path.stat().st_size
+    assert (record.library_sha256, record.header_sha256) == (loaded.files, real.build.abi.headers)
+    assert {matrix.type for matrix in record.matrices} == {"q4_1", "q8_0"}
     assert made.operations() == tuple(
-        f"mul_mat {t}" for t in sorted({m.type for m in said.matrices})
+        f"mul_mat {t}" for t in sorted({m.type for m in record.matrices})
     )
     assert made.cache == "cold"
 
 
 def test_work_grows_by_the_positions(real: Real) -> None:
-    """FLOPs of products grow by b N, of attention by the keys; weights and cache are read once."""
+    """FLOPs of products grow with b N, of attention with keys; weights and cache are read once."""
     header = read_header(real.path)
     setting, entry = make_engine_setting(real.weights), cached_bytes(header)
     one, four = (forward_work(setting, header, n, entry) for n in (1, 4))
@@ -77,10 +77,10 @@ def test_work_grows_by_the_positions(real: Real) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_every_row_s_logits_are_looked_at(
+def test_every_row_s_logits_are_checked(
     real: Real, monkeypatch: pytest.MonkeyPatch, bad: float
 ) -> None:
-    """A logit that is not finite counts in whichever row of whichever request it stands."""
+    """A logit that is not finite is detected in any row of any request."""
     made = make(real, batch=2)
     for wrong in range(8):
         rows = [[0.0, bad if row == wrong else 1.0] for row in range(8)]
@@ -107,14 +107,14 @@ def test_weights_are_loaded_once_an_order(real: Real) -> None:
         make_engine_setting(real.weights, context=context, repack=repack)
         for context in (0, 8) for repack in (True, False)
     ]  # fmt: skip
-    made = [LlamaCppForward(each, (1,), execution) for each in settings]
+    made = [LlamaCppForward(setting, (1,), execution) for setting in settings]
     assert made[0]._model is made[2]._model
     assert made[1]._model is made[3]._model
     assert made[0]._model is not made[1]._model
 
 
 def own(tmp_path: Path, raw: bytes) -> tuple[AnyWeights, ExecutionContext]:
-    """Return weights that a user has, and where their kernel runs."""
+    """Return a user's own weights, and the context in which their kernel runs."""
     path = tmp_path / "model.gguf"
     path.write_bytes(raw)
     weights = WeightsFile(file_type="q8_0", sha256=sha256(raw))
@@ -130,7 +130,7 @@ def own(tmp_path: Path, raw: bytes) -> tuple[AnyWeights, ExecutionContext]:
 def test_a_file_of_no_model_never_reaches_the_library(
     raw: bytes, tmp_path: Path, nothing_loads: None
 ) -> None:
-    """A user's file that is no whole GGUF file is one error, and nothing is loaded."""
+    """A user's file that is not a complete GGUF file is one error; nothing is loaded."""
     weights, execution = own(tmp_path, raw)
     with pytest.raises((EvidenceError, ConfigError)) as caught:
         make_kernel(make_engine_setting(weights), (1,), execution)
@@ -140,7 +140,7 @@ def test_a_file_of_no_model_never_reaches_the_library(
 def test_a_header_that_is_true_of_no_model_is_one_error(
     tmp_path: Path, real: Real, loaded: Library
 ) -> None:
-    """A well-formed file that the library does not take is refused with what it says."""
+    """A well-formed file that the library rejects is refused with the library's message."""
     weights, execution = own(tmp_path, SMALL)
     with pytest.raises(NearfreeError, match=r"model\.gguf") as caught:
         make_kernel(make_engine_setting(weights), (1,), execution)
@@ -148,7 +148,7 @@ def test_a_header_that_is_true_of_no_model_is_one_error(
 
 
 def test_positions_beyond_the_model_are_refused(real: Real, nothing_loads: None) -> None:
-    """L + N over what the file says that it holds is one error; the largest that fits is none."""
+    """L + N above the file's context length is one error; the largest that fits is accepted."""
     with pytest.raises(EvidenceError, match=r"L \+ N = 8193 positions are more than .*'s 8192"):
         make(real, (1, 193), context=8000)
     with pytest.raises(AssertionError, match="was opened"):
@@ -191,7 +191,7 @@ def test_weights_in_memory_are_not_counted_again(
 def test_more_threads_than_cpus_are_refused(
     real: Real, monkeypatch: pytest.MonkeyPatch, nothing_loads: None
 ) -> None:
-    """Threads that would wait for each other start no forward, wherever they were asked for."""
+    """More threads than CPUs are refused, whichever option set them."""
     monkeypatch.setattr(threads, "usable_cpus", lambda: 2)
     with pytest.raises(EvidenceError, match="3 threads are more than the 2 CPUs"):
         make(real, threads=3)
@@ -200,7 +200,7 @@ def test_more_threads_than_cpus_are_refused(
 def test_weights_are_compared_with_their_hash(
     tmp_path: Path, cache: Path, nothing_loads: None
 ) -> None:
-    """Weights that are gone, changed or not made yet are named, wherever they should lie."""
+    """Weights that are missing, changed or not made yet are refused with their path."""
     weights, execution = own(tmp_path, SMALL)
     assert weights_path(weights, execution.files) == tmp_path / "model.gguf"
     with pytest.raises(EvidenceError, match=f"the weights {weights.digest} are not here"):
@@ -216,7 +216,7 @@ def test_weights_are_compared_with_their_hash(
 def test_a_changed_library_is_never_loaded(
     real: Real, tmp_path: Path, cache: Path, nothing_loads: None
 ) -> None:
-    """A kernel whose library has one other byte is not made."""
+    """A kernel whose library differs in one byte is refused."""
     assert isinstance(real.weights, WeightsFile)
     folder = cache / "engines" / "llama_cpp-3.22.1"
     folder.mkdir(parents=True)
@@ -235,7 +235,7 @@ def test_a_changed_library_is_never_loaded(
 
 
 def test_an_engine_runs_on_a_cpu_alone(real: Real, nothing_loads: None) -> None:
-    """On a GPU the prebuilt library has no kernels, and is not loaded."""
+    """The prebuilt library has no GPU kernels: a GPU platform is refused."""
     execution = ExecutionContext(device="cuda", weights={"small": real.weights})
     with pytest.raises(EvidenceError, match="on cpu, not on cuda"):
         make_kernel(make_engine_setting(real.weights), (1,), execution)
@@ -250,6 +250,6 @@ def test_weights_digests_tell_weights_apart() -> None:
             {"config": {"a": 2}}, {"file_type": "f16"}, {"seed": 1}, {"form": 2}, {"release": "2"}
         )
     ]  # fmt: skip
-    assert len({each.digest for each in (first, *others)}) == 6
+    assert len({setting.digest for setting in (first, *others)}) == 6
     assert structs.replace(first, config={"a": 1}).digest == first.digest
     assert WeightsFile(file_type="f16", sha256="ab" * 32).digest == "ab" * 6

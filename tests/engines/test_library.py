@@ -1,4 +1,4 @@
-"""Libraries: nothing is loaded that differs from what was pinned, or is for another machine."""
+"""Libraries: only files that match the lock and this machine are loaded."""
 
 import ctypes
 import os
@@ -57,10 +57,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_folder_that_is_not_the_lock_s_is_refused(
+def test_a_folder_that_differs_from_the_lock_is_refused(
     damage: str, cache: Path, nothing_loads: None
 ) -> None:
-    """A library changed, missing or too many is one error that names it; nothing is opened."""
+    """A changed, missing or extra library is one error that names it; nothing is opened."""
     build = fake_build(FILES)
     folder = put(prebuilt_folder(ENGINE, RELEASE), FILES)
     assert library_folder(ENGINE, RELEASE, build) == folder
@@ -79,8 +79,8 @@ def test_a_library_that_was_not_fetched_is_named(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing", "more"])
-def test_libraries_are_put_whole_or_not_at_all(damage: str, cache: Path) -> None:
-    """What is not the lock's is not put, and what was there before stays, with nothing beside."""
+def test_libraries_are_installed_completely_or_not_at_all(damage: str, cache: Path) -> None:
+    """Files that differ from the lock are not installed; the folder stays as it was."""
     build, folder = fake_build(FILES), prebuilt_folder(ENGINE, RELEASE)
     put_libraries(ENGINE, RELEASE, build, {f"bins/{n}": raw for n, raw in FILES.items()})
     files: dict[str, dict[str, bytes]] = {
@@ -95,7 +95,7 @@ def test_libraries_are_put_whole_or_not_at_all(damage: str, cache: Path) -> None
 
 
 def test_a_damaged_folder_is_replaced(cache: Path) -> None:
-    """Putting the right libraries again mends a folder that was changed."""
+    """Installing the right libraries again repairs a changed folder."""
     build = fake_build(FILES)
     put(prebuilt_folder(ENGINE, RELEASE), {NAMES[0]: b"other", "libggml-cpu-own.so": b""})
     folder = put_libraries(ENGINE, RELEASE, build, FILES)
@@ -109,7 +109,7 @@ def test_a_damaged_folder_is_replaced(cache: Path) -> None:
 def test_a_library_for_another_machine_is_one_error(
     raw: bytes, tmp_path: Path, unloaded: None
 ) -> None:
-    """What the system cannot load is refused with what to do, and no build counts as loaded."""
+    """A library that the system cannot load is refused; no build counts as loaded."""
     files = dict.fromkeys(NAMES, raw)
     build, folder = fake_build(files), put(tmp_path / "engine", files)
     check_prebuilt(build, folder)
@@ -123,7 +123,7 @@ def test_a_library_for_another_machine_is_one_error(
 def test_two_builds_do_not_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_loads: None
 ) -> None:
-    """A process that has loaded a build loads no other, and gives the first one again."""
+    """A process that has loaded a build loads no other; the same one is returned again."""
     first = Library(calls=Calls([], {}, {}), system_info="", files={})
     monkeypatch.setattr(library, "_loaded", {tmp_path / "first": first})
     assert load(tmp_path / "first", fake_build(FILES)) is first
@@ -164,7 +164,7 @@ def test_structures_are_made_of_their_codes() -> None:
 
 
 def test_an_unknown_release_is_named() -> None:
-    """A release that no lock pins is refused with those that there are."""
+    """A release without a lock is refused with the list of known releases."""
     with pytest.raises(ConfigError, match=r"no build of llama_cpp 1\.0 is pinned") as caught:
         build_of(ENGINE, "1.0")
     assert RELEASE in caught.value.remedy
@@ -175,7 +175,7 @@ def test_an_unknown_release_is_named() -> None:
 def test_a_project_without_a_lock_has_that_of_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a project has no such lock, the builds are those that the program came with."""
+    """Where a project has no lock of its own, the package's lock applies."""
     shipped = build_of(ENGINE, RELEASE)
     monkeypatch.chdir(tmp_path)
     assert build_of(ENGINE, RELEASE) == shipped
@@ -188,7 +188,7 @@ def test_a_project_without_a_lock_has_that_of_the_source(
 def test_a_damaged_lock_is_one_error(
     raw: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock that is gone, cut or of another form is named with what to do."""
+    """A missing, truncated or malformed lock is refused with its path and what to do."""
     path = tmp_path / "engines.lock"
     if raw is not None:
         path.write_bytes(raw)
@@ -221,7 +221,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_compiled_libraries_are_those_of_their_record(installed: Path) -> None:
-    """A build that was compiled here is in the folder that its installation recorded."""
+    """A locally compiled build is found in the folder that its installation recorded."""
     assert library_folder(ENGINE, "0.3.36", COMPILED) == installed
 
 
@@ -242,7 +242,7 @@ def test_compiled_libraries_that_were_changed_are_refused(
 ) -> None:
     """A library changed, gone or put beside those of the record is one error, and what to do.
 
-    So it is whichever answers for what is installed, the standard library or its backport.
+    This holds for importlib.metadata and for its backport.
     """
     damage(installed)
     monkeypatch.setattr(
@@ -261,7 +261,7 @@ def test_a_build_that_is_not_installed_is_named() -> None:
 
 
 def test_the_real_library_says_what_it_is(real: Real, loaded: Library) -> None:
-    """What a process has mapped of the folder is on record, each with the hash of the lock."""
+    """Every library that the process mapped is recorded with the lock's hash."""
     pinned = {Path(path).name: digest for path, digest in real.build.libraries.items()}
     assert loaded.files.items() <= pinned.items()
     stems = {name.partition(".")[0] for name in loaded.files}
@@ -281,7 +281,7 @@ print(*sorted(load(Path(sys.argv[1]), build).files))
 
 
 def test_a_cpu_without_a_library_is_one_error(real: Real, tmp_path: Path) -> None:
-    """Where no library of the folder is for this CPU, it is said, with what to do."""
+    """Where no library of the folder fits this CPU, it is refused with what to do."""
     for path in real.folder.glob("*.so*"):
         if "libggml-cpu-" not in path.name:
             shutil.copy(path, tmp_path)
@@ -294,7 +294,7 @@ def test_a_cpu_without_a_library_is_one_error(real: Real, tmp_path: Path) -> Non
 
 
 def test_a_library_behind_a_link_is_on_record(real: Real, loaded: Library, tmp_path: Path) -> None:
-    """Where the cache is a link, the files that were loaded are told all the same."""
+    """Where the cache is a symbolic link, loaded files are still recorded."""
     (tmp_path / "linked").symlink_to(real.folder)
     done = subprocess.run(
         [sys.executable, "-c", RECORDED, str(tmp_path / "linked")],

@@ -1,4 +1,4 @@
-"""Forwards of the real library over real weights: the same numbers however they are cut."""
+"""Forwards of the real library over real weights: logits do not depend on the batching."""
 
 import math
 from collections.abc import Sequence
@@ -37,10 +37,10 @@ def greedy(rows: Rows) -> list[int]:
     return [max(range(len(row)), key=row.__getitem__) for row in rows]
 
 
-def alike(found: Rows, expected: Rows) -> None:
+def alike(logits: Rows, expected: Rows) -> None:
     """Check that logits agree: in the likeliest token, and in all within what rounding does."""
-    assert greedy(found) == greedy(expected)
-    for one, other in zip(found, expected, strict=True):
+    assert greedy(logits) == greedy(expected)
+    for one, other in zip(logits, expected, strict=True):
         apart = math.sqrt(sum((a - b) ** 2 for a, b in zip(one, other, strict=True)))
         assert apart <= 1e-3 * math.sqrt(sum(b * b for b in other))
 
@@ -74,7 +74,7 @@ def test_n_positions_at_once_are_n_decodes(context: Contexts) -> None:
 
 @pytest.mark.parametrize("cached", [0, 1, CACHED])
 def test_a_cache_is_what_was_decoded_before(context: Contexts, cached: int) -> None:
-    """L cached positions are as good as L positions that were decoded one by one; L may be 0."""
+    """L positions cached at once give the logits of L decoded one by one; L may be 0."""
     made = context(batch=1, cached=cached, positions=N)
     alone = context(batch=1, cached=0, positions=cached + N)
     rows = singly(alone, made._tokens, 0)
@@ -93,7 +93,7 @@ def test_sequences_do_not_see_each_other(context: Contexts) -> None:
         alike(rows[N * sequence : N * (sequence + 1)], expected)
 
 
-def test_weights_in_an_order_of_the_engine_say_the_same(
+def test_repacked_weights_give_the_same_logits(
     real: Real, loaded: Library, context: Contexts
 ) -> None:
     """Weights repacked or not give the same logits."""
@@ -113,7 +113,7 @@ def test_threads_change_no_number(model: Model, context: Contexts) -> None:
 
 @pytest.mark.parametrize("n", [-1, 0, N + 1, 100])
 def test_an_n_that_a_context_was_not_made_for_is_refused(context: Contexts, n: int) -> None:
-    """No forward runs over fewer positions than it says, and the context goes on."""
+    """An N beyond the context's rows is refused, and the context stays usable."""
     made = context(batch=1, cached=CACHED, positions=N)
     first = forward(made, N)
     with pytest.raises(EvidenceError, match=f"no forward over N = {n}"):
@@ -121,8 +121,8 @@ def test_an_n_that_a_context_was_not_made_for_is_refused(context: Contexts, n: i
     assert forward(made, N) == first
 
 
-def test_what_the_library_would_die_of_is_refused(context: Contexts) -> None:
-    """More rows than a context holds are one error, and the process lives."""
+def test_more_rows_than_a_context_holds_are_refused(context: Contexts) -> None:
+    """What would abort the library is one error, and the process survives."""
     made = context(batch=1, cached=CACHED, positions=N)
     with pytest.raises(EvidenceError, match="decodes no 600 at once"):
         made.decode([1] * 600, CACHED)
@@ -130,7 +130,7 @@ def test_what_the_library_would_die_of_is_refused(context: Contexts) -> None:
 
 
 def test_what_the_library_refuses_is_one_error(context: Contexts) -> None:
-    """A token of no vocabulary, a place without logits: one error with what the library said."""
+    """A token outside the vocabulary and a row without logits give the library's message."""
     made = context(batch=1, cached=CACHED, positions=N)
     with pytest.raises(EvidenceError, match=r"does not decode 1 positions \(status -1\): \w"):
         made.decode([10**6], CACHED)
@@ -147,7 +147,7 @@ def cut(raw: bytes) -> bytes:
 
 
 def lying(raw: bytes) -> bytes:
-    """Return a file that says it has other tensors."""
+    """Return a file whose header has other tensor names."""
     return raw[:8] + b"\xff" * 8 + raw[16:]
 
 
@@ -155,7 +155,7 @@ def lying(raw: bytes) -> bytes:
 def test_a_file_that_is_no_model_is_one_error(
     damage, real: Real, loaded: Library, tmp_path: Path
 ) -> None:  # type: ignore[no-untyped-def]
-    """A file cut, lying, of text or empty is refused with what the library says of it."""
+    """A truncated, inconsistent, text or empty file is refused with the library's message."""
     path = tmp_path / "model.gguf"
     path.write_bytes(damage(real.path.read_bytes()))
     with pytest.raises(EvidenceError, match=r"does not load model\.gguf: \w") as caught:
@@ -169,31 +169,31 @@ def test_a_file_that_is_not_there_is_one_error(loaded: Library, tmp_path: Path) 
         Model(loaded, tmp_path / "none.gguf", repack=True)
 
 
-def test_what_was_closed_stays_closed(model: Model) -> None:
-    """Closing twice does no harm."""
+def test_closing_twice_is_harmless(model: Model) -> None:
+    """A second close of a context or a model does nothing."""
     made = Context(model, batch=1, cached=0, positions=1, threads=1)
     made.close()
     made.close()
 
 
 @pytest.mark.parametrize("rows", [(1, 3, 2), (2, 0, 2), (0, 0, 5), (4, 4, 1)])
-def test_a_call_over_several_sequences_is_as_many_forwards_as_is_said(
+def test_a_call_over_unequal_sequences_runs_the_stated_number_of_forwards(
     model: Model, rows: tuple[int, ...]
 ) -> None:
-    """Operations are counted: a call over unequal rows runs the model several times."""
-    asked = [0]
+    """Counted by operations: a call over sequences of unequal rows runs the model several times."""
+    operations = [0]
 
     def watch(tensor: int, ask: int) -> bool:
         del tensor
-        asked[0] += ask
+        operations[0] += ask
         return False
 
     made = Context(model, batch=3, cached=8, positions=8, threads=1, watch=watch, filled=False)
     try:
         made.decode_all({sequence: (0, [9]) for sequence in range(3)})
-        once, asked[0] = asked[0], 0
-        made.decode_all({place: (1, [9] * each) for place, each in enumerate(rows) if each})
-        assert asked[0] == once * len(list(split_forwards(rows)))
+        once, operations[0] = operations[0], 0
+        made.decode_all({place: (1, [9] * row) for place, row in enumerate(rows) if row})
+        assert operations[0] == once * len(list(split_forwards(rows)))
     finally:
         made.close()
 
@@ -201,7 +201,7 @@ def test_a_call_over_several_sequences_is_as_many_forwards_as_is_said(
 def test_a_state_that_cannot_be_taken_back_is_one_error(
     context: Contexts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recurrent model has no cache of L positions any more once a forward ran: it is named."""
+    """A recurrent model cannot drop the positions of a forward: it is refused by name."""
     made = context(batch=1, cached=CACHED, positions=N)
     with monkeypatch.context() as patched:
         patched.setattr(made._calls, "llama_memory_seq_rm", lambda *_: False)

@@ -1,4 +1,4 @@
-"""The real library decoding: the same text whatever is drafted, in the steps that are replayed."""
+"""Decoding by the real library: drafts change no text, and steps are those that replay predicts."""
 
 from collections.abc import Iterator
 
@@ -73,11 +73,11 @@ def options(real: Real, batch: int = 1) -> GeneratorOptions:
 
 
 @pytest.mark.parametrize("numbers", [(), SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("drafting", SETTINGS, ids=lambda each: f"{each.label} {each.k}")
+@pytest.mark.parametrize("drafting", SETTINGS, ids=lambda case: f"{case.label} {case.k}")
 def test_output_and_steps_are_those_that_are_replayed(
     generator: LlamaCppGenerator, drafting: Drafting, numbers: tuple[float, ...]
 ) -> None:
-    """What is drafted changes no token, and one decode without drafts tells all step lists."""
+    """Drafts change no token, and one decode without drafts predicts the steps of every setting."""
     prompt = generator.tokens(TEXT)
     plain = generator.decode(prompt, Drafting(), LIMIT, numbers)
     drafted = generator.decode(prompt, drafting, LIMIT, numbers)
@@ -114,7 +114,7 @@ def test_texts_that_are_decoded_at_once_are_those_of_each_alone(
     prompts: list[list[int]],
     sampled: bool,
 ) -> None:
-    """What each text alone says is replayed in two slots: its steps, and the rows of every call."""
+    """Decodes of single texts predict their steps and each call's rows in two slots."""
     numbers = [draws(place, "b" * 64, LIMIT) if sampled else () for place in range(len(prompts))]
     lists, outputs = [], []
     for prompt, own in zip(prompts, numbers, strict=True):
@@ -135,13 +135,13 @@ def test_texts_that_are_decoded_at_once_are_those_of_each_alone(
             run(parts)
 
         patched.setattr(context, "decode_all", watched)
-        found = pair.decode_all(prompts, drafting, LIMIT, numbers)
-    assert [each.tokens for each in found] == outputs
-    assert [each.steps for each in found] == lists
+        decodes = pair.decode_all(prompts, drafting, LIMIT, numbers)
+    assert [decode.tokens for decode in decodes] == outputs
+    assert [decode.steps for decode in decodes] == lists
     assert calls == [
         {slot: rows for slot, (_, rows) in step.items()} for step in batched_steps(lists, 2)
     ]
-    assert all(each.wall_s >= each.draft_s for each in found)
+    assert all(decode.wall_s >= decode.draft_s for decode in decodes)
 
 
 def test_a_draft_of_the_model_itself_is_accepted(generator: LlamaCppGenerator) -> None:
@@ -157,7 +157,7 @@ def test_a_draft_of_the_model_itself_is_accepted(generator: LlamaCppGenerator) -
 
 
 def test_other_numbers_draw_other_outputs(generator: LlamaCppGenerator) -> None:
-    """Numbers next to 0 draw the first ids that may come; greedy decoding is as it was."""
+    """Random numbers near 0 select the first possible ids; greedy decoding does not use them."""
     prompt = generator.tokens(TEXT)
     greedy, drawn = (generator.decode(prompt, Drafting(), LIMIT, n) for n in ((), SAMPLED))
     assert generator.decode(prompt, Drafting(), LIMIT, SAMPLED).tokens == drawn.tokens
@@ -166,7 +166,7 @@ def test_other_numbers_draw_other_outputs(generator: LlamaCppGenerator) -> None:
 
 
 def test_an_engine_with_numbers_of_its_own_is_not_sampled(real: Real) -> None:
-    """What is drafted would shift them; the message says what samples."""
+    """Drafts would shift an engine's own random numbers; the message names one that samples."""
     given_to = GeneratorOptions(
         release="1", model=real.path, name="m", sha256="0" * 64, file_type="f", positions=9,
         rows=2, temperature=0.8,
@@ -176,8 +176,8 @@ def test_an_engine_with_numbers_of_its_own_is_not_sampled(real: Real) -> None:
     assert "llama_cpp" in str(error.value)
 
 
-def test_an_engine_that_tells_no_steps_of_several_has_one_slot(real: Real) -> None:
-    """The message says why, and what decodes several."""
+def test_an_engine_without_steps_of_several_requests_has_one_slot(real: Real) -> None:
+    """More slots are refused with the reason and the engine that decodes several requests."""
     with pytest.raises(ConfigError, match="one prompt alone") as error:
         make_generator("openvino", structs.replace(options(real), temperature=0.0, batch=2))
     assert "llama_cpp" in str(error.value)
@@ -193,7 +193,7 @@ def test_a_message_is_wrapped_as_the_model_was_trained(generator: LlamaCppGenera
 
 
 def test_a_margin_is_the_lead_of_the_best_token(generator: LlamaCppGenerator) -> None:
-    """After a text it is above nothing, and the next decode is as before."""
+    """A margin is positive, and reading it does not change the next decode."""
     prompt = generator.tokens(TEXT)
     plain = generator.decode(prompt, Drafting(), LIMIT)
     assert (generator.margin(prompt, repack=True) or 0) > 0
@@ -202,7 +202,7 @@ def test_a_margin_is_the_lead_of_the_best_token(generator: LlamaCppGenerator) ->
 
 @pytest.mark.parametrize("repack", [True, False])
 def test_a_margin_is_asked_of_the_weights_that_decode(real: Real, repack: bool) -> None:  # noqa: FBT001
-    """Of a plan of one storage the other one is never loaded."""
+    """A plan with one storage of the weights never loads the other."""
     made = LlamaCppGenerator(structs.replace(options(real), draft_model=None, repack=repack))
     try:
         prompt = made.tokens(TEXT)
@@ -244,7 +244,7 @@ def test_a_row_is_computed_alike_beside_others_where_that_is_said(
 
 
 def test_drafts_without_a_draft_model_are_refused(real: Real) -> None:
-    """What is asked for has to be given."""
+    """A setting with a draft model is refused where no draft model was given."""
     given_to = GeneratorOptions(
         release=RELEASE, model=real.path, name="m", sha256="0" * 64, file_type="q4_1",
         positions=64, rows=8,
@@ -258,7 +258,7 @@ def test_drafts_without_a_draft_model_are_refused(real: Real) -> None:
 
 
 def test_an_engine_that_decodes_nothing_here_is_refused(real: Real) -> None:
-    """The message names those that do."""
+    """The refusal names the engines that decode."""
     given_to = GeneratorOptions(
         release="1", model=real.path, name="m", sha256="0" * 64, file_type="f", positions=9, rows=2
     )

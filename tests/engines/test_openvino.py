@@ -1,4 +1,4 @@
-"""OpenVINO: what is refused before it is loaded, and what it runs in its own environment."""
+"""OpenVINO: refusals before loading, and runs in its own environment."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def written(folder: Path, kind: int, size: int, architecture: str = "llama") -> 
 def test_a_format_that_it_does_not_read_is_named(
     tmp_path: Path, kind: int, size: int, named: str
 ) -> None:
-    """A file with weights in another format is one message, which says what is read."""
+    """A file with weights in another format is one message with the formats that are read."""
     header = read_header(written(tmp_path, kind, size))
     with pytest.raises(EvidenceError, match=f"no GGUF weights in {named}") as caught:
         refuse_unread(header)
@@ -105,9 +105,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path
 
 
 def test_packages_are_those_of_their_records(installed: dict[str, Path]) -> None:
-    """What pip recorded is accepted, without importing any of it."""
+    """Packages as pip recorded them are accepted, and none is imported."""
     assert package_folders(RELEASE, BUILD) == tuple(
-        sorted(each.parent for each in installed.values())
+        sorted(path.parent for path in installed.values())
     )
 
 
@@ -139,8 +139,8 @@ def test_another_release_than_the_lock_s_is_refused(installed: dict[str, Path]) 
         load("1.0", BUILD)
 
 
-def test_an_interpreter_without_it_is_told_which_environment_has_it() -> None:
-    """In the workflow's own interpreter nothing of OpenVINO is there: the error says where."""
+def test_an_interpreter_without_openvino_is_refused_with_its_environment() -> None:
+    """The workflow's interpreter has no OpenVINO: the error names the environment that has it."""
     with pytest.raises(LockError, match="openvino is not installed") as caught:
         load(RELEASE, BUILD)
     assert "environment make openvino" in caught.value.remedy
@@ -156,8 +156,8 @@ def test_variables_that_change_what_runs_are_refused(
         load(RELEASE, BUILD)
 
 
-def test_what_the_binding_says_is_one_line() -> None:
-    """Of an exception of several lines the last one is the reason, and it is short."""
+def test_an_exception_of_the_binding_is_one_line() -> None:
+    """The reason is the last line of an exception's text, shortened."""
     assert last_line(RuntimeError("Exception from a.cpp:1:\nDevice is not there\n\n")) == (
         "Device is not there"
     )
@@ -168,14 +168,14 @@ def test_what_the_binding_says_is_one_line() -> None:
 def test_a_file_of_one_s_own_is_planned_for_its_environment(tmp_path: Path) -> None:
     """Its plan names the pinned release and its environment, and warms each N up."""
     path = written(tmp_path, Q8_0, 16 * 34)
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "scope": "cpu", "release": None, "batch": (1,), "context": (8,), "threads": (1,),
         "repack": (True,), "positions": (1, 2), "protocol": Interleaved(rounds=3),
     }  # fmt: skip
-    own = own_file("openvino", path, **asked)
+    own = own_file("openvino", path, **options)
     assert (own.plan.environment, own.plan.protocol.warmup) == ("openvino", 1)
     assert {sweep.setting.release for sweep in own.plan.sweeps} == {RELEASE}
-    llama = own_file("llama_cpp", path, **asked)
+    llama = own_file("llama_cpp", path, **options)
     assert (llama.plan.environment, llama.plan.protocol.warmup) == ("cpu", 0)
     assert default_release("llama_cpp") == "3.22.1"
     with pytest.raises(ConfigError, match="'vllm' is no engine that is driven here"):
@@ -213,13 +213,13 @@ def test_its_forwards_are_those_of_the_model(python: Path, real: Real) -> None:
     """
     done = run(python, "-m", "engines.openvino_run", str(real.path))
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["again"] == 0.0
-    assert said["one_by_one"] < 0.02
-    assert said["batch"] < 0.02
-    assert said["stateful"] < 0.02
-    assert said["same_tokens"] == said["rows"]
-    assert "no forward over N = 9" in said["refused"]
+    results = json.loads(done.stdout)
+    assert results["again"] == 0.0
+    assert results["one_by_one"] < 0.02
+    assert results["batch"] < 0.02
+    assert results["stateful"] < 0.02
+    assert results["same_tokens"] == results["rows"]
+    assert "no forward over N = 9" in results["refused"]
 
 
 def test_a_cached_position_takes_its_part_of_the_engine_s_blocks() -> None:
@@ -245,7 +245,7 @@ def test_a_cached_position_takes_its_part_of_the_engine_s_blocks() -> None:
 
 
 def test_a_model_that_a_killed_process_left_is_removed(tmp_path: Path) -> None:
-    """A folder goes once nothing holds it; one that lives, or of which nothing is known, stays."""
+    """An unlocked folder is removed; a locked one, or one that is not ours, stays."""
     killed, living = openvino._held_folder(tmp_path), openvino._held_folder(tmp_path)
     (tmp_path / "openvino-of-before").mkdir()
     killed[1].close()
@@ -260,7 +260,7 @@ def test_a_model_that_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 def test_a_model_that_is_compiled_is_not_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Settings of as many threads share it, and need room for their caches; others for both."""
+    """Settings with equal threads share a model and add caches only; others add both."""
     path = written(tmp_path, Q8_0, 16 * 34)
     weights = WeightsFile(file_type="q8_0", sha256=weights_sha256(path))
     execution = ExecutionContext(weights={"small": weights}, files={weights.sha256: path})
@@ -288,22 +288,22 @@ def test_it_is_measured_in_its_environment(python: Path, real: Real, tmp_path: P
     done = run(Path(sys.executable), *argv, "--rounds", "3")
     assert done.returncode == 0, done.stderr
     assert "INFERENCE_PRECISION_HINT: " in done.stdout
-    (take,) = [each for each in layout.takes("cpu") if each.stream != "hardware"]
+    (take,) = [payload for payload in layout.takes("cpu") if payload.stream != "hardware"]
     data = [event.data for event in read_sealed(layout, read_seal(layout, take))]
-    (loaded,) = [each for each in data if isinstance(each, EngineLoaded)]
+    (loaded,) = [payload for payload in data if isinstance(payload, EngineLoaded)]
     assert (loaded.engine, loaded.release, loaded.package) == ("openvino", RELEASE, BUILD.package)
     assert loaded.weights_sha256 == real.weights.sha256  # type: ignore[union-attr]
     assert {"libopenvino.so.2641", "libopenvino_intel_cpu_plugin.so"} < loaded.library_sha256.keys()
     for name in ("INFERENCE_PRECISION_HINT", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION"):
         assert f"{name}: " in loaded.system_info
     assert "INFERENCE_NUM_THREADS: 1 " in loaded.system_info
-    visits = [each for each in data if isinstance(each, LatencyMeasured)]
-    assert sorted({each.n for each in visits}) == [1, 2, 4]
-    assert all(min(each.process_us) > 1000 for each in visits)
-    assert {each.kernels for each in data if isinstance(each, WorkCounted)} == {
+    visits = [payload for payload in data if isinstance(payload, LatencyMeasured)]
+    assert sorted({payload.n for payload in visits}) == [1, 2, 4]
+    assert all(min(payload.process_us) > 1000 for payload in visits)
+    assert {payload.kernels for payload in data if isinstance(payload, WorkCounted)} == {
         ("mul_mat q4_1", "mul_mat q8_0")
     }
-    assert not [each for each in data if isinstance(each, SharesMeasured)]
+    assert not [payload for payload in data if isinstance(payload, SharesMeasured)]
     assert verify(layout.root).findings == ()
 
 
@@ -348,14 +348,14 @@ def test_it_is_tuned_in_its_environment(
     words += ["--threads", "1", "--repeats", "2", "--format", "json"]
     with pytest.raises(SystemExit) as end:
         main([*words, "--results", str(layout.root)])
-    said = capfd.readouterr()
-    assert not end.value.code, said.err
-    document = json.loads(said.out)
+    output = capfd.readouterr()
+    assert not end.value.code, output.err
+    document = json.loads(output.out)
     assert document["engine"]["name"] == "openvino"
-    assert {each["n"] for each in document["curve"]} == {1, 2, 3, 4, 5, 9}
+    assert {row["n"] for row in document["curve"]} == {1, 2, 3, 4, 5, 9}
     # Rows beside others are rounded otherwise: outputs that part from none's have their own steps.
-    told = [each for each in document["settings"] if each["identical_share"] == 1.0]
-    assert 0 in {each["k"] for each in told}
-    assert all(each["steps_equal"] for each in told)
-    assert all(each["tokens_s"]["value"] > 0 for each in document["settings"])
+    identical = [row for row in document["settings"] if row["identical_share"] == 1.0]
+    assert 0 in {row["k"] for row in identical}
+    assert all(row["steps_equal"] for row in identical)
+    assert all(row["tokens_s"]["value"] > 0 for row in document["settings"])
     assert verify(layout.root).findings == ()

@@ -33,7 +33,7 @@ def model(tmp_path: Path) -> Iterator[tuple[Path, Model]]:
     parameters = library.calls.llama_model_quantize_default_params()
     parameters.ftype, parameters.allow_requantize = BFLOAT16, True
     path = tmp_path / "bf16.gguf"
-    names = (str(each).encode() for each in (cached_weights(WEIGHTS), path))
+    names = (str(path).encode() for path in (cached_weights(WEIGHTS), path))
     assert library.calls.llama_model_quantize(*names, ctypes.addressof(parameters)) == 0
     with closing(Model(library, path, repack=False)) as loaded:
         yield path, loaded
@@ -79,6 +79,6 @@ def test_logits_agree_and_greedy_tokens_are_equal(model: tuple[Path, Model]) -> 
             shared=None,
         )
         ours = forward.forward(torch.tensor([prompt]))[0]
-        whole = forward.forward(torch.tensor([prompt + written[:-1]]))[0]
+        logits = forward.forward(torch.tensor([prompt + written[:-1]]))[0]
     assert ((ours - theirs).norm() / theirs.norm()).item() < 0.01
-    assert whole[len(prompt) - 1 :].argmax(-1).tolist() == written
+    assert logits[len(prompt) - 1 :].argmax(-1).tolist() == written

@@ -1,4 +1,4 @@
-"""Serving engines' forwards: what is refused before an engine is loaded, and their work."""
+"""Serving engines' forwards: refusals before loading, and work."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from engines.serving import CONFIG, context, installed, setting
 
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the release of the lock be installed, with an engine that fails when it is loaded."""
+    """Install a stand-in of the lock's release, whose engine fails when it is loaded."""
 
     def fail(*_: object, **__: object) -> None:
         raise ValueError("this model's architecture is not supported\nby this release")
@@ -45,16 +45,16 @@ def test_what_an_engine_does_not_run_is_one_message(
 
 @pytest.mark.parametrize("vocabulary", [1, 8, 1000])
 def test_tokens_are_those_of_the_vocabulary(vocabulary: int) -> None:
-    """However small it is: an embedding has no row for another one."""
+    """Token ids stay below the vocabulary's size, however small it is."""
     model: Any = SimpleNamespace(_decoder=SimpleNamespace(vocabulary=vocabulary))
-    found = VllmForward.tokens(model, 1, 100)
-    assert len(found) == 100
-    assert set(found) <= set(range(vocabulary))
-    assert found == VllmForward.tokens(model, 1, 100)
+    tokens = VllmForward.tokens(model, 1, 100)
+    assert len(tokens) == 100
+    assert set(tokens) <= set(range(vocabulary))
+    assert tokens == VllmForward.tokens(model, 1, 100)
 
 
 def test_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the engine is told by the environment while it loads is gone afterwards."""
+    """Environment variables that are set while an engine loads are restored afterwards."""
     monkeypatch.setenv("ONE", "before")
     monkeypatch.delenv("TWO", raising=False)
     with served.variables(ONE="1", TWO="2"):
@@ -66,22 +66,22 @@ def test_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_work_is_that_of_the_matrices_and_of_attention(tmp_path: Path) -> None:
     """Two FLOPs for each weight and row, and four for each head's element and key."""
     (tmp_path / "config.json").write_bytes(msgspec.json.encode(CONFIG))
-    asked, rows = setting("vllm"), 2 * 5
-    found = served_work(asked, read_decoder(tmp_path), 5)
+    served, rows = setting("vllm"), 2 * 5
+    work = served_work(served, read_decoder(tmp_path), 5)
     layer = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 128
     weights = 2 * layer + 64 * 1000
     keys = 2 * sum(40 + 1 + place for place in range(5))
-    assert found.flop_logical == 2 * rows * weights + 4 * 2 * 4 * 16 * keys
-    assert found.bytes_compulsory > 2 * weights
+    assert work.flop_logical == 2 * rows * weights + 4 * 2 * 4 * 16 * keys
+    assert work.bytes_compulsory > 2 * weights
 
 
 def test_memory_that_is_not_enough_is_one_message_and_a_failing_gpu_is_not() -> None:
-    """What an engine says of its own memory is a refusal; an error of CUDA stays what it is."""
-    asked = setting("sglang")
+    """An engine's out-of-memory message is a refusal; a CUDA error is passed on."""
+    requested = setting("sglang")
     with (
         pytest.raises(EvidenceError, match="does not load tiny: Not enough memory"),
-        served.refused(asked),
+        served.refused(requested),
     ):
         raise RuntimeError("Not enough memory. Please try to increase --mem-fraction-static.")
-    with pytest.raises(RuntimeError, match="CUDA error"), served.refused(asked):
+    with pytest.raises(RuntimeError, match="CUDA error"), served.refused(requested):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")

@@ -1,4 +1,4 @@
-"""SGLang's model runner: what each forward hands to it, bound against the release of the lock."""
+"""SGLang's model runner: the arguments of each forward, bound against the lock's release."""
 
 from collections.abc import Callable
 from inspect import BoundArguments, Signature
@@ -92,7 +92,7 @@ PAGE, WIDTH, VOCABULARY = 1, 64, 1000
 
 
 class Engine:
-    """SGLang as far as a forward goes: its slots, the tables of its requests, and its batches."""
+    """A stand-in for SGLang: cache slots, request tables and batches."""
 
     def __init__(self, signatures: dict[str, Signature], page: int = PAGE) -> None:
         self._known, self._page = signatures, page
@@ -203,17 +203,17 @@ class Engine:
         )
 
     def _forward(self, bound: BoundArguments) -> Any:
-        asked = bound.arguments["forward_batch"]
+        batch = bound.arguments["forward_batch"]
         assert not torch.is_grad_enabled()
-        self.forwards.append(asked)
-        self.graph = asked.runner.graph_runner
-        logits = torch.zeros(len(asked.input_ids), VOCABULARY)
+        self.forwards.append(batch)
+        self.graph = batch.runner.graph_runner
+        logits = torch.zeros(len(batch.input_ids), VOCABULARY)
         logits[0, 0] = float("inf") if self.bad else 0.0
         return SimpleNamespace(logits_output=SimpleNamespace(next_token_logits=logits))
 
 
 class _Batch(SimpleNamespace):
-    """A `ScheduleBatch`: tensors of its requests, and what it hands to a worker."""
+    """A stand-in for `ScheduleBatch`: tensors of its requests, and the worker's batch."""
 
     known: dict[str, Signature]
 
@@ -256,16 +256,16 @@ def check_forwards(forward: SglangForward, engine: Engine) -> None:
     """Assert that each forward is over N new positions of both requests, L being cached."""
     for n in (1, 5, 2, 5, 1):
         assert forward.forward(n).shape == (2 * n, VOCABULARY)
-        asked = engine.forwards[-1]
+        batch = engine.forwards[-1]
         assert engine.graph == (("NGRAM", n) if n > 1 else ("NONE", None))
-        assert asked.forward_mode == ("TARGET_VERIFY" if n > 1 else "DECODE")
-        assert asked.spec_algorithm == ("NGRAM" if n > 1 else "NONE")
-        assert asked.seq_lens.tolist() == asked.seq_lens_cpu.tolist() == [40 + (n == 1)] * 2
-        assert asked.orig_seq_lens.tolist() == asked.seq_lens.tolist()
-        assert asked.seq_lens_sum == sum(asked.seq_lens.tolist())
-        table = engine.pool[asked.req_pool_indices, 40 : 40 + n]
-        assert asked.out_cache_loc.tolist() == table.flatten().tolist()
-        assert 0 <= int(asked.input_ids.min()) <= int(asked.input_ids.max()) < VOCABULARY
+        assert batch.forward_mode == ("TARGET_VERIFY" if n > 1 else "DECODE")
+        assert batch.spec_algorithm == ("NGRAM" if n > 1 else "NONE")
+        assert batch.seq_lens.tolist() == batch.seq_lens_cpu.tolist() == [40 + (n == 1)] * 2
+        assert batch.orig_seq_lens.tolist() == batch.seq_lens.tolist()
+        assert batch.seq_lens_sum == sum(batch.seq_lens.tolist())
+        table = engine.pool[batch.req_pool_indices, 40 : 40 + n]
+        assert batch.out_cache_loc.tolist() == table.flatten().tolist()
+        assert 0 <= int(batch.input_ids.min()) <= int(batch.input_ids.max()) < VOCABULARY
     assert sorted(engine.servers, key=str) == [("NGRAM", 2), ("NGRAM", 5), ("NONE", None)]
 
 
@@ -275,7 +275,7 @@ def test_a_forward_is_over_n_positions(make: Make) -> None:
     check_forwards(forward, engine)
 
 
-def test_slots_are_held_once(make: Make) -> None:
+def test_no_slot_is_used_twice(make: Make) -> None:
     """The cache of L positions and the N new ones of every request have slots of their own."""
     _, engine = make()
     held = engine.pool[:2, :45].flatten().tolist()
@@ -291,7 +291,7 @@ def test_drafts_are_a_chain(make: Make, n: int) -> None:
     info = engine.forwards[-1].spec_info
     mask = info.tree_mask.view(2, n, 40 + n)
     expected = torch.cat([torch.ones(n, 40), torch.ones(n, n).tril()], dim=1).bool()
-    assert all(torch.equal(each, expected) for each in mask)
+    assert all(torch.equal(row, expected) for row in mask)
     assert info.positions.view(2, n).tolist() == [list(range(40, 40 + n))] * 2
     assert info.retrive_index.flatten().tolist() == list(range(2 * n))
     assert info.retrive_next_token.tolist() == [[*range(1, n), -1]] * 2
@@ -301,7 +301,7 @@ def test_drafts_are_a_chain(make: Make, n: int) -> None:
     )  # fmt: skip
 
 
-def test_one_position_alone_asks_for_no_drafting(make: Make) -> None:
+def test_a_study_of_one_position_configures_no_drafting(make: Make) -> None:
     """A study of N = 1 is of a server that does not draft."""
     _, engine = make(positions=(1,))
     assert "speculative_algorithm" not in engine.given
@@ -313,7 +313,7 @@ def test_pages_of_several_positions_are_refused(make: Make) -> None:
         make(page=64)
 
 
-def test_logits_are_looked_at(make: Make) -> None:
+def test_logits_are_checked(make: Make) -> None:
     """A forward whose logits are not finite is told from one whose logits are."""
     forward, engine = make()
     assert forward.finite(2)
@@ -322,7 +322,7 @@ def test_logits_are_looked_at(make: Make) -> None:
 
 
 def test_what_ran_is_on_record(make: Make) -> None:
-    """The engine's own choices stand in the log."""
+    """The engine's own choices are recorded."""
     loaded = make()[0].loaded()
     assert (loaded.engine, loaded.release) == ("sglang", release("sglang"))
     assert loaded.weights_bytes == 1200
@@ -345,9 +345,9 @@ def test_calls_bind_against_the_release_of_the_lock(make: Make) -> None:
 
 @pytest.mark.slow
 def test_the_runner_keeps_what_forwards_rely_on() -> None:
-    """Its text says which graph and which mode a server that drafts N - 1 tokens has."""
+    """The runner's source has the graph and mode of a server that drafts N - 1 tokens."""
     folder = "sglang/srt"
-    said = {
+    texts_by_file = {
         f"{folder}/model_executor/cuda_graph_runner.py": (
             "or model_runner.spec_algorithm.is_ngram()",
             "self.num_tokens_per_bs = ( self.model_runner.server_args.speculative_num_draft_tokens",
@@ -366,6 +366,6 @@ def test_the_runner_keeps_what_forwards_rely_on() -> None:
             "batch.forward_mode = ForwardMode.TARGET_VERIFY",
         ),
     }
-    found = bring("sglang", release("sglang"), list(said), Cache(default_cache()))
-    for path, wanted in said.items():
-        lines(found.text(path), *wanted)
+    sources = bring("sglang", release("sglang"), list(texts_by_file), Cache(default_cache()))
+    for path, wanted in texts_by_file.items():
+        lines(sources.text(path), *wanted)

@@ -1,4 +1,4 @@
-"""Where an operation of llama.cpp belongs, by what it computes and what its result is called."""
+"""The role of an operation of llama.cpp, by its kind and its result's name."""
 
 import ctypes
 from typing import Any
@@ -46,17 +46,22 @@ def test_an_operation_has_one_role(name: str, operation: str, role: str) -> None
 
 
 def test_a_watch_sums_by_role(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times add up by role, from before an operation to after it; taking them forgets them."""
+    """Times of operations are summed by role; reading the sums resets them."""
     now = iter([100, 1_100, 5_000, 7_000, 8_000, 8_500, 10, 20])
     monkeypatch.setattr(shares.time, "perf_counter_ns", lambda: next(now))
-    told = [(b"Qcur-0", b"MUL_MAT"), (b"norm-0", b"MUL"), (b"Kcur-0", b"MUL_MAT"), (b"\xff", b"X")]
+    operations = [
+        (b"Qcur-0", b"MUL_MAT"),
+        (b"norm-0", b"MUL"),
+        (b"Kcur-0", b"MUL_MAT"),
+        (b"\xff", b"X"),
+    ]
 
     class Calls:
         def ggml_get_name(self, tensor: int) -> Any:
-            return ctypes.c_char_p(told[tensor][0])
+            return ctypes.c_char_p(operations[tensor][0])
 
         def ggml_op_desc(self, tensor: int) -> Any:
-            return ctypes.c_char_p(told[tensor][1])
+            return ctypes.c_char_p(operations[tensor][1])
 
     watch = Watch(Library(calls=Calls(), system_info="", files={}))  # type: ignore[arg-type]
     for tensor in range(3):

@@ -9,7 +9,7 @@ from nearfree.errors import EvidenceError
 
 
 def test_cpus_are_those_that_this_process_may_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is held to some CPUs has those alone; where no system tells, all count."""
+    """A process's CPU affinity counts; where the system does not report it, all CPUs count."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert usable_cpus() == 2
@@ -18,7 +18,7 @@ def test_cpus_are_those_that_this_process_may_run_on(monkeypatch: pytest.MonkeyP
 
 
 def test_threads_that_never_run_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more than there are CPUs is too many; as many are none."""
+    """More threads than CPUs are refused; as many as CPUs are accepted."""
     monkeypatch.setattr(threads, "usable_cpus", lambda: 2)
     refuse_threads((1, 2))
     with pytest.raises(EvidenceError, match="3 threads are more than the 2 CPUs") as caught:

@@ -1,4 +1,4 @@
-"""vLLM's model runner: what each step asks of it, bound against the release of the lock."""
+"""vLLM's model runner: the arguments of each step, bound against the lock's release."""
 
 from collections.abc import Callable
 from gc import collect
@@ -85,11 +85,11 @@ BLOCK = 16
 
 
 class Held(SimpleNamespace):
-    """What can be told to be dropped."""
+    """An object that can be weakly referenced."""
 
 
 class Engine:
-    """vLLM as far as a step goes: the tokens of each request and the positions in its cache.
+    """A stand-in for vLLM: the tokens of each request and its cached positions.
 
     It keeps what its runner's `_update_states` keeps: computed positions and output tokens are as
     the step says them, and each step that reaches the end of what is known adds a token.
@@ -150,24 +150,24 @@ class Engine:
 
     def _execute(self, bound: BoundArguments) -> None:
         assert self.waiting is None
-        asked = bound.arguments["scheduler_output"]
-        self.steps.append(asked)
-        for new in asked.scheduled_new_reqs:
+        scheduled = bound.arguments["scheduler_output"]
+        self.steps.append(scheduled)
+        for new in scheduled.scheduled_new_reqs:
             self.prompts[new.req_id], self.outputs[new.req_id] = new, 0
             self.written[new.req_id] = set()
-        cached = asked.scheduled_cached_reqs
+        cached = scheduled.scheduled_cached_reqs
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         known = dict(zip(cached.req_ids, cached.num_output_tokens, strict=True))
-        for name, many in asked.num_scheduled_tokens.items():
+        for name, many in scheduled.num_scheduled_tokens.items():
             self.outputs[name] = min(self.outputs[name], known.get(name, 0))
             first, prompt = computed.get(name, 0), len(self.prompts[name].prompt_token_ids)
-            drafts = asked.scheduled_spec_decode_tokens.get(name, [])
+            drafts = scheduled.scheduled_spec_decode_tokens.get(name, [])
             assert first <= len(self.written[name])  # nothing is skipped
             assert first + many <= prompt + self.outputs[name] + len(drafts)
             assert first + many <= BLOCK * len(self.prompts[name].block_ids[0])
             self.written[name] |= set(range(first, first + many))
-        assert asked.total_num_scheduled_tokens == sum(asked.num_scheduled_tokens.values())
-        self.waiting = asked
+        assert scheduled.total_num_scheduled_tokens == sum(scheduled.num_scheduled_tokens.values())
+        self.waiting = scheduled
         self.runner.execute_model_state = SimpleNamespace(logits=self.logits)
 
     def _sample(self, bound: BoundArguments) -> SimpleNamespace:
@@ -205,7 +205,7 @@ def check_steps(forward: VllmForward, engine: Engine) -> None:
         assert step.num_scheduled_tokens == {"0": n, "1": n}
         assert step.scheduled_cached_reqs.num_computed_tokens == [40, 40]
         assert step.scheduled_cached_reqs.num_output_tokens == [1, 1]
-        drafted = {name: len(each) for name, each in step.scheduled_spec_decode_tokens.items()}
+        drafted = {name: len(tokens) for name, tokens in step.scheduled_spec_decode_tokens.items()}
         assert drafted == ({"0": n - 1, "1": n - 1} if n > 1 else {})
         assert step.scheduled_new_reqs == []
     assert set(engine.written["0"]) == set(range(45))
@@ -228,8 +228,8 @@ def test_the_engine_is_a_server_that_drafts(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_the_engine_lives_as_long_as_its_steps(make: Make) -> None:
-    """An engine that is dropped takes the model out of its runner."""
+def test_dropping_the_engine_frees_the_model(make: Make) -> None:
+    """When an engine is dropped, its runner releases the model."""
     forward, engine = make()
     collect()
     assert engine.dropped.alive
@@ -248,9 +248,9 @@ def test_a_long_cache_is_filled_some_positions_at_a_time(make: Make) -> None:
 
 
 def test_no_two_requests_share_a_block(make: Make) -> None:
-    """Blocks are given once, and the null block to none."""
+    """No block is given twice, and the null block never."""
     _, engine = make()
-    given = [block for each in engine.prompts.values() for block in each.block_ids[0]]
+    given = [block for prompt in engine.prompts.values() for block in prompt.block_ids[0]]
     assert len(set(given)) == len(given) == 8
     assert 0 not in given
 
@@ -262,7 +262,7 @@ def test_a_cache_that_is_too_small_is_refused(make: Make) -> None:
         make(blocks=8)
 
 
-def test_logits_are_looked_at(make: Make) -> None:
+def test_logits_are_checked(make: Make) -> None:
     """A forward whose logits are not finite is told from one whose logits are."""
     forward, engine = make()
     assert forward.finite(5)
@@ -271,7 +271,7 @@ def test_logits_are_looked_at(make: Make) -> None:
 
 
 def test_what_ran_is_on_record(make: Make) -> None:
-    """The engine's own choices, and what the weights were made of, stand in the log."""
+    """The engine's own choices and the origin of the weights are recorded."""
     loaded = make()[0].loaded()
     assert (loaded.engine, loaded.release, loaded.package) == ("vllm", release("vllm"), "vllm")
     assert loaded.system_info == (
@@ -295,9 +295,9 @@ def test_calls_bind_against_the_release_of_the_lock(make: Make) -> None:
 
 @pytest.mark.slow
 def test_the_runner_keeps_what_the_steps_rely_on() -> None:
-    """Its text says that a step's counts put its state back, and where the engine is held."""
+    """The runner's source restores state by a step's counts, and holds the engine."""
     cache, folder = Cache(default_cache()), "vllm/v1"
-    said = {
+    texts_by_file = {
         f"{folder}/worker/gpu_model_runner.py": (
             "elif num_output_tokens < len(req_state.output_token_ids):",
             "del req_state.output_token_ids[num_output_tokens:]",
@@ -315,6 +315,6 @@ def test_the_runner_keeps_what_the_steps_rely_on() -> None:
         f"{folder}/core/block_pool.py": ("self.null_block = self.free_block_queue.popleft()",),
         "vllm/entrypoints/llm.py": ("self.llm_engine = LLMEngine.from_engine_args(",),
     }
-    found = bring("vllm", release("vllm"), list(said), cache)
-    for path, wanted in said.items():
-        lines(found.text(path), *wanted)
+    sources = bring("vllm", release("vllm"), list(texts_by_file), cache)
+    for path, wanted in texts_by_file.items():
+        lines(sources.text(path), *wanted)

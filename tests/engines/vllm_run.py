@@ -43,8 +43,8 @@ CONFIG: dict[str, Any] = {
 def made() -> VllmForward:
     """Return the adapter over the installed release, which compiles nothing."""
     served.version = lambda _: version(DISTRIBUTION)
-    whole, release = vllm.LLM, version(DISTRIBUTION)
-    vllm.LLM = lambda **named: whole(enforce_eager=True, **named)
+    unpatched, release = vllm.LLM, version(DISTRIBUTION)
+    vllm.LLM = lambda **named: unpatched(enforce_eager=True, **named)
     weights = RandomWeights(file_type="bf16", config=CONFIG, release=release)
     setting = Setting(
         module="engine", backend="vllm", dtype="bfloat16", batch=BATCH, context=CACHED,
@@ -57,17 +57,17 @@ def made() -> VllmForward:
 
 def logits_of(forward: VllmForward, n: int) -> torch.Tensor:
     """Return the logits of a step, [requests in the runner's order, N, vocabulary]."""
-    found, run = [], forward._executor.execute_model
+    logits, run = [], forward._executor.execute_model
 
-    def watched(asked: Any) -> Any:
-        output = run(asked)
-        found.append(forward._runner.execute_model_state.logits.float().clone())
+    def watched(scheduled: Any) -> Any:
+        output = run(scheduled)
+        logits.append(forward._runner.execute_model_state.logits.float().clone())
         return output
 
     forward._executor.execute_model = watched
     forward.forward(n)
     forward._executor.execute_model = run
-    return found[-1].view(BATCH, n, -1)
+    return logits[-1].view(BATCH, n, -1)
 
 
 def off(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -80,10 +80,14 @@ def reference(forward: VllmForward) -> Any:
     parts = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
     rows = {"qkv_proj": [HEADS * HEAD_DIM, *[KV_HEADS * HEAD_DIM] * 2], "gate_up_proj": [WIDTH] * 2}
     held = {}
-    for name, each in forward._runner.get_model().named_parameters():
+    for name, parameter in forward._runner.get_model().named_parameters():
         joined = next((part for part in parts if part in name), None)
         names = [name.replace(joined, part) for part in parts[joined]] if joined else [name]
-        split = each.detach().float().split(rows[joined]) if joined else [each.detach().float()]
+        split = (
+            parameter.detach().float().split(rows[joined])
+            if joined
+            else [parameter.detach().float()]
+        )
         held |= dict(zip(names, split, strict=True))
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**CONFIG)).float().eval()
     missing = model.load_state_dict(held, strict=False)
@@ -92,7 +96,7 @@ def reference(forward: VllmForward) -> Any:
 
 
 def main() -> None:
-    """Print how far steps over N are from each other and from transformers."""
+    """Print the relative differences between steps over N, and from transformers."""
     forward = made()
     steps = {n: logits_of(forward, n) for n in GRID}
     again = {n: logits_of(forward, n) for n in reversed(GRID)}
@@ -103,20 +107,20 @@ def main() -> None:
         known = int(batch.token_ids_cpu[row, CACHED])
         ids = [*prompt, known, *forward._drafts[name][: COMPARED - 1]]
         with torch.no_grad():
-            whole = model(torch.tensor([ids])).logits[0, CACHED:]
+            logits = model(torch.tensor([ids])).logits[0, CACHED:]
         mine = steps[COMPARED][row]
-        errors.append(off(mine, whole))
-        same += int((mine.argmax(-1) == whole.argmax(-1)).sum())
-    said = {
+        errors.append(off(mine, logits))
+        same += int((mine.argmax(-1) == logits.argmax(-1)).sum())
+    report = {
         "release": version(DISTRIBUTION),
         "system_info": forward.describe(),
-        "finite": all(bool(each.isfinite().all()) for each in steps.values()),
-        "other_n": max(off(each, last[:, :n]) for n, each in steps.items()),
-        "again": max(off(again[n], each) for n, each in steps.items()),
+        "finite": all(bool(step_logits.isfinite().all()) for step_logits in steps.values()),
+        "other_n": max(off(step_logits, last[:, :n]) for n, step_logits in steps.items()),
+        "again": max(off(again[n], step_logits) for n, step_logits in steps.items()),
         "transformers": max(errors),
         "same_tokens": f"{same} of {BATCH * COMPARED}",
     }
-    print(json.dumps(said, indent=2))
+    print(json.dumps(report, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What commands answer on a golden log, as data: what nobody keeps in a table."""
+"""Answers of commands on a golden log, as data: those that no table holds."""
 
 import json
 from collections.abc import Callable

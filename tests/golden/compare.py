@@ -33,7 +33,7 @@ REWORDED = frozenset(
 DERIVED = "derived.json.gz"
 ABSENT = "(absent)"
 Content = dict[str, Any]
-"""By the place below a results root, what lies there as plain values."""
+"""Plain values by their path below a results root."""
 _SPEC = re.compile(r'<script type="application/json" id="spec">(.*?)</script>', re.DOTALL)
 _BLOCK = re.compile(r'<script type="application/gzip" data-name="([^"]*)">([^<]*)</script>')
 _PICTURE = "svg:"
@@ -41,7 +41,7 @@ _SHOWN = 200
 _DIGITS, _NOTHING = 1e-6, 1e-12
 """How far two real numbers may lie apart: as a share of either, and where they are about zero."""
 _REAL = re.compile(r"-?\d+\.\d{6,}(?:e[+-]?\d+)?")
-"""A real number in a line of CSV that is not rounded."""
+"""An unrounded real number in a line of CSV."""
 
 
 class Difference(NamedTuple):
@@ -66,30 +66,30 @@ def content(root: Path) -> Content:
 
 def tables(root: Path) -> Content:
     """Return every table of a root by its path."""
-    found = {}
+    tables_by_path = {}
     for path in sorted(root.glob("tables/*/*.parquet")):
         frame = pl.read_parquet(path)
-        found[path.relative_to(root).with_suffix("").as_posix()] = {
+        tables_by_path[path.relative_to(root).with_suffix("").as_posix()] = {
             "columns": [f"{name}: {dtype}" for name, dtype in frame.schema.items()],
             "order": frame["row_id"].to_list(),
             "rows": {row.pop("row_id"): row for row in frame.to_dicts()},
         }
-    return found
+    return tables_by_path
 
 
 def derived(root: Path) -> Content:
     """Return the figures' data and the report's numbers of a root, drawn or golden."""
     golden = root / DERIVED
     if golden.is_file():
-        found: Content = json.loads(gzip.decompress(golden.read_bytes()))
-        return found
+        contents: Content = json.loads(gzip.decompress(golden.read_bytes()))
+        return contents
     report = root / "report" / "index.html"
     return dict(_figures(root)) | (dict(_report(report)) if report.is_file() else {})
 
 
-def write_derived(root: Path, found: Content) -> None:
+def write_derived(root: Path, contents: Content) -> None:
     """Write what `derived` returned into a golden root: the same bytes for the same content."""
-    raw = json.dumps(found, sort_keys=True, separators=(",", ":")).encode()
+    raw = json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()
     (root / DERIVED).write_bytes(gzip.compress(raw, 9, mtime=0))
 
 
@@ -117,7 +117,7 @@ def _figures(root: Path) -> Iterator[tuple[str, Any]]:
 def _inlined(spec: Any, datasets: Mapping[str, Any]) -> Any:
     """Return a specification with each data set, named by its digest, where it is drawn."""
     if isinstance(spec, list):
-        return [_inlined(each, datasets) for each in spec]
+        return [_inlined(item, datasets) for item in spec]
     if not isinstance(spec, dict):
         return spec
     return {
@@ -139,18 +139,18 @@ def _report(page: Path) -> Iterator[tuple[str, Any]]:
         yield f"report/{name}", _unpacked(block) if name.startswith("table:") else block
     numbers = _Numbers()
     numbers.feed(text)
-    yield from ((f"report/page/{section}", cells) for section, cells in numbers.found.items())
+    yield from ((f"report/page/{section}", cells) for section, cells in numbers.by_section.items())
 
 
 def _unpacked(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rows of a table that the page holds by columns."""
     columns = {name: _column(packed, block["ids"]) for name, packed in block["columns"].items()}
-    told = block["from"]["values"]
+    values = block["from"]["values"]
     return {
         "columns": list(columns),
         "rows": {
             row: {name: values[at] for name, values in columns.items()}
-            | {"from_ids": [told[code] for code in block["from"]["codes"][at]]}
+            | {"from_ids": [values[code] for code in block["from"]["codes"][at]]}
             for at, row in enumerate(block["ids"])
         },
     }
@@ -165,11 +165,11 @@ def _column(packed: Mapping[str, Any], ids: list[str]) -> list[Any]:
 
 
 class _Numbers(HTMLParser):
-    """The numbers of a page by section: texts of links to rows, and of cells that are no prose."""
+    """The numbers of a page by section: texts of links to rows, and of cells without prose."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, list[str]] = {}
+        self.by_section: dict[str, list[str]] = {}
         self._section, self._inside, self._row, self._text = "", "", "", ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -188,8 +188,8 @@ class _Numbers(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag != self._inside:
             return
-        if any(each.isdigit() for each in self._text):
-            self.found.setdefault(self._section, []).append(
+        if any(word.isdigit() for word in self._text):
+            self.by_section.setdefault(self._section, []).append(
                 f"{self._row} {' '.join(self._text.split())}".strip()
             )
         self._inside, self._row, self._text = "", "", ""
@@ -215,7 +215,7 @@ def _without_new_nulls(old: Any, new: Any) -> Any:
     rows = new["rows"].values()
     null = {name for name in added if all(row[name] is None for row in rows)}
     return new | {
-        "columns": [each for each in new["columns"] if each.partition(":")[0] not in null],
+        "columns": [column for column in new["columns"] if column.partition(":")[0] not in null],
         "rows": {
             key: {name: value for name, value in row.items() if name not in null}
             for key, row in new["rows"].items()
@@ -247,19 +247,21 @@ def _same(old: object, new: object) -> bool:
 
 
 def _alike(old: str, new: str) -> bool:
-    """Return whether two cells of a line of CSV say the same."""
+    """Return whether two cells of a line of CSV are equal up to the tolerance."""
     if _REAL.fullmatch(old) and _REAL.fullmatch(new):
         return _same(float(old), float(new))
     return old == new
 
 
 def _about(old: Any, path: tuple[str, ...]) -> str:
-    """Return what a table's row is about: its first columns that say something."""
+    """Return a label of a table's row: its first columns of text or integers."""
     if path[:1] != ("rows",) or not isinstance(old, dict):
         return ""
     row = old["rows"].get(path[1], {})
-    said = [f"{name}={value}" for name, value in row.items() if isinstance(value, str | int)]
-    return ", ".join(said[:6])
+    named_values = [
+        f"{name}={value}" for name, value in row.items() if isinstance(value, str | int)
+    ]
+    return ", ".join(named_values[:6])
 
 
 def main() -> int:
@@ -270,12 +272,12 @@ def main() -> int:
     parser.add_argument("--tables", action="store_true", help="compare nothing but the tables")
     args = parser.parse_args()
     old, new = map(tables if args.tables else content, (args.old, args.new))
-    found = list(differences(old, new))
-    for each in found:
-        print(each)
+    differing = list(differences(old, new))
+    for difference in differing:
+        print(difference)
     rows = sum(len(old[place]["rows"]) for place in old if place.startswith("tables/"))
-    print(f"{len(old)} places compared, {rows} rows of tables: {len(found)} differences")
-    return 2 if found else 0
+    print(f"{len(old)} places compared, {rows} rows of tables: {len(differing)} differences")
+    return 2 if differing else 0
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ RECORDED = {
     ),
     "engine": ("public/constants", "sources/flash_attn_2_8_3", "sources/llama_cpp_3_22_1"),
 }
-"""What is taken from this project's own log: rules and constants."""
+"""The takes of this project's own log that are copied: rules and constants."""
 CURVES = """platform,module,backend,backend_version,dtype,batch,context,d_model,d_ff,gated,experts,\
 top_k,routing,heads,kv_heads,head_dim,kernel,n,latency_us
 h100,moe_ffn,sglang,0.5.14,bfloat16,1,,4096,1024,true,64,8,balanced,,,,,1,240
@@ -96,7 +96,7 @@ PROMPTS = """{"kind": "copying", "prompt": "Copy this text exactly: the mill sta
 
 
 def make_measured(folder: Path) -> tuple[Project, Path]:
-    """Return a project with takes of this machine, and of all that can happen to takes."""
+    """Return a project with takes of this machine: interrupted, failed, retracted and others."""
     project = make_project(folder, "model", "golden")
     _copy_recorded(project, "measured", "results")
     (folder / "own.csv").write_text(CURVES)
@@ -238,8 +238,8 @@ def _latents() -> Iterator[str]:
 
 
 def _copy_recorded(project: Project, name: str, root: str) -> None:
-    for each in RECORDED[name]:
-        shutil.copytree(ROOT / "results" / "events" / each, project / f"{root}/events/{each}")
+    for folder in RECORDED[name]:
+        shutil.copytree(ROOT / "results" / "events" / folder, project / f"{root}/events/{folder}")
 
 
 @contextmanager
@@ -269,16 +269,16 @@ def _index(folder: Path) -> Iterator[None]:
 
 
 def _kill(project: Project, study: str, take: int) -> None:
-    """Kill a measurement after its first whole round, as a cluster would."""
+    """Kill a measurement after its first complete round, as a cluster would."""
     words = ("-m", "nearfree", "measure", "cpu", study, "--take", str(take))
-    found = f"results/events/cpu/{study}/{take}-*.1.jsonl"
+    pattern = f"results/events/cpu/{study}/{take}-*.1.jsonl"
     with subprocess.Popen(
         [sys.executable, *words],
         cwd=project.folder,
         env={**os.environ, "PYTHONPATH": str(project / "workflow")},
     ) as process:
         while process.poll() is None:
-            lines = [path.read_bytes().count(b"\n") for path in project.folder.glob(found)]
+            lines = [path.read_bytes().count(b"\n") for path in project.folder.glob(pattern)]
             if lines and lines[0] > 60:
                 process.kill()
             time.sleep(0.001)
@@ -294,7 +294,7 @@ def _fail(layout: Layout) -> None:
 
 
 def _write_gpu(layout: Layout) -> None:
-    """Write what a GPU would: a stand-in, since none was at hand."""
+    """Write the events of a GPU's takes: a stand-in, since there was no GPU."""
     setting = make_setting(backend="torch", dtype="bfloat16", d_model=4096, d_ff=9216)
     fingerprint = Fingerprint(
         kind="cuda", model="NVIDIA H20", features=("sm_90",), cores=78, caches={"l2": 60 << 20}
@@ -336,9 +336,9 @@ def _write_gpu(layout: Layout) -> None:
     name = take_name("h20", "dense_ffn_paper", 1, plan)
     write_payloads(layout, name, plan, *counted, floor, *visits)
     profiled = ProfilePlan(sweeps=(Sweep(setting=setting, positions=(1, 16)),), environment="cpu")
-    found = payloads(report(), profiled, "Nsight Compute 2025.1.0")
+    profiled_payloads = payloads(report(), profiled, "Nsight Compute 2025.1.0")
     name = take_name("h20", "dense_ffn_paper_profile", 1, profiled)
-    write_payloads(layout, name, profiled, *found)
+    write_payloads(layout, name, profiled, *profiled_payloads)
 
 
 MADE = {"measured": make_measured, "simulated": make_simulated, "formats": make_formats,
@@ -355,8 +355,8 @@ def keep(project: Project, results: Path, folder: Path) -> None:
     for name in (*LOG, "tables"):
         shutil.copytree(results / name, folder / "root" / name)
     root = str(results.relative_to(project.folder))
-    said = answers(lambda *words: project.nearfree(*words, "--results", root))
-    write_derived(folder / "root", derived(results) | said)
+    answers_by_words = answers(lambda *words: project.nearfree(*words, "--results", root))
+    write_derived(folder / "root", derived(results) | answers_by_words)
 
 
 def derive(folder: Path) -> None:
@@ -378,7 +378,7 @@ def main() -> None:
     parser.add_argument("logs", metavar="LOG", nargs="*", help="which of them (default: all)")
     parser.add_argument("--derive", action="store_true", help="keep its events")
     args = parser.parse_args()
-    os.environ |= NO_NETWORK  # what a user's cache holds is no part of a log
+    os.environ |= NO_NETWORK  # the user's cache is not part of a log
     for name in args.logs or MADE:
         folder, make = HERE / args.version / name, MADE[name]
         if args.derive and folder.is_dir():

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 LOGS = sorted(path.parent for path in HERE.glob("*/*/root"))
 TRIED = LOGS[one_in(4, "golden")]
 PARTS = ("Snakefile", "rules")
-"""What a crate holds of a project besides its config."""
+"""The files of a project, besides its config, that a crate holds."""
 DERIVED = ("tables", "figures", "report")
 PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9" viewBox="0 0 9 9"></svg>'
 SCRIPT = "// draws nothing"
@@ -58,7 +58,7 @@ def place(log: Path) -> str:
 
 
 def some_of(share: int) -> pytest.MarkDecorator:
-    """Return the mark of a test that one golden log in so many is enough for."""
+    """Return the mark of a test that needs only one golden log in `share`."""
     drawn = TRIED[one_in(share, "golden")]
     return pytest.mark.parametrize("remade", drawn, indirect=True, ids=place)
 
@@ -86,12 +86,12 @@ def make_again(golden: Path, folder: Path) -> None:
         shutil.copytree(golden / "root" / name, folder / "results" / name)
     for part in PARTS:
         (folder / part).symlink_to(ROOT / part)
-    found = Remade(golden, folder)
+    remade = Remade(golden, folder)
     with pytest.MonkeyPatch.context() as patch:
         without_drawing(patch, folder)
-        found.run("report", "--as-of", str(found.last), "--other-code")
+        remade.run("report", "--as-of", str(remade.last), "--other-code")
     for name in DERIVED:
-        made = folder / "results/as_of" / f"{found.last:06}" / "results" / name
+        made = folder / "results/as_of" / f"{remade.last:06}" / "results" / name
         shutil.move(made, folder / "results" / name)
     shutil.rmtree(folder / "results/as_of")
 
@@ -106,7 +106,7 @@ def without_drawing(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Draw nothing in any test, either."""
+    """Do not draw figures in the tests' own process either."""
     without_drawing(monkeypatch, tmp_path)
 
 
@@ -121,8 +121,8 @@ def test_everything_is_made_again(remade: Remade) -> None:
     """Tables are equal cell by cell, and so are figures' data, report's numbers and answers."""
     old = content(remade.golden / "root")
     new = content(remade.folder / "results") | answers(remade.run)
-    found = list(islice(differences(old, new), SHOWN))
-    assert found == [], "\n".join(map(str, found))
+    differing = list(islice(differences(old, new), SHOWN))
+    assert differing == [], "\n".join(map(str, differing))
 
 
 @pytest.mark.slow
@@ -138,9 +138,9 @@ def test_what_was_made_again_is_audited_and_crated(copied: Remade) -> None:
 @pytest.mark.slow
 @some_of(2)
 def test_ledgers_are_compared(remade: Remade) -> None:
-    """What changed from the first ledger to the last is told: nothing, if there is but one."""
-    told = remade.run("diff", "1", str(remade.last))
-    assert ("no number differs" in told) == (remade.last == 1)
+    """`diff` lists changes from the first ledger to the last: none, if there is only one."""
+    output = remade.run("diff", "1", str(remade.last))
+    assert ("no number differs" in output) == (remade.last == 1)
 
 
 def test_the_log_goes_on(copied: Remade) -> None:
@@ -161,7 +161,7 @@ def test_golden_logs_hold_every_event_and_table() -> None:
     versions = HERE.parent.glob("log/golden_versions/log/events/*/*/*.jsonl")
     logs = (*HERE.glob("*/*/root/events/*/*/*.jsonl"), *versions)
     lines = [path.read_text() for path in logs]
-    missing = [p.type_name for p in VERSIONS if not any(p.type_name in each for each in lines)]
+    missing = [p.type_name for p in VERSIONS if not any(p.type_name in line for line in lines)]
     assert missing == [], "write the golden logs of this version: tests/golden/make.py"
     tables = HERE.glob("*/*/root/tables/*/*.parquet")
     assert {path.stem for path in tables if pl.read_parquet(path).height} == TABLES.keys()
@@ -174,11 +174,11 @@ def test_golden_logs_are_of_no_machine(log: Path) -> None:
     texts.append(str(derived(log / "root")))
     for text in texts:
         assert "://" not in text
-        assert not any(each in text for each in ('"/home', '"/root', '"/tmp', "'/", "~/"))
+        assert not any(needle in text for needle in ('"/home', '"/root', '"/tmp', "'/", "~/"))
 
 
 def test_a_difference_is_named() -> None:
-    """A changed cell, a missing row and a changed number are told with their place and values."""
+    """A changed cell, a missing row and a changed number are listed with place and values."""
     old = content(LOGS[0] / "root")
     place = "tables/cpu/boundaries"
     rows = dict(old[place]["rows"])
@@ -186,18 +186,18 @@ def test_a_difference_is_named() -> None:
     rows[first] = rows[first] | {"n_max": 12345, "why": "reworded"}
     del rows[second]
     page = {"report/page/answer": ["1"]}
-    found = list(differences(old, old | {place: old[place] | {"rows": rows}} | page))
-    assert [(each.place, each.path) for each in found] == [
+    differing = list(differences(old, old | {place: old[place] | {"rows": rows}} | page))
+    assert [(difference.place, difference.path) for difference in differing] == [
         ("report/page/answer", ()),
         (place, ("rows", first, "n_max")),
         (place, ("rows", second)),
     ]
-    assert f"{place}: rows {first} n_max (platform=cpu, " in str(found[1])
-    assert str(found[1]).endswith("-> 12345")
+    assert f"{place}: rows {first} n_max (platform=cpu, " in str(differing[1])
+    assert str(differing[1]).endswith("-> 12345")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "count"),
     [
         (0.1, 0.1 + 1e-9, 0),
         (0.1, 0.1 + 1e-6, 1),
@@ -210,7 +210,7 @@ def test_a_difference_is_named() -> None:
     ],
 )
 def test_the_last_bits_of_a_real_number_are_the_processors(
-    old: object, new: object, told: int
+    old: object, new: object, count: int
 ) -> None:
-    """Real numbers agree to six digits, in lines of CSV too; what is whole or rounded exactly."""
-    assert len(list(differences({"answers": [old]}, {"answers": [new]}))) == told
+    """Real numbers agree to six digits, in CSV too; integers and rounded numbers exactly."""
+    assert len(list(differences({"answers": [old]}, {"answers": [new]}))) == count

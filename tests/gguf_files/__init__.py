@@ -1,1 +1,1 @@
-"""Tests of nearfree.gguf; a package `gguf` here would hide the one that files are held against."""
+"""Tests of nearfree.gguf; a package `gguf` here would hide the installed one."""

@@ -1,4 +1,4 @@
-"""GGUF files as their specification says them, written byte by byte."""
+"""GGUF files by their specification, written byte by byte."""
 
 from collections.abc import Sequence
 from struct import pack
@@ -12,7 +12,7 @@ SCALARS = {
 
 
 class Said(NamedTuple):
-    """A tensor as a file says it; `offset` None puts it behind the one before it."""
+    """A tensor's header entry; `offset` None places it behind the previous tensor."""
 
     name: str
     dims: Sequence[int]
@@ -54,11 +54,11 @@ def gguf(
     head = b"GGUF" + pack("<IQQ", version, len(tensors), len(metadata))
     head += b"".join(text(key) + value for key, value in metadata)
     place = 0
-    for each in tensors:
-        offset = place if each.offset is None else each.offset
-        head += text(each.name) + pack("<I", len(each.dims))
-        head += pack(f"<{len(each.dims)}Q", *each.dims) + pack("<IQ", each.type, offset)
-        place += -(-each.size // alignment) * alignment
+    for tensor in tensors:
+        offset = place if tensor.offset is None else tensor.offset
+        head += text(tensor.name) + pack("<I", len(tensor.dims))
+        head += pack(f"<{len(tensor.dims)}Q", *tensor.dims) + pack("<IQ", tensor.type, offset)
+        place += -(-tensor.size // alignment) * alignment
     fill = -len(head) % alignment if tensors else 0
     return head + bytes(fill + place + tail)
 

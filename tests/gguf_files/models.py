@@ -41,25 +41,25 @@ def plain(matrix: Matrix) -> str:
 def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the metadata of a small model, by key."""
     name = ARCHITECTURES[kind]
-    found = {
+    entries = {
         f"{name}.{_KEYS[key]}": scalar("uint32", value)
         for key, value in values.items()
         if key in _KEYS and value is not None
     }
     if kind == "gpt_oss":
         width = values["intermediate_size"]
-        found[f"{name}.expert_feed_forward_length"] = scalar("uint32", width)
-    if kind == "lfm2":  # an FFN is as wide as it is, without the class's rule
-        found[f"{name}.feed_forward_length"] = scalar("uint32", 96)
+        entries[f"{name}.expert_feed_forward_length"] = scalar("uint32", width)
+    if kind == "lfm2":  # the width as it is, without the model class's rounding rule
+        entries[f"{name}.feed_forward_length"] = scalar("uint32", 96)
     if kind in ("lfm2", "lfm2_moe"):
         kinds = values.get("layer_types") or [
             "full_attention" if layer in values["full_attn_idxs"] else "conv" for layer in range(6)
         ]
-        heads = [2 * (each == "full_attention") for each in kinds]
-        found[f"{name}.attention.head_count_kv"] = array("int32", heads)
+        heads = [2 * (kind == "full_attention") for kind in kinds]
+        entries[f"{name}.attention.head_count_kv"] = array("int32", heads)
     return {
         "general.architecture": string(name),
-        **found,
+        **entries,
         f"{name}.attention.layer_norm_rms_epsilon": scalar("float32", 1e-6),
         f"{name}.rope.freq_base": scalar("float32", 10000.0),
         "tokenizer.ggml.tokens": array("text", ["<t>"] * values["vocab_size"]),
@@ -67,19 +67,19 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def tensors(config: Path, types: Types = plain) -> dict[str, Said]:
-    """Return what a file says of the tensors of a config.json, by name."""
-    kept = stored(config)
-    found = {}
-    for matrix in kept.weights:
+    """Return the header entries of the tensors of a config.json, by name."""
+    stored_parts = stored(config)
+    shapes = {}
+    for matrix in stored_parts.weights:
         type_ = BY_NAME[types(matrix)]
         for layer in matrix.layers or (None,):
-            names = tensor_names(kept.model_type, matrix.name, layer)
+            names = tensor_names(stored_parts.model_type, matrix.name, layer)
             outputs = matrix.outputs // len(names)
             sizes = (outputs,) if matrix.inputs == 1 else (matrix.inputs, outputs)
             dims = (*sizes, matrix.copies) if matrix.copies > 1 else sizes
             size = prod(dims[1:]) * type_.row_bytes(dims[0])
-            found |= {name: Said(name, dims, type_.number, size) for name in names}
-    return found
+            shapes |= {name: Said(name, dims, type_.number, size) for name in names}
+    return shapes
 
 
 def model(
@@ -104,7 +104,7 @@ def model(
     path.write_bytes(
         gguf(
             [(key, value) for key, value in keys.items() if value is not None],
-            [each for each in names.values() if each is not None],
+            [name for name in names.values() if name is not None],
         )
     )
     return config, path

@@ -7,8 +7,8 @@ import numpy as np
 from nearfree.gguf.reader import read_header
 
 
-def test_both_readers_say_the_same(tmp_path: Path) -> None:
-    """What the package's writer wrote, its reader and ours see alike."""
+def test_both_readers_agree(tmp_path: Path) -> None:
+    """The package's reader and ours read the same from a file of the package's writer."""
     path = tmp_path / "a.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(2)
@@ -28,19 +28,19 @@ def test_both_readers_say_the_same(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     ours, theirs = read_header(path, whole=["tokenizer.ggml.tokens"]), gguf.GGUFReader(path)
-    said = {key: field.contents() for key, field in theirs.fields.items() if key[:5] != "GGUF."}
+    contents = {key: field.contents() for key, field in theirs.fields.items() if key[:5] != "GGUF."}
     assert {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in ours.metadata.items()
-    } == said
+    } == contents
     assert [(e.name, e.dims, e.type.number, e.offset, e.size_bytes) for e in ours.tensors] == [
         (
-            each.name,
-            tuple(int(size) for size in each.shape),
-            each.tensor_type.value,
-            each.data_offset,
-            each.n_bytes,
+            tensor.name,
+            tuple(int(size) for size in tensor.shape),
+            tensor.tensor_type.value,
+            tensor.data_offset,
+            tensor.n_bytes,
         )
-        for each in theirs.tensors
+        for tensor in theirs.tensors
     ]
     assert ours.data_offset == theirs.data_offset

@@ -23,31 +23,31 @@ HEAD = Said("output.weight", (64, 10), 1, 10 * 128)
 def read(tmp_path: Path, tensors: list[Said]) -> dict[str, WeightMatrix]:
     path = tmp_path / "a.gguf"
     path.write_bytes(gguf([], tensors))
-    found = matrices(read_header(path))
-    return {each.name: each for each in found}
+    matrices_by_part = matrices(read_header(path))
+    return {matrix.name: matrix for matrix in matrices_by_part}
 
 
 def test_only_what_products_read_counts(tmp_path: Path) -> None:
-    """Vectors, biases and embeddings are no matrices; experts are as many as they are."""
-    found = read(tmp_path, [EMBEDDING, *LAYER, HEAD])
-    assert list(found) == [
+    """Vectors, biases and embeddings are not listed; experts are counted one by one."""
+    read_matrices = read(tmp_path, [EMBEDDING, *LAYER, HEAD])
+    assert list(read_matrices) == [
         "blk.0.attn_q.weight",
         "blk.0.ffn_gate_inp.weight",
         "blk.0.ffn_up_exps.weight",
         "output.weight",
     ]
-    query, experts = found["blk.0.attn_q.weight"], found["blk.0.ffn_up_exps.weight"]
+    query, experts = read_matrices["blk.0.attn_q.weight"], read_matrices["blk.0.ffn_up_exps.weight"]
     assert (query.part, query.layer, query.rows, query.columns) == ("attn_q", 0, 32, 64)
     assert (query.type.name, query.size_bytes, query.count) == ("q4_0", 32 * 36, 1)
     assert (experts.count, experts.routed, experts.elements) == (8, True, 8 * 96 * 64)
     assert experts.read_bytes(2) * 4 == experts.read_bytes() == experts.size_bytes
-    assert not found["output.weight"].tied
+    assert not read_matrices["output.weight"].tied
 
 
 def test_without_a_head_the_embedding_is_one(tmp_path: Path) -> None:
     """A tied embedding counts once, as the head."""
-    found = read(tmp_path, [EMBEDDING, *LAYER])
-    head = found["token_embd.weight"]
+    read_matrices = read(tmp_path, [EMBEDDING, *LAYER])
+    head = read_matrices["token_embd.weight"]
     assert (head.part, head.tied, head.rows, head.columns) == ("output", True, 10, 64)
     assert head.size_bytes == 10 * 68
 

@@ -1,4 +1,4 @@
-"""The reader of headers: what is written is read, and what cannot be is refused."""
+"""The reader of headers: valid files are read, invalid ones refused."""
 
 import hashlib
 import os
@@ -68,8 +68,8 @@ def tensors(draw: Any) -> list[Said]:
         rows = draw(st.lists(st.integers(1, 4), max_size=3))
         blocks = draw(st.integers(1, 3))
         size = blocks * type_.size
-        for each in rows:
-            size *= each
+        for row in rows:
+            size *= row
         made.append(Said(name, (blocks * type_.elements, *rows), type_.number, size))
     return made
 
@@ -78,41 +78,43 @@ KEYS = st.text(min_size=1, max_size=20).filter(lambda key: key != "general.align
 
 
 @given(
-    said=st.dictionaries(KEYS, entries(), max_size=6),
-    made=tensors(),
+    metadata=st.dictionaries(KEYS, entries(), max_size=6),
+    written=tensors(),
     version=st.sampled_from([2, 3]),
     alignment=st.sampled_from([None, 1, 8, 32, 256]),
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_written_is_read(
-    said: dict[str, tuple[bytes, Any]],
-    made: list[Said],
+    metadata: dict[str, tuple[bytes, Any]],
+    written: list[Said],
     version: int,
     alignment: int | None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Metadata, tensors and sizes of a file come back as they were written."""
     path = tmp_path_factory.getbasetemp() / "written.gguf"
-    metadata = [(key, raw) for key, (raw, _) in said.items()]
+    keys = [(key, raw) for key, (raw, _) in metadata.items()]
     if alignment:
-        metadata.append(("general.alignment", scalar("uint32", alignment)))
-    path.write_bytes(gguf(metadata, made, version=version, alignment=alignment or 32))
+        keys.append(("general.alignment", scalar("uint32", alignment)))
+    path.write_bytes(gguf(keys, written, version=version, alignment=alignment or 32))
     header = read_header(path)
-    found = {key: value for key, value in header.metadata.items() if key != "general.alignment"}
-    assert found == {key: value for key, (_, value) in said.items()}
+    metadata_read = {
+        key: value for key, value in header.metadata.items() if key != "general.alignment"
+    }
+    assert metadata_read == {key: value for key, (_, value) in metadata.items()}
     assert [(e.name, e.dims, e.type.number, e.size_bytes) for e in header.tensors] == [
-        (each.name, tuple(each.dims), each.type, each.size) for each in made
+        (tensor.name, tuple(tensor.dims), tensor.type, tensor.size) for tensor in written
     ]
     assert header.version == version
     assert header.file_bytes == path.stat().st_size
-    assert stored_bytes(header) == sum(each.size for each in made)
+    assert stored_bytes(header) == sum(tensor.size for tensor in written)
     assert stored_bytes(header) <= header.file_bytes - header.data_offset
     assert sum(bytes_by_type(header).values()) == stored_bytes(header)
-    assert all(each.offset % header.alignment == 0 for each in header.tensors)
+    assert all(tensor.offset % header.alignment == 0 for tensor in header.tensors)
 
 
 def test_long_values_are_left_in_the_file_unless_asked_for(write: Write) -> None:
-    """A long array is its type and length; asked for it is all there, and what follows is read."""
+    """A long array is its type and length; on request it is read completely."""
     words = [f"<t{number}>" for number in range(SHORT + 1)]
     numbers = list(range(SHORT + 1))
     path = write(
@@ -132,15 +134,15 @@ def test_long_values_are_left_in_the_file_unless_asked_for(write: Write) -> None
         "story": Long("text", 70_000),
         "last": 7,
     }
-    asked = read_header(path, whole=["words", "numbers", "story"]).metadata
-    assert asked["words"] == tuple(words)
-    assert asked["numbers"] == tuple(numbers)
-    assert asked["story"] == "a" * 70_000
-    assert asked["last"] == 7
+    metadata = read_header(path, whole=["words", "numbers", "story"]).metadata
+    assert metadata["words"] == tuple(words)
+    assert metadata["numbers"] == tuple(numbers)
+    assert metadata["story"] == "a" * 70_000
+    assert metadata["last"] == 7
 
 
 def test_a_token_that_is_no_utf_8_is_escaped(write: Write) -> None:
-    """A byte that is no text is read as its escape."""
+    """A byte that is not valid UTF-8 is read as an escape."""
     path = write(gguf([("tokens", array("text", [b"\xff", b"a"]))]))
     assert read_header(path).metadata["tokens"] == ("\\xff", "a")
 
@@ -195,8 +197,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_refused(case: str, write: Write) -> None:
-    """A header that lies is refused by the name of its file, with what to do."""
+def test_inconsistent_headers_are_refused(case: str, write: Write) -> None:
+    """An inconsistent header is refused with its file's name and what to do."""
     raw, why = REFUSED[case]
     path = write(raw)
     with pytest.raises(ConfigError) as caught:
@@ -206,8 +208,8 @@ def test_what_cannot_be_is_refused(case: str, write: Write) -> None:
     assert caught.value.remedy
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    """No file, a folder, a pipe and a name that no system has are refused without waiting."""
+def test_paths_that_are_no_regular_file_are_refused(tmp_path: Path) -> None:
+    """A missing file, a folder, a pipe and an invalid name are refused without waiting."""
     pipe = tmp_path / "pipe.gguf"
     os.mkfifo(pipe)
     for path in (tmp_path / "none.gguf", tmp_path, pipe, Path("a\0b.gguf"), Path("x" * 5000)):
@@ -226,14 +228,14 @@ def read_or_refuse(path: Path) -> GgufHeader | None:
 
 
 def test_every_truncation_is_refused(write: Write) -> None:
-    """A file that was cut anywhere is refused, whatever it was cut within."""
+    """A file that is truncated anywhere is refused."""
     for length in range(len(SMALL)):
-        kept = read_or_refuse(write(SMALL[:length]))
-        assert kept is None or length >= len(SMALL) - 32  # the last tensor's filling
+        header = read_or_refuse(write(SMALL[:length]))
+        assert header is None or length >= len(SMALL) - 32  # the last tensor's padding
 
 
 def test_flipped_bytes_give_a_header_or_one_message(write: Write) -> None:
-    """Whatever bytes change, the answer is a header or a ConfigError, soon and in little memory."""
+    """Changed bytes give a header or a ConfigError, within bounded time and memory."""
     random = Random(25)  # noqa: S311 (which bytes, not a secret)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     read = 0
@@ -263,7 +265,7 @@ def test_weights_are_named_by_their_bytes(write: Write) -> None:
 
 
 def test_a_file_is_known_by_its_name_or_its_bytes(tmp_path: Path) -> None:
-    """A file that begins with GGUF is one whatever it is called."""
+    """A file that begins with GGUF is one whatever its name."""
     (tmp_path / "a").write_bytes(SMALL)
     (tmp_path / "b").write_bytes(b"{}")
     (tmp_path / "c.GGUF").write_bytes(b"")
@@ -272,9 +274,9 @@ def test_a_file_is_known_by_its_name_or_its_bytes(tmp_path: Path) -> None:
 
 
 def test_elements_are_those_of_all_tensors(write: Write) -> None:
-    """Elements are products of dimensions, whatever they take."""
+    """Elements are products of dimensions, whatever bytes they occupy."""
     header = read_header(write(SMALL))
-    assert sum(each.elements for each in header.tensors) == 32 * 2 + 32
+    assert sum(tensor.elements for tensor in header.tensors) == 32 * 2 + 32
     assert stored_bytes(header) == 68 + 128
     assert header.architecture == "llama"
     assert header.file_type == ""

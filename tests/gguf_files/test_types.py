@@ -17,7 +17,10 @@ def test_blocks_are_those_of_the_package() -> None:
         for kind in gguf.GGMLQuantizationType
         if kind != OUTDATED
     }
-    ours = {each.number: (each.name, each.elements, each.size) for each in TYPES.values()}
+    ours = {
+        tensor_type.number: (tensor_type.name, tensor_type.elements, tensor_type.size)
+        for tensor_type in TYPES.values()
+    }
     assert {number: ours[number] for number in theirs} == theirs
     assert {ours[number][0] for number in ours.keys() - theirs.keys()} <= {"q8_1", *NEWER}
 
@@ -26,9 +29,9 @@ def test_file_types_are_those_of_the_package() -> None:
     """Each file type has the package's name."""
     prefix = ("ALL_", "MOSTLY_")
     theirs = {
-        each.value: each.name.removeprefix(prefix[0]).removeprefix(prefix[1])
-        for each in gguf.LlamaFileType
-        if each.name != "GUESSED"
+        file_type.value: file_type.name.removeprefix(prefix[0]).removeprefix(prefix[1])
+        for file_type in gguf.LlamaFileType
+        if file_type.name != "GUESSED"
     }
     assert {number: name for number, name in FILE_TYPES.items() if number in theirs} == theirs
     assert {FILE_TYPES[number].lower() for number in FILE_TYPES.keys() - theirs.keys()} <= NEWER

@@ -13,8 +13,8 @@ def write(path: Path, words: list[str] | None, kind: str = "gpt2", **marks: bool
     """Write a file with a vocabulary, or without one."""
     metadata = {"general.architecture": string("llama"), "tokenizer.ggml.model": string(kind)}
     metadata |= {
-        f"tokenizer.ggml.{name}": scalar("bool" if isinstance(said, bool) else "uint32", said)
-        for name, said in marks.items()
+        f"tokenizer.ggml.{name}": scalar("bool" if isinstance(value, bool) else "uint32", value)
+        for name, value in marks.items()
     }
     if words is not None:
         metadata["tokenizer.ggml.tokens"] = array("text", words)
@@ -24,7 +24,7 @@ def write(path: Path, words: list[str] | None, kind: str = "gpt2", **marks: bool
 
 @pytest.mark.parametrize("padded", [True, False])
 def test_the_same_words_are_the_same_vocabulary(tmp_path: Path, *, padded: bool) -> None:
-    """However long it is: none of it is cut off before it is compared."""
+    """Vocabularies are compared completely, however long they are."""
     words = [f"w{n}" for n in range(5000)]
     target = write(tmp_path / "target.gguf", words)
     refuse_another_vocabulary(target, write(tmp_path / "draft.gguf", words), padded=padded)
@@ -43,7 +43,7 @@ def test_the_same_words_are_the_same_vocabulary(tmp_path: Path, *, padded: bool)
 def test_fewer_other_and_no_words_are_another(
     tmp_path: Path, words: list[str] | None, kind: str
 ) -> None:
-    """Fewer tokens, another order, no tokens, and another way to split text into them."""
+    """Fewer tokens, another order, no tokens or another tokenizer make another vocabulary."""
     target = write(tmp_path / "target.gguf", ["a", "b", "c"])
     draft = write(tmp_path / "draft.gguf", words, kind)
     with pytest.raises(ConfigError, match="another vocabulary"):
@@ -68,7 +68,7 @@ WORDS = [f"w{n}" for n in range(300)]
 def test_a_vocabulary_may_be_padded_as_llama_cpp_lets_it(
     tmp_path: Path, words: list[str], reason: str | None
 ) -> None:
-    """Up to 128 tokens more or fewer, and from id 5 on the same; another engine takes neither."""
+    """Up to 128 more tokens, and differences below id 5, are accepted by llama.cpp only."""
     target = write(tmp_path / "target.gguf", WORDS)
     draft = write(tmp_path / "draft.gguf", words)
     if reason is None:

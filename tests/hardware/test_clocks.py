@@ -1,4 +1,4 @@
-"""Timers, and what disturbs them."""
+"""Timers and their disturbances."""
 
 import itertools
 import time
@@ -46,7 +46,7 @@ def test_process_time_counts_work() -> None:
 def test_a_switch_that_took_time_makes_a_sample_dirty(
     monkeypatch: pytest.MonkeyPatch, switches: int, process_ns: int, *, dirty: bool
 ) -> None:
-    """A sample is dirty if a switch took over a hundredth of it; a wait of its own is none."""
+    """A sample is dirty if a switch took over a hundredth of it; a voluntary wait is none."""
     clock = CpuClock()
     switch(monkeypatch, 7, 7 + switches)
     began = clock.start()
@@ -79,12 +79,12 @@ def test_a_time_that_a_reading_shifts() -> None:
 def test_the_resolution_is_the_clocks_step(
     monkeypatch: pytest.MonkeyPatch, step: int, costs: tuple[int, ...]
 ) -> None:
-    """What a reading costs is no step of a clock, however long it takes."""
-    true_ns, each = 0, itertools.cycle(costs)
+    """The cost of a reading is not the clock's resolution, however long it takes."""
+    true_ns, cost = 0, itertools.cycle(costs)
 
     def reading() -> int:
         nonlocal true_ns
-        true_ns += next(each)
+        true_ns += next(cost)
         return true_ns - true_ns % step
 
     monkeypatch.setattr(clocks.time, "perf_counter_ns", reading)

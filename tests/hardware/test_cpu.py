@@ -1,4 +1,4 @@
-"""The fingerprint of a CPU: what stays, and nothing that changes."""
+"""The fingerprint of a CPU: stable facts only."""
 
 import platform
 from pathlib import Path
@@ -33,12 +33,12 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_two_calls_give_the_same() -> None:
+def test_two_calls_give_the_same_fingerprint() -> None:
     """The same machine has the same fingerprint each time."""
     assert cpu_fingerprint() == cpu_fingerprint()
 
 
-def test_nothing_that_changes_is_in_it() -> None:
+def test_the_fingerprint_has_stable_fields_only() -> None:
     """The fingerprint holds no kernel version and no name of the host, and five fields alone."""
     text = msgspec.json.encode(cpu_fingerprint()).decode()
     assert platform.release() not in text
@@ -57,21 +57,21 @@ def test_load_and_clock_do_not_change_it(fake: Path) -> None:
 
 def test_an_x86_machine(fake: Path) -> None:
     """The model and the features that change kernels are read, sorted, from /proc/cpuinfo."""
-    found = cpu_fingerprint()
-    assert (found.kind, found.model) == ("cpu", "Fancy CPU 9000")
-    assert found.features == ("avx2", "avx512f", "fma")
+    fingerprint = cpu_fingerprint()
+    assert (fingerprint.kind, fingerprint.model) == ("cpu", "Fancy CPU 9000")
+    assert fingerprint.features == ("avx2", "avx512f", "fma")
 
 
 def test_an_arm_machine(fake: Path) -> None:
     """A machine without a model name is named by its architecture and part."""
     (fake / "cpuinfo").write_text(ARM)
-    found = cpu_fingerprint()
-    assert found.model == f"{platform.machine()} 0xd4f"
-    assert found.features == ("asimd", "bf16", "i8mm")
+    fingerprint = cpu_fingerprint()
+    assert fingerprint.model == f"{platform.machine()} 0xd4f"
+    assert fingerprint.features == ("asimd", "bf16", "i8mm")
 
 
 def test_a_mac(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without /proc the system's own command is asked."""
+    """Without /proc the model and features come from sysctl."""
     answers = {"machdep.cpu.brand_string": "Apple M9", "hw.optional.arm.FEAT_BF16": "1"}
     (fake / "cpuinfo").unlink()
     (fake / "sysctl").write_text("#!/bin/sh\ncase $2 in\n" + "".join(
@@ -79,9 +79,9 @@ def test_a_mac(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ) + "esac\n")  # fmt: skip
     (fake / "sysctl").chmod(0o755)
     monkeypatch.setenv("PATH", str(fake), prepend=":")
-    found = cpu_fingerprint()
-    assert (found.model, found.features) == ("Apple M9", ("bf16",))
-    assert native_dtype(found) == "bfloat16"
+    fingerprint = cpu_fingerprint()
+    assert (fingerprint.model, fingerprint.features) == ("Apple M9", ("bf16",))
+    assert native_dtype(fingerprint) == "bfloat16"
 
 
 def test_caches_are_in_bytes(fake: Path) -> None:

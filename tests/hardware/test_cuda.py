@@ -32,6 +32,10 @@ def test_a_gpu_is_known_by_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
-    found = machine_fingerprint("cuda")
-    assert (found.kind, found.model, found.features) == ("cuda", "NVIDIA H200", ("sm_90",))
-    assert (found.cores, found.caches) == (132, {"l2": 62914560})
+    fingerprint = machine_fingerprint("cuda")
+    assert (fingerprint.kind, fingerprint.model, fingerprint.features) == (
+        "cuda",
+        "NVIDIA H200",
+        ("sm_90",),
+    )
+    assert (fingerprint.cores, fingerprint.caches) == (132, {"l2": 62914560})

@@ -1,4 +1,4 @@
-"""Identity: a machine is measured as the platform that the log knows, or not at all."""
+"""Identity: a machine is measured only as the platform that is on record."""
 
 from pathlib import Path
 
@@ -39,8 +39,8 @@ def record(layout: Layout, fingerprint: Fingerprint, *, take: int = 1) -> None:
     write_payloads(layout, name, PLAN, replace(PROBED, fingerprint=fingerprint))
 
 
-def test_before_the_first_probe_any_machine_will_do(layout: Layout) -> None:
-    """Nothing is refused as long as nothing is known."""
+def test_before_the_first_probe_any_machine_is_accepted(layout: Layout) -> None:
+    """Without a probe on record no machine is refused."""
     assert known_probe(layout, "cpu") is None
     check_identity(layout, "cpu", KNOWN)
 
@@ -74,8 +74,8 @@ def test_a_cache_that_tells_no_size_is_none_of_the_fingerprint(
     for number, size in enumerate(("32K", "", "1M")):
         folder = tmp_path / f"index{number}"
         folder.mkdir()
-        said = {"level": str(number + 1), "type": "Unified", "size": size}
-        for name, text in said.items():
+        entries = {"level": str(number + 1), "type": "Unified", "size": size}
+        for name, text in entries.items():
             if text:
                 (folder / name).write_text(f"{text}\n")
     monkeypatch.setattr(identity, "_CACHE", tmp_path)
@@ -83,14 +83,14 @@ def test_a_cache_that_tells_no_size_is_none_of_the_fingerprint(
 
 
 def test_the_first_probe_decides(layout: Layout) -> None:
-    """A later probe, however it came there, does not change what the platform is."""
+    """The first probe on record identifies the platform; later ones do not change it."""
     record(layout, KNOWN)
     record(layout, replace(KNOWN, model="B"), take=2)
     assert require_probe(layout, "cpu").fingerprint == KNOWN
 
 
 def test_a_platform_that_was_not_probed(layout: Layout) -> None:
-    """What needs a probe refuses without one, and names the command."""
+    """A function that needs a probe refuses without one and names the command."""
     with pytest.raises(EvidenceError, match="no probe of cpu") as caught:
         require_probe(layout, "cpu")
     assert "nearfree probe cpu" in caught.value.remedy
@@ -105,7 +105,7 @@ def test_a_device_has_one_of_its_platform_s_names(model: str) -> None:
 
 
 def test_another_device_is_no_first_probe(layout: Layout) -> None:
-    """What calls itself otherwise is refused before anything is on record."""
+    """A device with another name is refused even before the first probe."""
     names = driver_names("h200", Config(SHIPPED).platforms["h200"])
     here = Fingerprint(
         kind="cuda", model="NVIDIA A100-SXM4-80GB", features=(), cores=108, caches={}

@@ -8,7 +8,7 @@ from nearfree.hardware.instructions import cpu_flags, plain
 
 
 def test_flags_are_spelt_plainly(tmp_path: Path) -> None:
-    """The first processor's flags are read, without the signs that spellings differ in."""
+    """The first processor's flags are read, without underscores and other separators."""
     path = tmp_path / "cpuinfo"
     path.write_text("processor : 0\nflags\t\t: avx sse4_2 avx512_bf16\n\nflags : none\n")
     assert cpu_flags(path) == {"avx", "sse42", "avx512bf16"}

@@ -1,4 +1,4 @@
-"""Occupancy: what an SM holds at once is bounded by the scarcest of what a block takes."""
+"""Occupancy: the scarcest resource of a block bounds the blocks of an SM."""
 
 import pytest
 from nearfree.errors import EvidenceError
@@ -21,7 +21,7 @@ from nearfree.hardware.occupancy import resident_blocks, shared_memory
 def test_the_scarcest_resource_bounds_the_blocks(
     sm: int, registers: int, shared: int, warps: int, blocks: int
 ) -> None:
-    """Registers, shared memory, warps and blocks each bound it where they are scarcest."""
+    """Registers, shared memory, warps and blocks each bound the occupancy where scarcest."""
     assert resident_blocks(sm, registers=registers, shared_bytes=shared, warps=warps) == blocks
 
 
@@ -45,6 +45,6 @@ def test_more_of_anything_is_never_more_blocks(sm: int) -> None:
 
 
 def test_another_capability_is_refused() -> None:
-    """Limits that are not known are not guessed."""
+    """A compute capability with unknown limits is refused."""
     with pytest.raises(EvidenceError, match="70"):
         resident_blocks(70, registers=32, shared_bytes=0, warps=4)

@@ -75,12 +75,12 @@ def test_what_is_unknown_is_left_out(name: str) -> None:
     ],
 )
 def test_case_and_spaces_do_not_matter(written: str, name: str) -> None:
-    """A GPU is found as its maker writes it."""
+    """A GPU's name matches whatever its case and spaces."""
     assert resolve(PLATFORMS, written) == name
 
 
 def test_an_unknown_name_gets_the_nearest_first() -> None:
-    """What is mistyped is refused with the nearest names before the whole list."""
+    """A mistyped name is refused with the nearest names first, then the full list."""
     with pytest.raises(ConfigError, match="'a100-60gb'") as caught:
         resolve(PLATFORMS, "a100-60gb")
     assert caught.value.remedy is not None
@@ -173,7 +173,7 @@ def test_a_machine_of_any_number_of_gpus_is_taken_to_hold_eight() -> None:
     assert PLATFORMS["gh200"].joined_gpus is None
 
 
-def test_the_balance_needs_both_facts() -> None:
+def test_the_balance_point_needs_both_facts() -> None:
     """Without phi of the dtype or without beta there is no balance point."""
     assert PLATFORMS["h20"].balance("float4") is None
     assert Platform(kind="cuda", peak_tflops={"bfloat16": 1.0}).balance("bfloat16") is None
@@ -221,7 +221,7 @@ LACKING = {
 def test_every_format_that_a_gpu_has_products_in_has_a_peak(name: str) -> None:
     """A datasheet has the peaks of its architecture's formats, but those said to be unknown."""
     platform = PLATFORMS[name]
-    unknown = {each.partition(".")[2] for each in platform.unknown}
+    unknown = {fact.partition(".")[2] for fact in platform.unknown}
     peaks = {format_.peak for format_ in FORMATS.values()}
     assert set(platform.peak_tflops) == peaks - LACKING[platform.architecture or ""] - unknown
 
@@ -237,6 +237,6 @@ def test_a_format_has_the_peak_of_its_products() -> None:
 
 @pytest.mark.parametrize("name", [name for name, p in PLATFORMS.items() if p.kind == "rocm"])
 def test_an_amd_gpu_has_no_compute_capability(name: str) -> None:
-    """What asks for a compute capability, as every backend's rule does, has no answer for it."""
+    """An AMD GPU has no compute capability, which every backend's rule needs."""
     assert PLATFORMS[name].sm is None
     assert PLATFORMS[name].balance("bfloat16")

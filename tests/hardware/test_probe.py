@@ -60,7 +60,7 @@ def gemm_bytes() -> int:
 
 
 def test_a_second_probe_returns_at_once(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is sealed is not probed again; the next take is."""
+    """A sealed take is not probed again; the next take is."""
     first = probe.probe(layout, "cpu", "cpu", 1, PLAN)
     assert probe.probe(layout, "cpu", "cpu", 2, PLAN).segments != first.segments
     monkeypatch.setattr(probe, "compute_peak", None)
@@ -125,7 +125,7 @@ def test_a_simulated_plan_is_refused(layout: Layout) -> None:
 
 
 def test_a_simulated_root_takes_no_real_probe(layout: Layout) -> None:
-    """Where a simulated machine is on record nothing real is written."""
+    """Where a simulated machine is on record, a real probe is refused."""
     machine = make_machine()
     simulate_probe(layout, "h20", 1, simulated_probe(machine), machine)
     with pytest.raises(EvidenceError, match="holds simulated takes of h20"):

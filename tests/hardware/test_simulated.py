@@ -1,4 +1,4 @@
-"""Curve files: what is believed of them, and the machine that they stand for."""
+"""Curve files: their checks, and the simulated machine that they describe."""
 
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,13 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_the_machine_is_named_as_simulated() -> None:
     """The fingerprint has the datasheet's facts, and a kind and a model that no real one has."""
-    found = make_machine().fingerprint
-    assert (found.kind, found.model) == ("simulated", "NVIDIA H20 (simulated)")
-    assert (found.cores, found.caches, found.features) == (78, {"l2": 60 * 1024**2}, ("sm_90",))
+    fingerprint = make_machine().fingerprint
+    assert (fingerprint.kind, fingerprint.model) == ("simulated", "NVIDIA H20 (simulated)")
+    assert (fingerprint.cores, fingerprint.caches, fingerprint.features) == (
+        78,
+        {"l2": 60 * 1024**2},
+        ("sm_90",),
+    )
 
 
 def test_the_file_of_another_platform_is_refused(tmp_path: Path) -> None:
@@ -55,7 +59,7 @@ def test_a_missing_file_says_how_to_write_it(tmp_path: Path) -> None:
 def test_no_bytes_make_it_fail_otherwise(
     tmp_path_factory: pytest.TempPathFactory, raw: bytes
 ) -> None:
-    """Whatever stands in the file, it is a curve file or a mistake with one message."""
+    """Any bytes are a curve file or one ConfigError."""
     path = tmp_path_factory.mktemp("raw") / "h20.json"
     path.write_bytes(raw)
     with pytest.raises(ConfigError, match="is no curve file"):
@@ -77,8 +81,8 @@ def test_no_bytes_make_it_fail_otherwise(
         {"rows_per_position": (1, 1, 1)},
     ],
 )
-def test_a_curve_that_is_none_is_refused(changes: dict[str, Any]) -> None:
-    """N rises from 1, and beside each N stands one positive, finite time."""
+def test_an_invalid_curve_is_refused(changes: dict[str, Any]) -> None:
+    """N must rise from 1, with one positive, finite time each."""
     right = {"setting": {"module": "gemm", "backend": "torch", "dtype": "bfloat16"},
              "n": (1, 2), "latency_us": (1.0, 1.0)}  # fmt: skip
     assert json.decode(json.encode(right), type=Curve).n == (1, 2)
@@ -87,7 +91,7 @@ def test_a_curve_that_is_none_is_refused(changes: dict[str, Any]) -> None:
 
 
 def test_a_field_too_many_is_refused(tmp_path: Path) -> None:
-    """What the program does not know it does not pass over."""
+    """An unknown field is refused, not ignored."""
     path = write_file(tmp_path / "h20.json")
     path.write_bytes(path.read_bytes().replace(b'{"form":1', b'{"extra":1,"form":1', 1))
     with pytest.raises(ConfigError, match="extra"):
@@ -105,7 +109,7 @@ def test_a_model_is_its_modules_as_often_as_they_run() -> None:
 
 
 def test_a_refused_setting_says_why() -> None:
-    """What the predictor refused fails with its reason, what it never heard of by itself."""
+    """A refused setting gives the predictor's reason, an unknown one a message of its own."""
     machine = make_machine()
     with pytest.raises(EvidenceError, match="no rules are read"):
         machine.parts(REFUSED)
@@ -114,7 +118,7 @@ def test_a_refused_setting_says_why() -> None:
 
 
 def test_an_n_that_is_not_there_is_not_guessed() -> None:
-    """Between the N of a curve nothing is said."""
+    """An N that is not in the curve is refused, not interpolated."""
     machine = make_machine()
     ((_, curve),) = machine.parts(FFN)
     assert machine.at(curve, GRID[1]) == curve.latency_us[1]
@@ -130,7 +134,7 @@ def test_auto_is_the_files_dtype() -> None:
 
 
 def test_the_form_of_files_is_pinned() -> None:
-    """Files that were written keep being read: the fields of a curve file are these."""
+    """The fields of a curve file are fixed, so that old files stay readable."""
     assert CurveFile.__struct_fields__ == (
         *("form", "platform", "device", "dtype", "features", "cores", "cache_bytes"),
         *("peak_tflops", "bandwidth_gb_s", "predictor", "code", "releases", "calibrations"),

@@ -10,15 +10,15 @@ from simulated_machine import make_machine, simulated_probe
 
 
 def test_a_probe_holds_the_datasheets_facts(layout: Layout) -> None:
-    """Of the dtypes that the file has phi, and beta; no sample, since nothing was timed."""
+    """The probe has beta, and phi of the file's dtypes; no samples, since nothing was timed."""
     machine = make_machine()
     simulate_probe(layout, "h20", 1, simulated_probe(machine), machine)
-    found = require_probe(layout, "h20")
-    assert found.fingerprint == machine.fingerprint
-    assert [(each.dtype, each.gflop_s, each.samples) for each in found.compute] == [
+    probe = require_probe(layout, "h20")
+    assert probe.fingerprint == machine.fingerprint
+    assert [(peak.dtype, peak.gflop_s, peak.samples) for peak in probe.compute] == [
         ("bfloat16", 148_000.0, ())
     ]
-    assert [(each.method, each.gb_s, each.samples) for each in found.bandwidth] == [
+    assert [(peak.method, peak.gb_s, peak.samples) for peak in probe.bandwidth] == [
         ("stream", 4000.0, ())
     ]
 
@@ -32,7 +32,7 @@ def test_it_is_sealed_once(layout: Layout) -> None:
 
 
 def test_another_datasheet_is_another_machine(layout: Layout) -> None:
-    """A curve file of other facts is not mixed with those on record."""
+    """A curve file with facts other than those on record is refused."""
     machine, other = make_machine(), make_machine(cores=80)
     simulate_probe(layout, "h20", 1, simulated_probe(machine), machine)
     with pytest.raises(HardwareError, match="cores is 80, not 78"):
@@ -40,14 +40,14 @@ def test_another_datasheet_is_another_machine(layout: Layout) -> None:
 
 
 def test_a_plan_of_another_file_is_refused(layout: Layout) -> None:
-    """The plan's digest and the file's are the same."""
+    """A plan whose digest is not the curve file's is refused."""
     machine = make_machine()
     with pytest.raises(ConfigError, match="another curve file"):
         simulate_probe(layout, "h20", 1, simulated_probe(make_machine(cores=80)), machine)
 
 
 def test_it_shares_no_root_with_a_real_probe(layout: Layout) -> None:
-    """Where a real machine is on record nothing simulated is written."""
+    """Where a real machine is on record, a simulated probe is refused."""
     write_probe(layout, "cpu")
     machine = make_machine()
     with pytest.raises(EvidenceError, match="holds measured takes of cpu"):

@@ -22,7 +22,7 @@ Reply = tuple[int, bytes, dict[str, str]]
 
 
 class Hub:
-    """Repositories by id: their files by name; how it misbehaves; and what it was asked."""
+    """Repositories by id with their files by name, the kind of misbehaviour, and the requests."""
 
     def __init__(self, repositories: dict[str, dict[str, bytes]]) -> None:
         self.repositories = repositories
@@ -36,7 +36,7 @@ class Hub:
 
     @property
     def files(self) -> set[str]:
-        """The last parts of all paths that it was asked for."""
+        """The file names of all requests so far."""
         return {path.rpartition("/")[2] for _, path in self.asked}
 
 
@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _found(self, repository: str, revision: str, name: str) -> Reply:
         """Return the status, the content and the headers of an answer."""
         hub = self.hub
-        said = {"X-Repo-Commit": REVISIONS.get(revision, "")}
+        headers = {"X-Repo-Commit": REVISIONS.get(revision, "")}
         content = hub.repositories.get(repository, {}).get(name)
         etag = hashlib.sha256(content or b"").hexdigest()
         replies = (
@@ -74,20 +74,20 @@ class _Handler(BaseHTTPRequestHandler):
             (repository in hub.gated, 401, b"", {"X-Error-Code": "GatedRepo"}),
             (repository not in hub.repositories, 404, b"", {"X-Error-Code": "RepoNotFound"}),
             (revision not in REVISIONS, 404, b"", {"X-Error-Code": "RevisionNotFound"}),
-            (content is None, 404, b"", said | {"X-Error-Code": "EntryNotFound"}),
-            (True, 200, content or b"", said | {"ETag": f'"{etag}"'}),
+            (content is None, 404, b"", headers | {"X-Error-Code": "EntryNotFound"}),
+            (True, 200, content or b"", headers | {"ETag": f'"{etag}"'}),
         )
-        return next(each[1:] for each in replies if each[0])
+        return next(reply[1:] for reply in replies if reply[0])
 
     def _moved(self, repository: str) -> str:
         return self.path.replace(repository, self.hub.moved.get(repository, ""))
 
-    def _reply(self, status: int, content: bytes, said: dict[str, str], *, body: bool) -> None:
+    def _reply(self, status: int, content: bytes, headers: dict[str, str], *, body: bool) -> None:
         hub = self.hub
         if hub.kind == "climbs":
-            said["X-Repo-Commit"] = "../../../outside"
+            headers["X-Repo-Commit"] = "../../../outside"
         self.send_response(status)
-        for name, value in said.items():
+        for name, value in headers.items():
             self.send_header(name, value)
         if hub.kind != "unsized" or not body:
             self.send_header("Content-Length", str(len(content)))
@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         sent = content[: len(content) // 2] if hub.kind == "cut" else content
         for at in range(0, len(sent) if body else 0, _PART):
-            with suppress(OSError):  # who asked has gone
+            with suppress(OSError):  # the client has disconnected
                 self.wfile.write(sent[at : at + _PART])
                 hub.sent += _PART
 

@@ -79,14 +79,14 @@ def run(hub: Hub, tmp_path: Path) -> Iterator[Ask]:
 def find(run: Ask) -> Find:
     """Return a function that finds models: the path of each, or the line that refuses it."""
 
-    def found(*models: str, kind: str = "", **env: str) -> list[str]:
+    def find_models(*models: str, kind: str = "", **env: str) -> list[str]:
         done = run("-c", FIND, *models, kind=kind, **env)
         assert (done.returncode, done.stderr) == (0, "")
         lines = done.stdout.splitlines()
         assert len(lines) == len(models)
         return lines
 
-    return found
+    return find_models
 
 
 PREDICT = (
@@ -96,7 +96,7 @@ PREDICT = (
 
 
 def test_an_id_is_fetched_once_and_names_its_commit(run: Ask, hub: Hub, tmp_path: Path) -> None:
-    """What an id says is what its file says; the second question asks nobody, offline or not."""
+    """An id gives its file's answer; the second question makes no request, offline or not."""
     first = run("-m", "nearfree", *PREDICT, "--format", "json", "--model", ID)
     assert (first.returncode, first.stderr) == (0, "")
     deployment = json.loads(first.stdout)[0]["deployment"]
@@ -109,8 +109,8 @@ def test_an_id_is_fetched_once_and_names_its_commit(run: Ask, hub: Hub, tmp_path
     assert hub.asked == []
 
 
-def test_a_cache_is_asked_before_the_hub(find: Find, hub: Hub, tmp_path: Path) -> None:
-    """A branch, a commit and its first digits are found without a word to the hub."""
+def test_the_cache_is_read_before_the_hub(find: Find, hub: Hub, tmp_path: Path) -> None:
+    """A cached branch, commit or commit prefix makes no request."""
     (first,) = find(ID)
     hub.asked.clear()
     assert find(ID, f"{ID}@main", f"{ID}@{COMMIT}", f"{ID}@{COMMIT[:7]}") == [first] * 4
@@ -120,25 +120,25 @@ def test_a_cache_is_asked_before_the_hub(find: Find, hub: Hub, tmp_path: Path) -
 
 
 def test_a_revision_is_a_branch_a_tag_or_a_commit(find: Find) -> None:
-    """Each revision is answered by the commit that it is; a repository that moved is followed."""
-    asked = (f"{ID}@v1", f"{ID}@refs/pr/1", f"{ID}@{OLDER}", "Qwen/old")
-    files = [read_model_file(Path(each)) for each in find(*asked)]
-    assert [each.revision for each in files] == [OLDER, OLDER, OLDER, COMMIT]
+    """Each revision resolves to its commit; a moved repository is followed."""
+    ids = (f"{ID}@v1", f"{ID}@refs/pr/1", f"{ID}@{OLDER}", "Qwen/old")
+    files = [read_model_file(Path(path)) for path in find(*ids)]
+    assert [file.revision for file in files] == [OLDER, OLDER, OLDER, COMMIT]
     assert files[-1].name == f"Qwen/old@{COMMIT[:7]}"
 
 
 def test_a_cache_with_unknown_files_is_no_answer_offline(find: Find, tmp_path: Path) -> None:
-    """Where nobody knows whether weights are quantised, it is refused; a folder is a way out.
+    """Offline, unknown quantisation is refused, and a folder is accepted instead.
 
-    With a network the file beside is fetched, and counts.
+    With a network the missing file is fetched and used.
     """
     model = f"nvidia/quantised@{COMMIT}"
     snapshot = tmp_path / "hf" / "hub" / "models--nvidia--quantised" / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_bytes(CONFIG)
-    (told,) = find(model, **OFFLINE)
-    assert "hf_quant_config.json" in told
-    assert told.endswith(f"give the folder {snapshot}")
+    (refusal,) = find(model, **OFFLINE)
+    assert "hf_quant_config.json" in refusal
+    assert refusal.endswith(f"give the folder {snapshot}")
     (path,) = find(model)
     precision = read_model_file(Path(path)).precision
     assert precision is not None
@@ -156,8 +156,8 @@ MISTAKES = {
 
 def test_what_the_hub_does_not_give_is_refused(find: Find) -> None:
     """A missing, gated or odd repository or revision is refused by name."""
-    for told, part in zip(find(*MISTAKES), MISTAKES.values(), strict=True):
-        assert part in told
+    for refusal, part in zip(find(*MISTAKES), MISTAKES.values(), strict=True):
+        assert part in refusal
 
 
 @pytest.mark.parametrize(("model", "part"), [("a/gated", "is gated"), ("a/page", "is not JSON")])
@@ -181,19 +181,21 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_server_that_misbehaves_is_refused(find: Find, tmp_path: Path, kind: str) -> None:
-    """A body cut short, a page of a network, a path for a commit, an error, no answer, no size."""
+    """A truncated body, a login page, a path as commit, an error, a timeout, no size."""
     assert FAULTS[kind] in find("a/large" if kind == "unsized" else ID, kind=kind)[0]
-    kept = [each for each in tmp_path.rglob("*") if each.is_file()]
-    assert sum(each.stat().st_size for each in kept) < len(CONFIG)
-    assert not [each for each in kept if not each.is_relative_to(tmp_path / "hf")]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < len(CONFIG)
+    assert not [path for path in files if not path.is_relative_to(tmp_path / "hf")]
 
 
 @pytest.mark.parametrize("env", [OFFLINE, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
-def test_without_a_network_it_says_what_to_copy(find: Find, hub: Hub, env: dict[str, str]) -> None:
-    """Without a cache, too, the line names the files, their page, and the option."""
-    (told,) = find(ID, **env)
+def test_without_a_network_the_refusal_names_the_files_to_copy(
+    find: Find, hub: Hub, env: dict[str, str]
+) -> None:
+    """The refusal names the files, their page and the option, also without a cache."""
+    (refusal,) = find(ID, **env)
     for part in ("config.json", "hf_quant_config.json", f"/{ID} into a folder", "--model"):
-        assert part in told
+        assert part in refusal
     assert hub.asked == []
 
 
@@ -207,7 +209,7 @@ def test_a_link_out_of_the_cache_is_refused(find: Find, tmp_path: Path) -> None:
 
 
 def test_a_surface_is_answered_by_id(run: Ask) -> None:
-    """Questions besides `predict` take ids, too."""
+    """Commands other than `predict` accept ids, too."""
     one = ("--batch", "1", "--context", "1024")
     done = run("-m", "nearfree", "surface", *PREDICT[1:], *one, "--model", ID)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""What is a name, a path or an id; and bounds."""
+"""Names, paths and ids of models; bounds of time and size."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def without_library(program: str) -> subprocess.CompletedProcess[str]:
 def test_a_name_comes_before_a_path_and_a_path_before_an_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that is called as a name of ours is not taken; one that is called as an id is."""
+    """A shipped name wins over a folder of that name; a folder wins over an id."""
     monkeypatch.chdir(tmp_path)
     for folder in ("qwen3_8b", "Qwen/Qwen3-8B"):
         Path(folder).mkdir(parents=True)
@@ -52,7 +52,7 @@ ODD = (
 
 @pytest.mark.parametrize("model", ODD)
 def test_what_is_no_id_is_refused_before_the_hub_is_asked(model: str) -> None:
-    """A path that climbs, a file's name and odd letters are told on one line."""
+    """A path with `..`, a file's name and invalid characters are refused in one line."""
     with pytest.raises(ConfigError) as error:
         resolve_model(CONFIG, model)
     assert str(error.value).isprintable()
@@ -65,10 +65,10 @@ def test_without_the_library_an_id_says_what_to_install() -> None:
     where = ["--platform", "h200", "--attention", "flash-attn==2.8.3", "--largest", "2"]
     named = without_library(program.format(["predict", "--model", "qwen3_8b", *where]))
     assert (named.returncode, named.stderr) == (0, "")
-    asked = without_library(program.format(["predict", "--model", "Qwen/Qwen3-8B", *where]))
-    assert asked.returncode == 2
-    assert asked.stderr.count("\n") == 1
-    assert 'pip install "nearfree[hub]"' in asked.stderr
+    result = without_library(program.format(["predict", "--model", "Qwen/Qwen3-8B", *where]))
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert 'pip install "nearfree[hub]"' in result.stderr
 
 
 @pytest.mark.parametrize("commit", [COMMIT, COMMIT[:39], f"{COMMIT[:39]}g"])
@@ -76,20 +76,20 @@ def test_a_snapshot_is_known_by_its_folder(tmp_path: Path, commit: str) -> None:
     """A file of a snapshot is named by repository and commit; in any other folder by the folder."""
     blobs = tmp_path / "models--Qwen--Qwen3-8B" / "blobs"
     folder = blobs.parent / "snapshots" / commit
-    for each in (blobs, folder):
-        each.mkdir(parents=True)
+    for folder_ in (blobs, folder):
+        folder_.mkdir(parents=True)
     write(blobs, SMALL["llama"], "0123")
     (folder / "config.json").symlink_to(blobs / "0123")
     file = read_model_file(folder)
-    whole = commit == COMMIT
-    assert file.name == ("Qwen/Qwen3-8B@9c925d6" if whole else commit)
-    assert file.revision == (commit if whole else None)
+    is_commit = commit == COMMIT
+    assert file.name == ("Qwen/Qwen3-8B@9c925d6" if is_commit else commit)
+    assert file.revision == (commit if is_commit else None)
     assert file.decoder is not None
     assert file.decoder.name == file.name
 
 
 WORDS = st.from_regex(r"\A[A-Za-z0-9_]+(?:[._-][A-Za-z0-9_]+)*\Z")
-"""Words of an id: no two dots or hyphens in turn."""
+"""Words of an id: no two consecutive dots or hyphens."""
 
 
 @given(st.builds("{}/{}".format, WORDS, WORDS).filter(REPOSITORY.fullmatch))
@@ -102,12 +102,12 @@ def test_a_snapshot_folder_says_its_repository(repository: str) -> None:
 
 PIECES = ("a", "a", "B9", "_", "a.b", "a-b", ".", "..", "--", "\u00e9")
 SIDE = st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map("".join)
-"""What stands on one side of a slash, an id's or not."""
+"""One side of a slash, of an id or not."""
 
 
 @given(st.builds("{}/{}".format, SIDE, SIDE))
-def test_no_id_climbs(text: str) -> None:
-    """What is taken for an id has no side that is a path of its own, and only plain letters."""
+def test_no_id_leaves_its_folder(text: str) -> None:
+    """Neither side of an accepted id is a path, and all characters are plain."""
     if REPOSITORY.fullmatch(text):
         org, name = text.split("/")
         assert not {"", ".", ".."} & {org, name}
@@ -120,13 +120,13 @@ def test_no_id_climbs(text: str) -> None:
     "text",
     ["Qwen/..", "../Qwen", "Qwen", "a/b/c", "a/b.git", "-a/b", "a/b--c", "a/.", "a/b\n", "/b"],
 )
-def test_what_climbs_is_no_id(text: str) -> None:
+def test_relative_paths_are_no_ids(text: str) -> None:
     """A path, a name of one word, and what the hub does not allow are not taken for an id."""
     assert REPOSITORY.fullmatch(text) is None
 
 
 def test_work_that_takes_too_long_is_left() -> None:
-    """However slowly something comes in, the wait ends; what is raised within is raised."""
+    """The wait ends however slow the transfer is; exceptions inside are passed on."""
     with pytest.raises(TimeoutError, match=r"no answer within 0\.05 seconds"):
         within(0.05, lambda: str(threading.Event().wait(1.0)))
     assert within(5.0, lambda: "done") == "done"
@@ -139,11 +139,11 @@ def _odd() -> str:
 
 
 def test_a_file_ends_at_the_largest_that_is_read() -> None:
-    """By the size that a server says, or by what it sends."""
+    """The bound holds for the announced size and for the bytes received."""
     bar = bounded("config.json")
-    with bar(total=SIZE_LIMIT, unit="B") as told:
-        told.update(SIZE_LIMIT)
+    with bar(total=SIZE_LIMIT, unit="B") as progress:
+        progress.update(SIZE_LIMIT)
         with pytest.raises(ConfigError, match=f"{SIZE_LIMIT + 1} bytes"):
-            told.update(1)
+            progress.update(1)
     with pytest.raises(ConfigError, match="bytes or more"):
         bar(total=SIZE_LIMIT + 1)

@@ -33,7 +33,7 @@ def model(tmp_path: Path) -> Iterator[tuple[Path, Model]]:
     parameters = library.calls.llama_model_quantize_default_params()
     parameters.ftype, parameters.allow_requantize = BFLOAT16, True
     path = tmp_path / "bf16.gguf"
-    names = (str(path).encode() for path in (cached_weights(WEIGHTS), path))
+    names = (str(file).encode() for file in (cached_weights(WEIGHTS), path))
     assert library.calls.llama_model_quantize(*names, ctypes.addressof(parameters)) == 0
     with closing(Model(library, path, repack=False)) as loaded:
         yield path, loaded

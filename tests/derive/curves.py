@@ -1,4 +1,4 @@
-"""Curves of our own making, and a predictor that answers from a law alone."""
+"""Synthetic curves, and a predictor that answers from a law alone."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ Curve = tuple[dict[str, Any], Mapping[int, float]]
 
 
 def make_curves(*curves: Curve) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return settings and points; of each curve what differs from the usual, and T by N."""
+    """Return settings and points of curves: changes to the default setting, and T by N."""
     settings, points = [], []
     for number, (changes, times) in enumerate(curves):
         own = {"platform": "h20", "backend_version": None, "kernel": None, "distribution": None}
@@ -36,12 +36,12 @@ def make_curves(*curves: Curve) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def make_truth(*curves: Curve, epsilons: Sequence[float] = (0.2,)) -> Truth:
-    """Return what some curves say."""
+    """Return the truth of some curves."""
     return truth(*make_curves(*curves), epsilons)
 
 
 def make_answers(*rows: dict[str, Any]) -> pl.DataFrame:
-    """Return answers; of each what differs from a refusal of the first question."""
+    """Return answers, each given by its differences from a refusal of the first question."""
     usual = {
         "asked": 0, "predictor": "principle", "epsilon": 0.2, "n_max": None, "low": None,
         "high": None, "constants": None, "in_sample": False,
@@ -57,11 +57,11 @@ class IdleCompute:
     """
 
     def answers(
-        self, asked: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
+        self, question_rows: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
     ) -> pl.DataFrame:
         """Return the law's answer where it has one, and a refusal elsewhere."""
         return (
-            asked.select("asked", self._law(asked))
+            question_rows.select("asked", self._law(question_rows))
             .join(pl.DataFrame({"predictor": predictors}), how="cross")
             .join(pl.DataFrame({"epsilon": epsilons}), how="cross")
             .with_columns(
@@ -73,21 +73,21 @@ class IdleCompute:
             )
         )  # fmt: skip
 
-    def ratios(self, asked: pl.DataFrame) -> pl.DataFrame:
+    def ratios(self, question_rows: pl.DataFrame) -> pl.DataFrame:
         """Return max(1, N / N_idle) over each grid."""
         rising = pl.max_horizontal(pl.lit(1.0), pl.col("n") / pl.col("n_max"))
         return (
-            asked.select("asked", self._law(asked), pl.col("grid").alias("n"))
+            question_rows.select("asked", self._law(question_rows), pl.col("grid").alias("n"))
             .drop_nulls("n_max")
             .explode("n")
             .select("asked", "n", rising.alias("ratio"))
         )
 
-    def _law(self, asked: pl.DataFrame) -> pl.Series:
-        found = [
+    def _law(self, question_rows: pl.DataFrame) -> pl.Series:
+        balances = [
             (SHEETS[row["platform"]].balance(row["dtype"]) or 16.0)
             * ELEMENT_BYTES[row["dtype"]] / (2 * row["batch"])
             if row["module"] in ("gemm", "dense_ffn") else None
-            for row in asked.to_dicts()
+            for row in question_rows.to_dicts()
         ]  # fmt: skip
-        return pl.Series("n_max", found, dtype=pl.Float64)
+        return pl.Series("n_max", balances, dtype=pl.Float64)

@@ -20,11 +20,11 @@ from derive.questions import LOG, RESOLVER
 from derive.tables.logs import make_visits
 
 PREBUILT, BUILT = "3.22.1", "0.3.36"
-TOLD = (
+SYSTEM_INFO = (
     "CPU : SSE3 = 1 | SSSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 1 | BMI2 = 1 | AVX512 = 1 "
     "| AVX512_VBMI = 1 | AVX512_VNNI = 1 | AVX512_BF16 = 1 | LLAMAFILE = 1 | REPACK = 1 |"
 )
-"""What a library says of a CPU with all that rules ask for."""
+"""A library's system information on a CPU with every feature that rules ask for."""
 SHAPE = EngineShape(layers=30, heads=9, kv_heads=3, head_dim=64)
 GRID = (*range(1, 15), 16, 17, 24, 32, 33)
 
@@ -47,7 +47,7 @@ def forward(*kinds: str, **changes: Any) -> EngineForward:
         "matrices": matrices,
         "shape": SHAPE,
         "context": 64,
-        "system_info": TOLD,
+        "system_info": SYSTEM_INFO,
     }
     return EngineForward(**fields | changes)
 
@@ -112,7 +112,7 @@ def setting(known: EngineForward, model: str = "small") -> Setting:
 
 
 def loaded(known: EngineForward, model: str = "small") -> EngineLoaded:
-    """Return what is on record of a forward."""
+    """Return the recorded event of a forward."""
     return EngineLoaded(
         engine=known.engine,
         release=known.release,
@@ -145,16 +145,16 @@ def engine_log(
     if ruled:
         for folder in (LOG.events / "sources").glob("llama_cpp*"):
             shutil.copytree(folder, layout.events / "sources" / folder.name)
-    models = {each.matrices: f"small{n}" for n, each in enumerate(forwards)}
-    settings = [setting(each, models[each.matrices]) for each in forwards]
+    models = {forward.matrices: f"small{n}" for n, forward in enumerate(forwards)}
+    settings = [setting(forward, models[forward.matrices]) for forward in forwards]
     plan = MeasurePlan(
-        sweeps=tuple(Sweep(setting=each, positions=tuple(grid)) for each in settings),
+        sweeps=tuple(Sweep(setting=setting, positions=tuple(grid)) for setting in settings),
         protocol=Interleaved(rounds=4),
         environment="cpu",
     )
-    payloads: list[Any] = [loaded(each, models[each.matrices]) for each in forwards]
-    for each, known in zip(settings, forwards, strict=True):
+    payloads: list[Any] = [loaded(forward, models[forward.matrices]) for forward in forwards]
+    for setting_, known in zip(settings, forwards, strict=True):
         made = EngineRules(known, RESOLVER)
-        payloads += make_visits(each, times(made, constants, grid), rounds=4)
+        payloads += make_visits(setting_, times(made, constants, grid), rounds=4)
     write_payloads(layout, take_name("cpu", "engines", 1, plan), plan, *payloads)
-    return [setting_key(each) for each in settings]
+    return [setting_key(setting) for setting in settings]

@@ -1,4 +1,4 @@
-"""A log in which a small model was foretold and measured, with numbers made by hand."""
+"""A log in which a small model was predicted and measured, with hand-made numbers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -39,11 +39,13 @@ PARTS: dict[int, dict[str, float]] = {
 
 def plan(setting: Setting = SETTING, rounds: int = 8, baseline: int = 1) -> MeasurePlan:
     """Return the plan of the model's take."""
-    sweeps = tuple(structs.replace(each, setting=setting, baseline=baseline) for each in SWEEPS)
+    sweeps = tuple(structs.replace(sweep, setting=setting, baseline=baseline) for sweep in SWEEPS)
     return plan_of(MODEL, sweeps, protocol=Interleaved(rounds=rounds))
 
 
-def said(predictor: str = "modules_sum", n_max: float | None = 3.0, **changes: Any) -> Payload:
+def predicted_payload(
+    predictor: str = "modules_sum", n_max: float | None = 3.0, **changes: Any
+) -> Payload:
     """Return one prediction, or a refusal."""
     fields: dict[str, Any] = {
         "setting": SETTING,
@@ -57,10 +59,12 @@ def said(predictor: str = "modules_sum", n_max: float | None = 3.0, **changes: A
     return PredictionRecorded(predictor=predictor, n_max=n_max, **(fields | changes))
 
 
-def write_said(layout: Layout, *payloads: Payload, take: int = 1, study: str = "small") -> None:
+def record_predictions(
+    layout: Layout, *payloads: Payload, take: int = 1, study: str = "small"
+) -> None:
     """Put predictions on record, now."""
     foretell = ForetellPlan(sweeps=SWEEPS, models={"small": MODEL.plain}, tolerances=TOLERANCES)
-    write_events(layout, f"{study}_foretold", foretell, payloads or [said()], take)
+    write_events(layout, f"{study}_foretold", foretell, payloads or [predicted_payload()], take)
 
 
 def write_model(
@@ -98,6 +102,6 @@ def write_tables(layout: Layout) -> Callable[[Table], pl.DataFrame]:
 def made(layout: Layout, *payloads: Payload) -> Callable[[Table], pl.DataFrame]:
     """Return the tables of a log in which predictions come first, then the model."""
     write_probe(layout)
-    write_said(layout, *payloads)
+    record_predictions(layout, *payloads)
     write_model(layout)
     return write_tables(layout)

@@ -26,7 +26,7 @@ ATTENTION = {
     "module": "attention", "backend": "flash_attn_2",
     "context": 1024, "heads": 32, "kv_heads": 32, "head_dim": 128,
 }  # fmt: skip
-_ASKED = {
+_COLUMNS = {
     "asked": pl.Int64,
     "platform": pl.String,
     **{name: column.dtype for name, column in SETTING_COLUMNS.items()},
@@ -50,13 +50,13 @@ def ask(*questions: dict[str, Any]) -> pl.DataFrame:
         fields = {"dtype": "bfloat16", **question}
         beside = {name: fields.pop(name, given) for name, given in _BESIDE.items()}
         setting = Setting(**fields)
-        whole = -(-(setting.experts or 1) // (setting.batch * (setting.top_k or 1)))
-        baseline = beside["baseline"] or (whole if setting.routing == "balanced" else 1)
+        saturation = -(-(setting.experts or 1) // (setting.batch * (setting.top_k or 1)))
+        baseline = beside["baseline"] or (saturation if setting.routing == "balanced" else 1)
         grid = [baseline * 2**step for step in range(8)]
         rows.append(
             {"asked": key, **setting_row(setting), **beside, "baseline": baseline, "grid": grid}
         )
-    frame = pl.DataFrame(rows, schema=_ASKED)
+    frame = pl.DataFrame(rows, schema=_COLUMNS)
     unsaid = (name for name in ("nodes", "fewest") if frame[name].is_null().all())
     return frame.drop(unsaid)
 

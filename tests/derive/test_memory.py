@@ -1,4 +1,4 @@
-"""Memory: what a deployment takes, whether it fits, and the most that does."""
+"""Memory: a deployment's bytes, whether they fit, and the largest batch that fits."""
 
 import json
 import os
@@ -91,7 +91,7 @@ H100, H200 = 80.0, 141.0
         ("kimi_k2", "float8_block", (8, H100), False),
     ],
 )
-def test_verdicts_that_follow_from_sizes(
+def test_verdicts_follow_from_stored_sizes(
     tmp_path: Path,
     model: str,
     weights: Any,
@@ -107,25 +107,25 @@ def test_verdicts_that_follow_from_sizes(
     taken = needs(file, Override(weights=weights).apply(file.precision))
     assert taken is not None
     count, memory_gb = gpus
-    found = memory(taken, memory_gb, parallel=Parallel(tp=count))
-    assert found.fits is fits
-    assert found.gpus_needed is not None
-    assert (found.gpus_needed <= count) is fits
+    estimate = memory(taken, memory_gb, parallel=Parallel(tp=count))
+    assert estimate.fits is fits
+    assert estimate.gpus_needed is not None
+    assert (estimate.gpus_needed <= count) is fits
 
 
-def test_what_little_room_is_left_is_said(tmp_path: Path) -> None:
-    """A thousand billion weights leave eight GPUs room for few requests: the number is finite."""
+def test_a_small_largest_batch_is_given(tmp_path: Path) -> None:
+    """A trillion weights leave room for few requests on eight GPUs: a finite number."""
     file = read_model_file(write(tmp_path, SHAPES["kimi_k2"]))
     taken = needs(file, Override(weights="float8_block").apply(uniform("bfloat16")))
     assert taken is not None
-    found = memory(taken, H200, parallel=Parallel(tp=8), context=32768)
-    assert found.fits
-    assert found.largest_batch is not None
-    assert 1 <= found.largest_batch < 100
+    estimate = memory(taken, H200, parallel=Parallel(tp=8), context=32768)
+    assert estimate.fits
+    assert estimate.largest_batch is not None
+    assert 1 <= estimate.largest_batch < 100
 
 
-def test_a_refused_forward_has_a_memory(tmp_path: Path) -> None:
-    """What is stored is known of models whose forward is not predicted."""
+def test_a_model_without_a_predicted_forward_has_a_memory(tmp_path: Path) -> None:
+    """Memory is computed for models whose forward is refused, too."""
     shape = SHAPES["deepseek_r1"] | {"full_attention_interval": 4}
     file = read_model_file(write(tmp_path, shape))
     assert file.decoder is None
@@ -149,10 +149,10 @@ SPREAD = st.builds(
     engine=st.sampled_from([VLLM, SGLANG]),
     weights=st.sampled_from([None, "float8", "int4", "nvfp4", "float32"]),
 )
-def test_what_ranks_hold_is_the_whole(
+def test_all_ranks_together_hold_the_model(
     *, tmp_path: Path, kind: str, parallel: Parallel, engine: Engine, weights: Any
 ) -> None:
-    """Weights of all ranks are those of the model, but for what each of several holds.
+    """The weights of all ranks are the model's, apart from replicated ones.
 
     Norms and routers lie on all ranks of their stage, heads of keys beyond their number on
     several, all but experts once a dp group, and a tied embedding on two stages.
@@ -162,31 +162,33 @@ def test_what_ranks_hold_is_the_whole(
     taken = needs(file, Override(weights=weights).apply(file.precision))
     assert taken is not None
     held = static_load(taken, parallel, engine)
-    whole = sum(each.size_bytes for each in taken.weights)
+    total_bytes = sum(weight.size_bytes for weight in taken.weights)
     alone = static_load(taken, replace(parallel, tp=1, dp=1, ep=1), engine)
-    tied = not any(each.kind == "lm_head" for each in taken.weights)
-    twice = sum(each.size_bytes for each in taken.weights if each.kind == "embedding")
-    assert alone.weights == pytest.approx(whole + twice * (tied and parallel.pp > 1))
+    tied = not any(weight.kind == "lm_head" for weight in taken.weights)
+    twice = sum(weight.size_bytes for weight in taken.weights if weight.kind == "embedding")
+    assert alone.weights == pytest.approx(total_bytes + twice * (tied and parallel.pp > 1))
     assert held.weights >= alone.weights * (1 - 1e-9)
     assert held.gpus == parallel.gpus
     most = max(size for size, _ in held.stages)
     assert most * parallel.gpus >= held.weights * (1 - 1e-9)
-    experts = [each for each in taken.weights if each.kind == "experts"]
+    experts = [weight for weight in taken.weights if weight.kind == "experts"]
     holding = Holding(parallel, engine, taken.heads, taken.experts, taken.vocabulary)
-    for each in experts:
-        share = holding.share(each.how, each.kind) * parallel.ranks
-        assert holding.copies(each.how, each.kind) == 1 <= share + 1e-9
+    for expert in experts:
+        share = holding.share(expert.how, expert.kind) * parallel.ranks
+        assert holding.copies(expert.how, expert.kind) == 1 <= share + 1e-9
         assert taken.experts % parallel.ep or share == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("tp", "share"), [(1, 1), (2, 1 / 2), (4, 1 / 4), (8, 1 / 4)])
-def test_heads_of_keys_beyond_their_number_lie_twice(tp: int, share: float) -> None:
+def test_key_heads_are_replicated_beyond_their_number(tp: int, share: float) -> None:
     """Of four heads of keys a rank holds one at least, and so of the cache of each request."""
     file = find_model_file(CONFIG, "qwen3_30b_a3b")
     taken = needs(file, None)
     assert taken is not None
-    found, one = (memory(taken, None, parallel=Parallel(tp=each)).kv_bytes for each in (tp, 1))
-    assert found == one * share * tp
+    estimate, one = (
+        memory(taken, None, parallel=Parallel(tp=degree)).kv_bytes for degree in (tp, 1)
+    )
+    assert estimate == one * share * tp
 
 
 @pytest.mark.parametrize(
@@ -231,8 +233,8 @@ def test_layers_of_stages_are_those_of_their_weights() -> None:
     """Stages part layers, the embedding lies on the first and the LM head on the last."""
     taken = needs(find_model_file(CONFIG, "qwen3_8b"), None)
     assert taken is not None
-    ends = {each.kind: each.size_bytes for each in taken.weights if not each.layers}
-    layers = sum(each.size_bytes for each in taken.weights if each.layers)
+    ends = {weight.kind: weight.size_bytes for weight in taken.weights if not weight.layers}
+    layers = sum(weight.size_bytes for weight in taken.weights if weight.layers)
     (first, _), (last, share) = static_load(taken, Parallel(pp=2)).stages
     assert first == pytest.approx(layers / 2 + ends["embedding"])
     assert last == pytest.approx(layers / 2 + ends["lm_head"] + ends["norm"])
@@ -275,29 +277,32 @@ def test_the_largest_are_the_last_that_fit(
 ) -> None:
     """The largest batch and context fit and one more does not; more GPUs than needed fit."""
 
-    def ask(**asked: int) -> Memory:
+    def ask(**options: int) -> Memory:
         return memory(
             NEEDS,
             memory_gb,
-            parallel=Parallel(tp=asked.pop("gpus", gpus)),
-            **({"batch": batch, "context": context} | asked),
+            parallel=Parallel(tp=options.pop("gpus", gpus)),
+            **({"batch": batch, "context": context} | options),
         )
 
-    found = ask()
-    assert found.peak_bytes == (
-        found.weights_bytes + found.kv_bytes + found.activations_bytes + found.engine_bytes
+    question_rows = ask()
+    assert question_rows.peak_bytes == (
+        question_rows.weights_bytes
+        + question_rows.kv_bytes
+        + question_rows.activations_bytes
+        + question_rows.engine_bytes
     )
-    assert found.capacity_bytes is not None
-    assert found.fits is (found.rank_bytes <= found.capacity_bytes / gpus)
-    assert found.peak_bytes <= gpus * (found.rank_bytes + 1)
+    assert question_rows.capacity_bytes is not None
+    assert question_rows.fits is (question_rows.rank_bytes <= question_rows.capacity_bytes / gpus)
+    assert question_rows.peak_bytes <= gpus * (question_rows.rank_bytes + 1)
     for name in ("batch", "context"):
-        largest = getattr(found, f"largest_{name}")
+        largest = getattr(question_rows, f"largest_{name}")
         if largest is not None:
             assert not ask(**{name: largest + 1}).fits
             assert not largest or ask(**{name: largest}).fits
-    if found.gpus_needed:
-        assert ask(gpus=found.gpus_needed).fits
-        assert found.gpus_needed == 1 or not ask(gpus=found.gpus_needed // 2).fits
+    if question_rows.gpus_needed:
+        assert ask(gpus=question_rows.gpus_needed).fits
+        assert question_rows.gpus_needed == 1 or not ask(gpus=question_rows.gpus_needed // 2).fits
 
 
 @given(st.integers(1, 10**6))
@@ -310,23 +315,23 @@ def test_windows_bound_a_cache(context: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "kept"),
+    ("kind", "windows"),
     [("gpt_oss", True), ("gemma4_text", True), ("gemma2", False), ("gemma3_text", False),
      ("olmo3", False), ("beam", True), ("muse_glimmer_text", True), ("spark2_5", True)],
 )  # fmt: skip
 def test_sglang_keeps_windows_of_some_models_alone(
-    tmp_path: Path, kind: str, *, kept: bool
+    tmp_path: Path, kind: str, *, windows: bool
 ) -> None:
     """Of others its layers with a window cache all positions, as those without one do."""
     taken = needs(read_model_file(write(tmp_path, SMALL[kind])), None)
     assert taken is not None
-    assert any(each.window for each in taken.cache)
+    assert any(cache_layer.window for cache_layer in taken.cache)
     vllm, sglang = (
-        memory(taken, None, engine=each, context=1023).kv_bytes for each in (VLLM, SGLANG)
+        memory(taken, None, engine=engine, context=1023).kv_bytes for engine in (VLLM, SGLANG)
     )
-    assert (sglang == vllm) is kept
-    elements = sum(each.layers * each.elements for each in taken.cache)
-    assert kept or sglang == 1024 * elements * 2
+    assert (sglang == vllm) is windows
+    elements = sum(cache_layer.layers * cache_layer.elements for cache_layer in taken.cache)
+    assert windows or sglang == 1024 * elements * 2
 
 
 @pytest.mark.parametrize(("tp", "width"), [(1, 2944), (2, 1536), (8, 384)])
@@ -334,9 +339,9 @@ def test_experts_that_are_filled_up_take_more(tmp_path: Path, tp: int, width: in
     """Rows become a multiple of 256 elements, a rank's part of an expert one of 128."""
     taken = needs(read_model_file(write(tmp_path, SHAPES["gpt_oss_120b"])), None)
     assert taken is not None
-    stored = sum(each.size_bytes for each in taken.weights if each.kind == "experts")
+    stored = sum(weight.size_bytes for weight in taken.weights if weight.kind == "experts")
     plain, filled = (
-        static_load(taken, Parallel(tp=tp), padded=each).weights for each in (False, True)
+        static_load(taken, Parallel(tp=tp), padded=gated_).weights for gated_ in (False, True)
     )
     assert filled - plain == pytest.approx(stored * (3072 * width * tp / 2880**2 - 1))
 
@@ -348,11 +353,11 @@ def test_shared_experts_are_whole_where_rows_are_parted(
     """With ep each rank of vLLM's has them, without each of two groups of two ranks."""
     taken = needs(read_model_file(write(tmp_path, SMALL["deepseek_v3"])), None)
     assert taken is not None
-    (shared,) = (each for each in taken.weights if each.kind == "shared_experts")
+    (shared,) = (weight for weight in taken.weights if weight.kind == "shared_experts")
     without = structs.replace(
-        taken, weights=tuple(each for each in taken.weights if each is not shared)
+        taken, weights=tuple(weight for weight in taken.weights if weight is not shared)
     )
-    both, rest = (static_load(each, Parallel(tp=2, dp=2, ep=ep)) for each in (taken, without))
+    both, rest = (static_load(needs_, Parallel(tp=2, dp=2, ep=ep)) for needs_ in (taken, without))
     assert both.weights - rest.weights == pytest.approx(copies * shared.size_bytes)
     (one, _), (other, _) = both.stages[0], rest.stages[0]
     assert one - other == pytest.approx(copies * shared.size_bytes / 4)
@@ -365,15 +370,17 @@ def test_a_layer_s_heads_are_all_that_parts_its_cache() -> None:
 
 
 def test_keys_of_an_indexer_are_whole_on_each_rank() -> None:
-    """They are in the model's element type, whatever the rest of the cache is in."""
+    """Keys of an indexer are in the model's element type, independent of the cache's."""
     index = CacheLayer(layers=3, elements=100, whole=True)
     with_index = structs.replace(
         NEEDS, cache=(*NEEDS.cache, index), cache_element=1.0, plain_element=2.0
     )
     without = structs.replace(NEEDS, cache_element=1.0, plain_element=2.0)
     for gpus in (1, 2, 8):
-        asked = {"parallel": Parallel(tp=gpus), "context": PAGE_POSITIONS - 1}
-        more = memory(with_index, None, **asked).kv_bytes - memory(without, None, **asked).kv_bytes
+        options = {"parallel": Parallel(tp=gpus), "context": PAGE_POSITIONS - 1}
+        more = (
+            memory(with_index, None, **options).kv_bytes - memory(without, None, **options).kv_bytes
+        )
         assert more == gpus * 3 * PAGE_POSITIONS * 100 * 2
 
 
@@ -384,24 +391,24 @@ def test_an_index_key_takes_as_much_whatever_the_cache_is_in(tmp_path: Path, kv:
     file = read_model_file(write(tmp_path, change("deepseek_v32", **sizes)))
     taken = needs(file, replace(uniform("bfloat16"), kv=kv))
     assert taken is not None
-    found = memory(taken, None, context=PAGE_POSITIONS - 1).kv_bytes
-    assert found == PAGE_POSITIONS * 6 * (576 * ELEMENT_BYTES[kv] + 132)
+    estimate = memory(taken, None, context=PAGE_POSITIONS - 1).kv_bytes
+    assert estimate == PAGE_POSITIONS * 6 * (576 * ELEMENT_BYTES[kv] + 132)
 
 
 def test_a_record_that_is_larger_than_its_elements_is_said(tmp_path: Path) -> None:
     """FlashMLA keeps 656 bytes of a selected latent of DeepSeek V3.2 in float8, not 576."""
     sizes = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
-    said = {}
+    notes_by_case = {}
     for kind in ("deepseek_v32", "deepseek_v3"):
         file = read_model_file(write(tmp_path, change(kind, **sizes)))
         for kv in ("bfloat16", "float8"):
             taken = needs(file, Override(kv=kv).apply(uniform("bfloat16")))
             assert taken is not None
-            said[kind, kv] = [each for each in taken.notes if "latents in float8" in each]
-    (note,) = said.pop(("deepseek_v32", "float8"))
+            notes_by_case[kind, kv] = [note for note in taken.notes if "latents in float8" in note]
+    (note,) = notes_by_case.pop(("deepseek_v32", "float8"))
     assert "counts 576 bytes" in note
     assert note.endswith("keeps 656")
-    assert not any(said.values())
+    assert not any(notes_by_case.values())
 
 
 @pytest.mark.parametrize(("kv", "record"), [("float8", 584), ("bfloat16", 1024)])
@@ -412,8 +419,8 @@ def test_an_entry_in_float8_has_scales_and_a_part_in_16_bits(
     path = write(tmp_path, change("deepseek_v4", head_dim=512, index_head_dim=128))
     taken = needs(read_model_file(path), replace(uniform("bfloat16"), kv=kv))
     assert taken is not None
-    found = memory(taken, None, context=127).kv_bytes - taken.state_bytes(VLLM, 1)
-    assert found == 6 * 32 * record + 2 * 32 * (record + 132) + 2 * record
+    estimate = memory(taken, None, context=127).kv_bytes - taken.state_bytes(VLLM, 1)
+    assert estimate == 6 * 32 * record + 2 * 32 * (record + 132) + 2 * record
 
 
 @pytest.mark.parametrize("tp", [1, 4])
@@ -427,7 +434,7 @@ def test_a_compressor_keeps_positions_that_are_no_entry_yet(tmp_path: Path, tp: 
     assert taken is not None
     held = 2 * 8 * 2 * 2 * (512 + 128) + 2 * 128 * 2 * 512
     none = structs.replace(taken, cache=tuple(e for e in taken.cache if not e.state_elements))
-    every, without = (memory(each, None, parallel=Parallel(tp=tp)) for each in (taken, none))
+    every, without = (memory(needs_, None, parallel=Parallel(tp=tp)) for needs_ in (taken, none))
     assert every.kv_bytes - without.kv_bytes == tp * 4 * held
     assert every.rank_bytes - without.rank_bytes == 4 * held
 
@@ -446,8 +453,8 @@ def test_a_forward_makes_hidden_states_a_layer_s_widest_and_logits(
     requests = -(-batch // dp)
     token = 4 * 4096 * 2 + file.widest * 2 / tp
     made = max(requests, 8192) * token + requests * 151936 * (4 + 2)
-    found = memory(taken, None, parallel=Parallel(tp=tp, dp=dp), batch=batch)
-    assert found.activations_bytes == tp * dp * round(made)
+    estimate = memory(taken, None, parallel=Parallel(tp=tp, dp=dp), batch=batch)
+    assert estimate.activations_bytes == tp * dp * round(made)
 
 
 def test_what_has_a_type_of_its_own_is_not_in_the_cache_s() -> None:
@@ -456,42 +463,42 @@ def test_what_has_a_type_of_its_own_is_not_in_the_cache_s() -> None:
     plain = CacheLayer(layers=3, elements=100, more=7.0)
     for cached, more in ((1.0, 7), (2.0, 0)):
         of = structs.replace(NEEDS, cache_element=cached, cache=(own,))
-        asked = {"parallel": Parallel(tp=2), "context": PAGE_POSITIONS - 1}
-        assert memory(of, None, **asked).kv_bytes == 2 * 3 * PAGE_POSITIONS * 200
+        options = {"parallel": Parallel(tp=2), "context": PAGE_POSITIONS - 1}
+        assert memory(of, None, **options).kv_bytes == 2 * 3 * PAGE_POSITIONS * 200
         of = structs.replace(of, cache=(plain,))
         expected = 2 * 3 * PAGE_POSITIONS * (100 * cached + more)
-        assert memory(of, None, **asked).kv_bytes == expected
+        assert memory(of, None, **options).kv_bytes == expected
 
 
 def test_an_unknown_memory_gives_no_verdict() -> None:
-    """Where a platform's memory is not known, what is taken is said and no more."""
-    found = memory(NEEDS, None)
-    assert (found.fits, found.capacity_bytes, found.gpus_needed) == (None, None, None)
-    assert found.peak_bytes > 30e9
+    """Where a platform's memory is not known, only the deployment's bytes are given."""
+    estimate = memory(NEEDS, None)
+    assert (estimate.fits, estimate.capacity_bytes, estimate.gpus_needed) == (None, None, None)
+    assert estimate.peak_bytes > 30e9
 
 
 def test_the_engine_has_its_allowance_on_each_gpu() -> None:
-    """What an engine keeps for itself counts once a GPU."""
-    found = memory(NEEDS, None, parallel=Parallel(tp=3))
-    assert found.engine_bytes == 3 * (ENGINE_BYTES + COLLECTIVE_BYTES)
+    """An engine's own memory counts once for each GPU."""
+    estimate = memory(NEEDS, None, parallel=Parallel(tp=3))
+    assert estimate.engine_bytes == 3 * (ENGINE_BYTES + COLLECTIVE_BYTES)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell the peak")
 @pytest.mark.parametrize("most_of", ["kv_cache", pytest.param("experts", marks=pytest.mark.slow)])
-def test_the_peak_is_what_is_measured(tmp_path: Path, most_of: str) -> None:
+def test_the_peak_agrees_with_a_measured_one(tmp_path: Path, most_of: str) -> None:
     """A forward's measured peak on this CPU is within a tenth of the computed one.
 
-    Without an engine, and with a decode step of 8 positions; the heap gives back what is freed.
+    Without an engine, and with a decode step of 8 positions; freed heap is returned.
     """
-    asked = dict(BIG[most_of])
-    document = json.loads((CONFIG / "models" / f"{asked.pop('model')}.json").read_text())
-    batch, context, _ = (asked.pop(name) for name in ("batch", "context", "most"))
-    path = write(tmp_path, document | asked, "config.json")
+    options = dict(BIG[most_of])
+    document = json.loads((CONFIG / "models" / f"{options.pop('model')}.json").read_text())
+    batch, context, _ = (options.pop(name) for name in ("batch", "context", "most"))
+    path = write(tmp_path, document | options, "config.json")
     taken = needs(read_model_file(path), None)
     assert taken is not None
     alone = structs.replace(taken, engine=0, prompt_tokens=0)
-    said = memory(alone, None, batch=batch, context=context)
+    estimate = memory(alone, None, batch=batch, context=context)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(path), json.dumps([batch, context, 1])],
         capture_output=True, text=True, check=True,
@@ -500,4 +507,4 @@ def test_the_peak_is_what_is_measured(tmp_path: Path, most_of: str) -> None:
             "MALLOC_MMAP_THRESHOLD_": "131072",
         },
     )  # fmt: skip
-    assert int(done.stdout) == pytest.approx(said.peak_bytes, rel=0.1)
+    assert int(done.stdout) == pytest.approx(estimate.peak_bytes, rel=0.1)

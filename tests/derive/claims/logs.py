@@ -1,4 +1,4 @@
-"""Small logs for claims: a few rows of each table, everything else as plain as it may be."""
+"""Small logs for claims: a few rows of each table, with default values elsewhere."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,11 +22,11 @@ _IDENTITY = ("platform", "stream", "take", "plan8", "newest", *SETTING_COLUMNS, 
 
 
 _TOLD_BY = {"ratio": LATENCY, "source": WORK, "limiter": COMPOSITION, "predictor": PREDICTIONS}
-"""The column that tells a row's table, the first that it has."""
+"""Columns that identify a row's table: the first that the row has counts."""
 
 
 def plainest(column: Column) -> object:
-    """Return the plainest value that a column may hold."""
+    """Return the simplest value that a column may hold."""
     if column.nullable:
         return None
     if column.one_of is not None:
@@ -38,7 +38,7 @@ def plainest(column: Column) -> object:
 
 
 def rows_of(table: Table, rows: Iterable[Row]) -> pl.DataFrame:
-    """Return rows as that table, with the plainest values where a row says nothing."""
+    """Return rows as that table, with the simplest value in each column that a row lacks."""
     plain = {name: plainest(column) for name, column in table.body.items()}
     full = [plain | row | {"from_ids": ["e#1"]} for row in rows]
     return table.build(table.frame(full), {"e#1"})
@@ -51,24 +51,24 @@ def at(
     low, high = interval or (None, None)
     kind = "printed" if not interval else "sharp" if low == high else "bracketed"
     setting = {"module": module, "backend": "b", "dtype": "bfloat16", "batch": 1, **more}
-    told = {name: value for name, value in setting.items() if name not in ("verdict", "epsilon")}
+    fields_ = {name: value for name, value in setting.items() if name not in ("verdict", "epsilon")}
     return {
         "platform": "cpu", "stream": "s", "take": 1, "plan8": "0" * 8, "newest": True,
         "epsilon": EPSILON, "baseline": 1, "n_max": n, "first_exit": n, "next_n": following,
         "n_low": low, "n_high": high, "verdict": "censored" if interval and not following else kind,
-        "origin": "measured", "setting_key": repr(sorted(told.items())), "cuda_graph": False,
+        "origin": "measured", "setting_key": repr(sorted(fields_.items())), "cuda_graph": False,
     } | setting  # fmt: skip
 
 
 def identity(bound: Row) -> Row:
-    """Return what a boundary's row has in common with other rows of its setting."""
+    """Return the fields that a boundary's row shares with other rows of its setting."""
     return {name: bound[name] for name in _IDENTITY if name in bound}
 
 
-def said(bound: Row, predictor: str, n: float | None, **more: Any) -> Row:
-    """Return a prediction of a boundary's setting, without a bound where no N is said."""
-    told = {"predictor": predictor, "n_max": n, "unbounded": n is None, "epsilon": EPSILON}
-    return identity(bound) | told | {"basis": "datasheet", **more}
+def answer(bound: Row, predictor: str, n: float | None, **more: Any) -> Row:
+    """Return a prediction of a boundary's setting; unbounded where `n` is None."""
+    prediction = {"predictor": predictor, "n_max": n, "unbounded": n is None, "epsilon": EPSILON}
+    return identity(bound) | prediction | {"basis": "datasheet", **more}
 
 
 def points(bound: Row, ratios: Mapping[int, float], noise: float = 0.0) -> list[Row]:
@@ -90,26 +90,26 @@ def work(bound: Row, flops: Mapping[int, float], **more: Any) -> list[Row]:
 
 def composed(bound: Row, predictor: str, n: float, limiter: str, measured: str) -> Row:
     """Return a composition of a model's boundary, with both limiters."""
-    told = {"predictor": predictor, "predicted": n, "limiter": limiter, "epsilon": EPSILON}
+    prediction = {"predictor": predictor, "predicted": n, "limiter": limiter, "epsilon": EPSILON}
     seen = {"measured_limiter": measured, "same_limiter": limiter == measured}
     own = {k: v for k, v in identity(bound).items() if k not in ("take", "plan8", "newest")}
-    return own | told | seen | {"n_max": bound["n_max"], "basis": "datasheet"}
+    return own | prediction | seen | {"n_max": bound["n_max"], "basis": "datasheet"}
 
 
 def log(bounds: Sequence[Row], *rest: Iterable[Row], scope: str = "cpu") -> ScopeTables:
-    """Return the log of some boundaries and of other rows, told apart by their columns."""
+    """Return the log of some boundaries and of other rows; columns identify their tables."""
     frames = {BOUNDARIES.name: rows_of(BOUNDARIES, bounds)}
     other = [row for rows in rest for row in rows]
-    told = [next(name for name in _TOLD_BY if name in row) for row in other]
+    kinds = [next(name for name in _TOLD_BY if name in row) for row in other]
     for name, table in _TOLD_BY.items():
-        rows = [row for row, by in zip(other, told, strict=True) if by == name]
+        rows = [row for row, by in zip(other, kinds, strict=True) if by == name]
         if rows:
             frames[table.name] = rows_of(table, rows)
     return ScopeTables(scope, EPSILON, frames)
 
 
 def judge(name: str, log: ScopeTables) -> Row:
-    """Return the one row of a claim that has any case, or the row that says that none has."""
+    """Return the one row of a claim that has any case, or the row without cases."""
     rows = list(claim_rows(log, [claim for claim in CLAIMS_CHECKED if claim.name == name]))
     checked = [row for row in rows if row["checked"]]
     assert len(checked) <= 1

@@ -11,7 +11,7 @@ POWERS = [2**n for n in range(12)]
 
 def on_grid(limit: float) -> Row:
     """Return the boundary of a limit on a grid of powers of two, as it is printed."""
-    n = max(each for each in POWERS if each <= max(limit, 1))
+    n = max(power for power in POWERS if power <= max(limit, 1))
     return at("dense_ffn", n, 2 * n if n < POWERS[-1] else None)
 
 
@@ -26,8 +26,8 @@ def bounds(draw: st.DrawFn) -> Row:
 
 
 @given(st.floats(1, 1000), st.integers(1, 64), st.integers(1, 64))
-def test_what_falls_as_one_over_b_is_never_said_not_to(limit: float, b: int, other: int) -> None:
-    """Boundaries of an exact law c / b compare as the same, or cannot be told."""
+def test_an_exact_law_is_never_judged_broken(limit: float, b: int, other: int) -> None:
+    """Boundaries of an exact law c / b compare as equal or as undecided."""
     assert same(on_grid(limit / b), on_grid(limit / other), (b, other)) is not False
 
 
@@ -39,24 +39,24 @@ def test_comparing_is_symmetric(a: Row, b: Row) -> None:
 
 @given(bounds(), bounds())
 def test_of_two_boundaries_one_is_no_smaller(a: Row, b: Row) -> None:
-    """Neither is said to be the smaller one of both."""
+    """Of two boundaries at most one is judged smaller."""
     assert at_least(a, b) is not False or at_least(b, a) is not False
 
 
 @given(bounds(), st.floats(0.1, 5000))
 def test_a_prediction_lands_where_the_boundary_lies(row: Row, value: float) -> None:
-    """It is right between N_max and the next N alone, and wrong only outside of the interval."""
+    """A prediction hits between N_max and the next N only, and misses only outside the interval."""
     low, high = row["n_low"] or row["n_max"], row["n_high"] or row["n_max"]
     inside = row["n_max"] <= value < reach(row)[1]
-    found = within_step(row, value)
-    assert not found or inside
-    assert found is not False or not (inside or (row["n_low"] and low <= value <= high))
+    case = within_step(row, value)
+    assert not case or inside
+    assert case is not False or not (inside or (row["n_low"] and low <= value <= high))
 
 
 @given(st.integers(0, 11), st.integers(0, 11))
-def test_at_the_floor_nothing_is_told(n: int, other: int) -> None:
-    """Where nothing is near-free on either side, boundaries do not compare."""
-    a, b = (at("dense_ffn", POWERS[each], 2 * POWERS[each]) for each in (n, other))
+def test_at_the_floor_boundaries_do_not_compare(n: int, other: int) -> None:
+    """Where neither boundary has a near-free N, the comparison is undecided."""
+    a, b = (at("dense_ffn", POWERS[n_max], 2 * POWERS[n_max]) for n_max in (n, other))
     floor = at_floor(a) and at_floor(b)
     assert (same(a, b) is None) == floor
     assert (at_least(a, b) is None) == floor

@@ -1,11 +1,11 @@
-"""Every claim: a log where it holds, one where it fails, and one that cannot tell."""
+"""Every claim: a log where it holds, one where it fails, and one that leaves it undecided."""
 
 from typing import Any
 
 import pytest
 from nearfree.derive.claims.paper import CLAIMS_CHECKED
 
-from derive.claims.logs import Row, at, composed, judge, log, points, said, work
+from derive.claims.logs import Row, answer, at, composed, judge, log, points, work
 
 
 def dense(n: int, following: int | None, batch: int = 1, **more: Any) -> Row:
@@ -43,13 +43,13 @@ def swept(make: Any, *n_max: int, **more: Any) -> list[Row]:
 
 
 def idle(bound: Row, n: float | None) -> tuple[list[Row], list[Row]]:
-    """Return a boundary and what idle compute says of it."""
-    return [bound], [said(bound, "idle_compute", n)]
+    """Return a boundary and its prediction by idle compute."""
+    return [bound], [answer(bound, "idle_compute", n)]
 
 
 def law(bound: Row, n: float) -> tuple[list[Row], list[Row]]:
-    """Return a boundary and what the principle says of it."""
-    return [bound], [said(bound, "principle", n, limiting_term="M")]
+    """Return a boundary and its prediction by the principle."""
+    return [bound], [answer(bound, "principle", n, limiting_term="M")]
 
 
 def timed(bound: Row, ratios: dict[int, float], noise: float = 0.0) -> tuple[list[Row], list[Row]]:
@@ -111,12 +111,12 @@ HOLDS: dict[str, tuple[list[Row], ...]] = {
     "rq2": idle(dense(8, 9), 8.5),
     "rq2_within_two": idle(dense(8, 9), 17.0),
     "rq3": busy(dense(8, 9), (0.1, 0.6)),
-    "finding_1": ([dense(8, 9), dense(4, 5, 2)], [said(dense(8, 9), "idle_compute", 8.5),
-                  said(dense(4, 5, 2), "idle_compute", 4.2)]),
-    "finding_2": ([balanced(16, 17), moe(16, 17)], [said(balanced(16, 17), "principle", 16.0),
-                  said(moe(16, 17), "principle", 16.0)]),
+    "finding_1": ([dense(8, 9), dense(4, 5, 2)], [answer(dense(8, 9), "idle_compute", 8.5),
+                  answer(dense(4, 5, 2), "idle_compute", 4.2)]),
+    "finding_2": ([balanced(16, 17), moe(16, 17)], [answer(balanced(16, 17), "principle", 16.0),
+                  answer(moe(16, 17), "principle", 16.0)]),
     "finding_3": ([attention(64, 80), attention(64, 80, 512)],
-                  [said(attention(64, 80, each), "principle", 64.0) for each in (4096, 512)]),
+                  [answer(attention(64, 80, size), "principle", 64.0) for size in (4096, 512)]),
     "flat_then_rising": timed(dense(2, 3), {1: 1.0, 2: 1.1, 3: 1.3}),
     "latency_jumps": timed(moe(2, 3), {1: 1.0, 2: 1.05, 3: 1.5}),
     "idle_mismatch": idle(moe(8, 9), 9.0),
@@ -133,8 +133,8 @@ HOLDS: dict[str, tuple[list[Row], ...]] = {
     "real_routing_between": ([moe(16, 17), moe(17, 18, routing="power_law:1.2")],),
     "attention_constant_over_context": ([attention(16, 17), attention(16, 17, 512)],),
     "attention_is_m_attn": law(attention(64, 80), 64.0),
-    "tile_before_idle": ([attention(16, 17)], [said(attention(16, 17), "idle_compute", 37.0),
-                         said(attention(16, 17), "principle", 16.0)]),
+    "tile_before_idle": ([attention(16, 17)], [answer(attention(16, 17), "idle_compute", 37.0),
+                         answer(attention(16, 17), "principle", 16.0)]),
     "flops_in_steps": does(moe(2, 3), 4.0, 4.0, 8.0),
     "flops_padded": does(moe(2, 3), 4.0, 4.0, 8.0, needed=2.0),
     "tolerance_same": (swept(moe, 8, 16, 16, 16),),
@@ -157,10 +157,10 @@ FAILS: dict[str, tuple[list[Row], ...]] = {
     "rq2": idle(dense(8, 9), 9.0),
     "rq2_within_two": idle(dense(8, 9), 19.0),
     "rq3": busy(dense(8, 9), (0.0031, 0.4)),
-    "finding_1": ([dense(8, 9), dense(8, 9, 2)], [said(dense(8, 9), "idle_compute", 10.0)]),
-    "finding_2": ([balanced(8, 9), moe(32, 33)], [said(balanced(8, 9), "principle", 16.0)]),
+    "finding_1": ([dense(8, 9), dense(8, 9, 2)], [answer(dense(8, 9), "idle_compute", 10.0)]),
+    "finding_2": ([balanced(8, 9), moe(32, 33)], [answer(balanced(8, 9), "principle", 16.0)]),
     "finding_3": ([attention(64, 80), attention(16, 32, 512)],
-                  [said(attention(64, 80), "principle", 32.0)]),
+                  [answer(attention(64, 80), "principle", 32.0)]),
     "flat_then_rising": timed(dense(4, 8) | {"first_exit": 1}, {1: 1.0, 2: 1.4, 4: 1.1, 8: 1.5}),
     "latency_jumps": timed(moe(2, 3), {1: 1.0, 2: 1.1, 3: 1.25}),
     "idle_mismatch": idle(moe(8, 9), 8.0),
@@ -177,8 +177,8 @@ FAILS: dict[str, tuple[list[Row], ...]] = {
     "real_routing_between": ([moe(16, 17), moe(8, 9, routing="loads:0123456789ab")],),
     "attention_constant_over_context": ([attention(224, 240), attention(16, 32, 512)],),
     "attention_is_m_attn": law(attention(256, None), 16.0),
-    "tile_before_idle": ([attention(64, 80)], [said(attention(64, 80), "idle_compute", 37.0),
-                         said(attention(64, 80), "principle", 64.0)]),
+    "tile_before_idle": ([attention(64, 80)], [answer(attention(64, 80), "idle_compute", 37.0),
+                         answer(attention(64, 80), "principle", 64.0)]),
     "flops_in_steps": does(moe(2, 3), 2.0, 4.0, 6.0),
     "flops_padded": does(moe(2, 3), 2.0, 2.0, 2.0, needed=2.0),
     "tolerance_same": (swept(moe, 16, 16, 16, 64),),
@@ -201,7 +201,7 @@ UNDECIDED: dict[str, tuple[list[Row], ...]] = {
     "rq2": idle(dense(16, 17, **WIDE), 20.0),
     "rq2_within_two": idle(dense(16, 17, **WIDE), 40.0),
     "rq3": ([dense(8, 9)],),
-    "finding_1": ([dense(16, 17, **WIDE)], [said(dense(16, 17, **WIDE), "idle_compute", 20.0)]),
+    "finding_1": ([dense(16, 17, **WIDE)], [answer(dense(16, 17, **WIDE), "idle_compute", 20.0)]),
     "finding_2": ([balanced(16, 17), moe(16, 17)],),
     "finding_3": law(attention(64, 80), 64.0),
     "flat_then_rising": timed(dense(3, None), {1: 1.0, 2: 1.1, 3: 1.15}),
@@ -249,7 +249,7 @@ OWN = sorted({claim.name for claim in CLAIMS_CHECKED if not claim.public})
 def test_each_claim_has_each_verdict(
     name: str, verdict: str, logs: dict[str, tuple[list[Row], ...]]
 ) -> None:
-    """A log that agrees, one that does not, and one that cannot tell: each gets its verdict."""
+    """A log that agrees, one that disagrees and one without evidence give the three verdicts."""
     row = judge(name, log(*logs[name]))
     assert row["verdict"] == verdict, row["why"]
     assert (row["worst"] == "") == (verdict != "fails")
@@ -276,7 +276,7 @@ def test_the_boundary_ends_with_its_block(until: int, n_max: int, verdict: str) 
         ("moe_balanced_law", balanced(64, 65), 64),
     ],
 )
-def test_counted_blocks_stand_for_rules_that_nobody_read(name: str, bound: Row, until: int) -> None:
+def test_counted_blocks_replace_rules_that_were_not_read(name: str, bound: Row, until: int) -> None:
     """Without a law a counted block of 16 gives it: up to 16 E / k, or the last N that has it."""
     counted = work(bound, {1: 1.0, until: 1.0}, block_rows=16)
     assert judge(name, log([bound], counted))["verdict"] == "holds"
@@ -290,8 +290,8 @@ def test_counted_blocks_give_no_law_of_other_routings() -> None:
     for routing, unclear in (("skewed", 0), ("power_law:1.2", 1)):
         bound = moe(16, 17, routing=routing)
         counted = work(bound, {1: 1.0, 4: 1.0}, block_rows=16)
-        found = judge("finding_2", log([bound], counted))
-        assert (found["checked"], found["unclear"]) == (1, unclear)
+        verdicts = judge("finding_2", log([bound], counted))
+        assert (verdicts["checked"], verdicts["unclear"]) == (1, unclear)
 
 
 @pytest.mark.parametrize(
@@ -304,13 +304,13 @@ def test_the_tightest_tolerance_counts_for_balanced_routing(make: Any, verdict: 
 
 
 def test_routings_that_the_paper_does_not_sweep_are_not_its_claim() -> None:
-    """Neither a router's boundaries nor attention's are cases of what it says of the two."""
+    """Boundaries of a router or of attention are no cases of a claim on MoE routings."""
     rows = swept(moe, 8, 8, 8, 16, routing="power_law") + swept(attention, 8, 8, 8, 16)
     assert judge("tolerance_same", log(rows))["checked"] == 0
 
 
-def test_shares_are_written_one_way() -> None:
-    """Bandwidth and compute are both in per cent, and noise is the paper's word."""
+def test_shares_are_written_in_per_cent() -> None:
+    """Bandwidth and compute are both in per cent, and noise is named as in the paper."""
     why = judge("rq3", log(*busy(dense(8, 9), (0.0031, 0.2))))["why"]
     assert "20% of bandwidth, 0.31% of compute" in why
     noisy = judge("rq1", log([dense(8, 9, noisy=True, interval=(8, 8))]))["why"]

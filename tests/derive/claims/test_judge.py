@@ -1,4 +1,4 @@
-"""From cases to verdicts: what counts for what, whatever the order of rows."""
+"""From cases to verdicts, independent of the order of rows."""
 
 from typing import Any
 
@@ -21,48 +21,48 @@ from nearfree.derive.claims.paper import CLAIMS_CHECKED
 from nearfree.derive.claims.scope_tables import ScopeTables
 from nearfree.derive.tables.boundaries import BOUNDARIES
 
-from derive.claims.logs import EPSILON, at, log, rows_of, said
+from derive.claims.logs import EPSILON, answer, at, log, rows_of
 
 GROUP = Group("cpu", "dense_ffn", "b", None, "measured")
-TOLD = st.lists(st.sampled_from([True, False, None]), max_size=30)
+VERDICT_LISTS = st.lists(st.sampled_from([True, False, None]), max_size=30)
 
 
-def cases(told: list[bool | None]) -> list[Case]:
-    """Return cases that agree, do not, or cannot be told."""
-    return [Case(GROUP, each, "", ()) for each in told]
+def cases(verdicts: list[bool | None]) -> list[Case]:
+    """Return cases that hold, fail, or are undecided."""
+    return [Case(GROUP, verdict, "", ()) for verdict in verdicts]
 
 
-@given(TOLD)
-def test_a_verdict_counts_cases(told: list[bool | None]) -> None:
-    """What disagrees counts always; where nothing does, most have to be told."""
-    kept, lost, unclear = (told.count(each) for each in (True, False, None))
-    against = PARTLY if kept > lost else FAILS
-    without = HOLDS if kept >= max(unclear, 1) else UNDECIDED
-    assert verdict(cases(told)) == (against if lost else without)
+@given(VERDICT_LISTS)
+def test_a_verdict_counts_cases(verdicts: list[bool | None]) -> None:
+    """Cases that fail always count; without one, most cases have to be decided."""
+    holding, lost, unclear = (verdicts.count(verdict) for verdict in (True, False, None))
+    against = PARTLY if holding > lost else FAILS
+    without = HOLDS if holding >= max(unclear, 1) else UNDECIDED
+    assert verdict(cases(verdicts)) == (against if lost else without)
 
 
-@given(TOLD)
-def test_what_cannot_be_told_hides_no_counterexample(told: list[bool | None]) -> None:
-    """A claim of all cases that one case breaks is never undecided, nor any better for doubt."""
-    broken = [*told, False]
+@given(VERDICT_LISTS)
+def test_undecided_cases_hide_no_counterexample(verdicts: list[bool | None]) -> None:
+    """One failing case decides a claim; undecided cases change nothing for the better."""
+    broken = [*verdicts, False]
     doubted = verdict(cases(broken + [None] * 100))
-    assert doubted == verdict(cases([each for each in broken if each is not None]))
+    assert doubted == verdict(cases([case for case in broken if case is not None]))
     assert doubted in (FAILS, PARTLY)
 
 
-@given(TOLD)
-def test_one_more_that_disagrees_never_helps(told: list[bool | None]) -> None:
-    """A claim that does not hold does not hold with another case against it either."""
-    assert verdict(cases([*told, False])) != HOLDS
+@given(VERDICT_LISTS)
+def test_one_more_that_disagrees_never_helps(verdicts: list[bool | None]) -> None:
+    """A claim does not hold after a failing case is added."""
+    assert verdict(cases([*verdicts, False])) != HOLDS
 
 
 @given(st.lists(st.sampled_from(VERDICTS), min_size=1, max_size=4))
 def test_parts_hold_together_only_if_each_does(parts: list[str]) -> None:
-    """A claim of several parts holds if all hold, and fails if none that can be told does."""
-    found = combined_verdict(parts)
-    assert (found == HOLDS) == (set(parts) == {HOLDS})
-    assert (found == FAILS) == (set(parts) - {UNDECIDED} == {FAILS})
-    assert found in VERDICTS
+    """A claim of several parts holds if all hold, and fails if every decided part fails."""
+    verdict = combined_verdict(parts)
+    assert (verdict == HOLDS) == (set(parts) == {HOLDS})
+    assert (verdict == FAILS) == (set(parts) - {UNDECIDED} == {FAILS})
+    assert verdict in VERDICTS
 
 
 @pytest.mark.parametrize("scope", ["cpu", "public"])
@@ -77,15 +77,15 @@ def test_an_empty_log_decides_nothing(scope: str) -> None:
 
 
 def test_a_question_is_asked_and_not_claimed() -> None:
-    """A research question says how it is answered, so that a no refutes nobody."""
+    """A research question is answered by yes or no, not confirmed or refuted."""
     questions = [claim for claim in CLAIMS_CHECKED if claim.kind == "research question"]
     assert questions
     assert all("? Yes if " in claim.says for claim in questions)
     assert not any("?" in claim.says for claim in CLAIMS_CHECKED if claim not in questions)
 
 
-def test_what_the_paper_does_not_claim_says_so() -> None:
-    """The one check of our own is marked as such."""
+def test_a_check_that_is_not_the_papers_is_marked() -> None:
+    """The project's own check is marked as such."""
     (own,) = (claim for claim in CLAIMS_CHECKED if claim.section == "not in the paper")
     assert own.name == "lookup_holds_for_releases"
     assert own.says.startswith("A check of ours: ")
@@ -113,7 +113,7 @@ def test_the_order_of_rows_changes_nothing(order: list[int]) -> None:
 
 
 def test_origins_are_never_judged_together() -> None:
-    """What was measured and what was simulated have verdicts of their own."""
+    """Measured and simulated boundaries have separate verdicts."""
     rows = [row for row in claim_rows(log(mixed())) if row["claim"] == "rq1"]
     dense = {row["origin"]: row["checked"] for row in rows if row["module"] == "dense_ffn"}
     assert dense == {"measured": 3, "simulated": 1}
@@ -123,17 +123,17 @@ def test_rows_fit_the_table_and_name_what_they_were_checked_on() -> None:
     """Verdicts on hostile names are a table all the same, shown as the text that they are."""
     name = "<script>alert('b')</script>"
     bound = at("dense_ffn", 8, 9, backend=name)
-    known = log([bound], [said(bound, "idle_compute", 8.5)])
+    known = log([bound], [answer(bound, "idle_compute", 8.5)])
     frame = CLAIMS.build(CLAIMS.frame(claim_rows(known)), known.ids)
     row = frame.filter(claim="rq2", module="dense_ffn").row(0, named=True)
     assert (row["backend"], row["verdict"]) == (name, HOLDS)
-    kinds = {each.split(":")[0] for each in row["from_ids"]}
+    kinds = {event_id.split(":")[0] for event_id in row["from_ids"]}
     assert kinds == {"boundaries", "predictions"}
     assert set(frame["from_ids"].explode().drop_nulls()) <= known.ids
 
 
 def test_an_older_take_is_not_judged() -> None:
-    """Of two takes of one setting the newest counts alone."""
+    """Only the newest take of a setting is judged."""
     old = at("dense_ffn", 1, 2) | {"newest": False}
     rows = list(claim_rows(log([old, at("dense_ffn", 8, 9) | {"take": 2}])))
     (row,) = (row for row in rows if row["claim"] == "rq1" and row["module"] == "dense_ffn")

@@ -46,18 +46,18 @@ VERDICTS = [
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "numbers"),
     [(row[:4], row[4:]) for row in VERDICTS],
-    ids=["-".join(str(each) for each in row[:4]) for row in VERDICTS],
+    ids=["-".join(str(cell) for cell in row[:4]) for row in VERDICTS],
 )
 def test_the_papers_tables_are_judged_by_their_numbers(
-    public: Layout, keys: tuple[str | None, ...], told: tuple[str | int, ...]
+    public: Layout, keys: tuple[str | None, ...], numbers: tuple[str | int, ...]
 ) -> None:
     """Each verdict is the one that follows from the printed numbers alone."""
     rows = read_table(public, "public", CLAIMS)
     named = dict(zip(("claim", "module", "backend", "routing"), keys, strict=True))
     same = [pl.col(name).eq_missing(pl.lit(value)) for name, value in named.items()]
-    assert rows.filter(*same).select("verdict", "kept", "checked").rows() == [told]
+    assert rows.filter(*same).select("verdict", "kept", "checked").rows() == [numbers]
 
 
 @pytest.mark.slow
@@ -72,14 +72,14 @@ def test_the_papers_tables_are_judged_by_their_numbers(
 def test_the_worst_case_has_its_numbers(
     public: Layout, claim: str, backend: str, worst: str
 ) -> None:
-    """What breaks a claim is told with the printed numbers."""
+    """The worst case of a claim is listed with the printed numbers."""
     rows = read_table(public, "public", CLAIMS).filter(claim=claim, backend=backend)
     assert worst in rows["worst"][0]
     assert worst in rows["why"][0]
 
 
 def test_every_claim_has_a_row(public: Layout) -> None:
-    """What the log has nothing of is there, too, undecided, for each of its modules."""
+    """A claim without evidence has an undecided row for each of its modules."""
     rows = read_table(public, "public", CLAIMS)
     for claim in CLAIMS_CHECKED:
         for module in claim.modules:

@@ -1,4 +1,4 @@
-"""What a step takes besides its modules: how it grows, and what runs beside others."""
+"""A step's time besides its modules: its growth, and what overlaps."""
 
 import numpy as np
 import pytest
@@ -21,9 +21,9 @@ TOKENS = np.array([1.0, 8.0, 256.0, 257.0])
 
 def test_kernels_between_move_the_rows_of_every_layer() -> None:
     """At 1000 GB/s a layer of width 1000 moves 5 x 4 x 1000 bytes a row: 0.02 us."""
-    found = between_us(SOME, layers=3, d_model=1000, tokens=TOKENS, bandwidth_gb_s=1000.0)
+    time_us = between_us(SOME, layers=3, d_model=1000, tokens=TOKENS, bandwidth_gb_s=1000.0)
     assert LAYER_KERNELS == 5
-    assert found == pytest.approx(3 * (10.0 + 0.02 * TOKENS))
+    assert time_us == pytest.approx(3 * (10.0 + 0.02 * TOKENS))
 
 
 def test_the_host_counts_requests_and_not_positions() -> None:
@@ -31,9 +31,9 @@ def test_the_host_counts_requests_and_not_positions() -> None:
     assert host_us(SOME, batch=64) == 300.0 + 128.0
 
 
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda each: each.name)
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda family: family.name)
 def test_shared_experts_hide_behind_the_others(engine: object) -> None:
-    """Where they run beside others, what is seen of both is the longer one."""
+    """Where shared experts run beside routed ones, the longer of both counts."""
     shared, routed = np.array([5.0, 5.0, 5.0, 5.0]), np.array([3.0, 9.0, 9.0, 9.0])
     release = BackendRelease(engine.name, None)  # type: ignore[attr-defined]
     hidden = hidden_us(engine, release, TOKENS, shared, routed)  # type: ignore[arg-type]
@@ -51,9 +51,9 @@ def test_vllm_s_threshold_and_first_release() -> None:
     assert other.tolist() == [5.0] * 4
 
 
-@given(st.tuples(*(st.floats(each.low, each.high) for each in CONSTANTS)))
+@given(st.tuples(*(st.floats(constant.low, constant.high) for constant in CONSTANTS)))
 def test_more_rows_never_take_less(values: tuple[float, ...]) -> None:
-    """Whatever the constants, what lies between modules does not fall with the rows."""
+    """For any constants, the time between modules does not fall with the rows."""
     constants = StepConstants.of(dict(zip((e.name for e in CONSTANTS), values, strict=True)))
-    found = between_us(constants, layers=2, d_model=64, tokens=TOKENS, bandwidth_gb_s=100.0)
-    assert (np.diff(found) > 0).all()
+    time_us = between_us(constants, layers=2, d_model=64, tokens=TOKENS, bandwidth_gb_s=100.0)
+    assert (np.diff(time_us) > 0).all()

@@ -1,4 +1,4 @@
-"""What the host takes outside of graphs: launches, and what no overlap hides."""
+"""Host time outside of graphs: launches, and the part that no overlap hides."""
 
 import pytest
 from msgspec import structs
@@ -69,12 +69,12 @@ def test_the_second_runner_ran_some_models_before_others() -> None:
     )
     for version, held in (("0.24.0", ()), ("0.26.0", (dense, listed)), ("0.28.0", (dense, listed)),
                           ("0.29.0", (dense, listed, sparse, states))):  # fmt: skip
-        for each in (dense, listed, sparse, states):
-            taken = launches_us(BackendRelease("vllm", version), each, mapped=False)
-            assert (taken == 0.0) == any(each is one for one in held)
+        for decoder in (dense, listed, sparse, states):
+            taken = launches_us(BackendRelease("vllm", version), decoder, mapped=False)
+            assert (taken == 0.0) == any(decoder is one for one in held)
 
 
-def test_nothing_is_known_of_another_engine() -> None:
+def test_another_engine_has_no_host_time() -> None:
     """TensorRT-LLM's host is not counted, and it draws from one row a request."""
     other = BackendRelease("trtllm", "1.2.0")
     assert (

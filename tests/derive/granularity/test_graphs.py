@@ -34,16 +34,16 @@ def rows(engine: str, version: str, batch: int, positions: int, **changes: int |
 @pytest.mark.parametrize("version", VLLM)
 def test_vllm_pads_tokens(version: str) -> None:
     """A step of one token a request runs as the next of 1, 2, 4 and multiples of 8."""
-    found = [rows("vllm", version, batch, 1) for batch in (1, 3, 5, 9, 33, 250)]
-    assert found == [1, 4, 8, 16, 40, 256]
+    padded_rows = [rows("vllm", version, batch, 1) for batch in (1, 3, 5, 9, 33, 250)]
+    assert padded_rows == [1, 4, 8, 16, 40, 256]
     assert rows("vllm", version, 257, 1) == (264 if version == "0.9.1" else 272)
 
 
 def test_decodes_of_several_tokens_have_multiples_of_them() -> None:
     """Two drafts: 1, 2, 3, 6, 8, 11, 14 requests since 0.11.1; whatever fits eights before."""
-    found = [rows("vllm", "0.20.2", batch, 3) for batch in range(1, 15)]
+    padded_rows = [rows("vllm", "0.20.2", batch, 3) for batch in range(1, 15)]
     counts = [1, 2, 3, 6, 6, 6, 8, 8, 11, 11, 11, 14, 14, 14]
-    assert found == [3 * count for count in counts]
+    assert padded_rows == [3 * count for count in counts]
     assert rows("vllm", "0.9.1", 3, 3) == 16
     assert [rows("vllm", "0.20.2", 1, n) for n in range(1, 33)] == list(range(1, 33))
 
@@ -86,8 +86,8 @@ def test_attention_that_leaves_the_graph_leaves_sizes_unrounded() -> None:
 def test_flashinfer_is_in_full_graphs_where_it_runs_kernels_of_tensorrt_llm(sm: int) -> None:
     """On data-centre Blackwell sizes are multiples of N; a backend that decides nothing is out."""
     for positions, expected in ((3, 9), (5, 20), (9, 27)):
-        found = rows("vllm", "0.20.2", 3, positions, sm=sm, attention="flashinfer")
-        assert found == expected
+        table_rows = rows("vllm", "0.20.2", 3, positions, sm=sm, attention="flashinfer")
+        assert table_rows == expected
     assert rows("vllm", "0.20.2", 1, 3, sm=sm, attention="cutlass_mla") == 4
     assert rows("vllm", "0.20.2", 1, 3, sm=120, attention="flashinfer") == 4
 
@@ -102,14 +102,14 @@ def test_sglang_pads_requests(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", SGLANG)
-def test_more_than_48_speculating_requests_are_asked_for(version: str) -> None:
+def test_more_than_48_speculating_requests_need_an_option(version: str) -> None:
     """At most 48 run where no option says otherwise; who asks for more has said otherwise."""
     assert rows("sglang", version, 47, 2) == 96
     assert rows("sglang", version, 49, 2) == 104
 
 
 def lacking(release: Release, mechanism: str, says: str = "") -> GraphSteps:
-    """Return steps of a release whose text says something else of a mechanism, or nothing."""
+    """Return steps of a release with another value of a mechanism, or without it."""
     known = dict(RESOLVER.rules(release))
     rule = known[mechanism].rule
     (branch,) = rule.branches
@@ -120,19 +120,19 @@ def lacking(release: Release, mechanism: str, says: str = "") -> GraphSteps:
 @pytest.mark.parametrize("says", ["", "32 or 48"])
 def test_a_limit_of_requests_that_is_not_read_is_refused(says: str) -> None:
     """No number, or several: without speculation, and of other widths, nothing is guessed."""
-    asked = graphs("sglang", "0.5.23")
-    odd = lacking(asked.release, "mechanism_running_requests", says)
+    graph_question = graphs("sglang", "0.5.23")
+    odd = lacking(graph_question.release, "mechanism_running_requests", says)
     with pytest.raises(EvidenceError, match=rf"sglang 0\.5\.23 runs .* text says {says or 'abs'}"):
-        odd.step(asked, 4, 2)
+        odd.step(graph_question, 4, 2)
 
 
 def test_a_release_that_may_pad_above_its_largest_size_is_refused() -> None:
-    """Where the lines that leave such a step without graph are gone; smaller steps are answered."""
-    asked = graphs("vllm", "0.20.2")
-    odd = lacking(asked.release, "mechanism_beyond")
-    assert odd.step(asked, 3, 1) == STEPS.step(asked, 3, 1)
+    """Refused where the source lines that decide it are missing; smaller steps are answered."""
+    graph_question = graphs("vllm", "0.20.2")
+    odd = lacking(graph_question.release, "mechanism_beyond")
+    assert odd.step(graph_question, 3, 1) == STEPS.step(graph_question, 3, 1)
     with pytest.raises(EvidenceError, match=r"vllm-graphs 0\.20\.2: the lines for beyond,"):
-        odd.step(asked, 513, 1)
+        odd.step(graph_question, 513, 1)
 
 
 @pytest.mark.parametrize(("engine", "version"), [*product(["vllm"], VLLM),
@@ -151,11 +151,11 @@ def test_no_step_runs_fewer_rows_than_it_has(engine: str, version: str) -> None:
 def test_from_17_tokens_on_every_multiple_is_captured(
     version: str, sm: int, memory_gib: int
 ) -> None:
-    """What is said of wide decodes without asking the rule is what the rule says."""
+    """The shortcut for wide decodes gives what the rule gives."""
     own = graphs("vllm", version, sm=sm, memory_gib=memory_gib)
     rules = RESOLVER.rules(own.release)
     for q in (17, 18, 31, 64, 100, 129, 300, 512):
-        given = STEPS._rule_inputs(own, q)  # what the rule is asked with
-        said = rules["decode_sizes"].value(given).value
-        assert said == STEPS._decode_sizes(own, q).sizes
-        assert said == list(range(q, said[-1] + 1, q))
+        given = STEPS._rule_inputs(own, q)  # arguments of the rule
+        sizes = rules["decode_sizes"].value(given).value
+        assert sizes == STEPS._decode_sizes(own, q).sizes
+        assert sizes == list(range(q, sizes[-1] + 1, q))

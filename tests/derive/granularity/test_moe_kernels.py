@@ -1,4 +1,4 @@
-"""Which library runs experts whose blocks T(N) does not take from rules."""
+"""Which library runs experts whose T(N) is not computed from rules of blocks."""
 
 import re
 
@@ -87,20 +87,20 @@ def test_marlin_takes_rows_of_16_bits(sm: int, *, wide: bool) -> None:
     assert not runs_marlin(VLLM, INT4, sm)
     assert not runs_marlin(BackendRelease("vllm", "0.23.0"), BLOCKS, sm)
     assert moe_format("bfloat16", "float8_block") == moe_format("float8_block", "float8_block")
-    asked = MoeQuestion(
+    question = MoeQuestion(
         backend="vllm", backend_version="0.33.0", kernel=None, dtype="bfloat16",
         weights="float8_block", d_model=2048, d_ff=768, experts=128, top_k=8, block_size_m=None,
         sm=sm, device_name="NVIDIA",
     )  # fmt: skip
     release = moe_release("vllm", "0.33.0", None)
-    for without in (replace(asked, block_size_m=64), replace(asked, sm=None)):
+    for without in (replace(question, block_size_m=64), replace(question, sm=None)):
         with pytest.raises(EvidenceError, match=r"Triton .* which rounds their activations"):
             block_kernel(without, release, "fp8_block")
     if wide:
-        assert block_kernel(asked, release, "fp8_block") == MARLIN
+        assert block_kernel(question, release, "fp8_block") == MARLIN
     else:
         with pytest.raises(EvidenceError, match="which rounds their activations"):
-            block_kernel(asked, release, "fp8_block")
+            block_kernel(question, release, "fp8_block")
 
 
 def test_rows_enter_mxfp4_experts_in_what_the_device_takes() -> None:
@@ -115,21 +115,21 @@ def test_rows_enter_mxfp4_experts_in_what_the_device_takes() -> None:
 
 
 def test_a_release_that_is_not_read_names_no_library() -> None:
-    """What another release runs is not carried over."""
+    """The kernel of one release is not assumed for another."""
     assert public_library(BackendRelease("vllm", "0.9.1"), MXFP4, 90, Checkpoint("gpt_oss")) is None
 
 
 def test_blocks_of_openai_s_triton_are_read() -> None:
     """By T(N) it is a library of public curves, and its release says its blocks all the same."""
     release = moe_release("vllm", "0.33.0", OPENAI_TRITON)
-    asked = MoeQuestion(
+    question = MoeQuestion(
         backend="vllm", backend_version="0.33.0", kernel=OPENAI_TRITON, dtype="bfloat16",
         weights="mxfp4", d_model=2880, d_ff=2880, experts=32, top_k=4, block_size_m=None, sm=90,
         device_name="NVIDIA H100 80GB HBM3",
     )  # fmt: skip
-    assert block_kernel(asked, release, "mxfp4") == TRITON_KERNELS
+    assert block_kernel(question, release, "mxfp4") == TRITON_KERNELS
     with pytest.raises(EvidenceError, match="one of several kernels"):
-        block_kernel(replace(asked, kernel=None), release, "mxfp4")
+        block_kernel(replace(question, kernel=None), release, "mxfp4")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_marlin_rounds_no_rows_of_mxfp4() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sm", "said", "kernel"),
+    ("sm", "message", "kernel"),
     [
         (90, {"compressed": True}, "vLLM's CUTLASS"),
         (90, {"compressed": False}, None),  # Triton
@@ -201,11 +201,11 @@ def test_marlin_rounds_no_rows_of_mxfp4() -> None:
         (89, {"compressed": True}, None),  # Triton, whatever the file
     ],
 )
-def test_what_a_file_decides_is_said_by_its_name(
-    sm: int, said: dict[str, bool], kernel: str | None
+def test_a_kernel_that_the_file_decides_is_named(
+    sm: int, message: dict[str, bool], kernel: str | None
 ) -> None:
     """Where several kernels run float8 and its T(N) is not read, the one of the file is named."""
-    of = Checkpoint("glm4_moe", static=False, **said)
+    of = Checkpoint("glm4_moe", static=False, **message)
     assert kernel_by_file(VLLM, Product("float8", "float8"), sm, of) == kernel
 
 

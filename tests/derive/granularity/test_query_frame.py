@@ -1,4 +1,4 @@
-"""Questions from settings: their baseline, and the N that they are asked of."""
+"""Questions from settings: their baseline and their grid of N."""
 
 from itertools import pairwise
 
@@ -18,12 +18,12 @@ from nearfree.derive.granularity.query_frame import (
 @given(st.integers(1, 100_000))
 def test_positions_rise_and_are_never_far_apart(most: int) -> None:
     """Every N up to 32 is there, every power of two, and steps are an eighth of an octave."""
-    found = sparse_positions(most)
-    assert found == sorted(set(found))
-    assert found[: min(most, 32)] == list(range(1, min(most, 32) + 1))
-    assert found[-1] <= most
-    assert {2**k for k in range(17) if 2**k <= most} <= set(found)
-    assert all(b <= 1.125 * a for a, b in pairwise(found[31:]))
+    positions = sparse_positions(most)
+    assert positions == sorted(set(positions))
+    assert positions[: min(most, 32)] == list(range(1, min(most, 32) + 1))
+    assert positions[-1] <= most
+    assert {2**k for k in range(17) if 2**k <= most} <= set(positions)
+    assert all(b <= 1.125 * a for a, b in pairwise(positions[31:]))
 
 
 @given(st.integers(1, 64), st.integers(1, 512), st.integers(1, 64))

@@ -1,4 +1,4 @@
-"""Which release speaks of a backend: the paper's, the measured and the imported ones."""
+"""Which release's rules apply to a backend: of the paper, measured or imported."""
 
 import pytest
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
@@ -37,7 +37,7 @@ OTHERS = [
 def test_moe_backends(
     backend: str, version: str | None, release: tuple[str, str], kernel: str | None
 ) -> None:
-    """A printed backend holds its version; another one says it."""
+    """A printed backend's name contains its version; otherwise the setting gives it."""
     assert moe_release(backend, version, kernel) == release
 
 
@@ -71,7 +71,7 @@ def test_kernels_are_told_apart_by_name() -> None:
 
 @pytest.mark.parametrize("backend", ["trtllm", "torch_padded", "flashinfer", "flash_attn"])
 def test_backends_without_moe_rules(backend: str) -> None:
-    """They are named."""
+    """Backends without MoE rules are refused by name."""
     with pytest.raises(EvidenceError, match=f"no rules of the MoE kernels of {backend}"):
         moe_release(backend, "1.0", None)
 
@@ -85,12 +85,12 @@ def test_backends_without_tile_rules(backend: str) -> None:
 
 @pytest.mark.parametrize("version", [None, ""])
 def test_a_missing_version_is_not_guessed(version: str | None) -> None:
-    """Rules differ between versions."""
+    """A missing version is refused, since rules differ between versions."""
     with pytest.raises(EvidenceError, match="no version of vllm is given"):
         moe_release("vllm", version, None)
 
 
-def test_a_version_that_is_none_is_refused() -> None:
-    """What comes from a curve's file is checked."""
+def test_a_malformed_version_is_refused() -> None:
+    """A malformed version of a curve's file is refused."""
     with pytest.raises(SourceError, match="no version of vllm"):
         moe_release("vllm", "latest", None)

@@ -71,14 +71,14 @@ def test_the_fallback_of_the_paper() -> None:
     assert {block.source for block in blocks} == {"fallback"}
     cited = [steps.evidence(tokens) for tokens in (1, 256, 257)]
     assert all("fused_moe.py:" in place and place.endswith(")") for place in cited)
-    assert [steps.tau(each) for each in (1, 32, 256, 257)] == [256, 256, 256, None]
+    assert [steps.tau(tokens) for tokens in (1, 32, 256, 257)] == [256, 256, 256, None]
 
 
 def test_few_tokens_have_a_path_of_their_own() -> None:
     """Since 0.17, up to E / 4k tokens skip the alignment: the configuration changes there too."""
     steps = RESOLVER.moe(layer(backend_version="0.20.2"))
     assert (steps.at(8).path, steps.at(9).path) == ("naive", "aligned")
-    assert [steps.tau(each) for each in (1, 9, 33)] == [8, 32, 96]
+    assert [steps.tau(tokens) for tokens in (1, 9, 33)] == [8, 32, 96]
 
 
 def test_a_rank_with_some_of_the_experts_aligns_all_tokens() -> None:
@@ -173,8 +173,8 @@ def test_shared_answers_are_each_layers_own(
 ) -> None:
     """Layers share what rules say of them; each gets what its release says of it alone."""
     backend, version = release
-    said = recorded_extraction(LOG, *release)
-    assert said is not None
+    extraction = recorded_extraction(LOG, *release)
+    assert extraction is not None
     query = MoeQuery(
         **shape,
         d_model=4096,
@@ -194,13 +194,13 @@ def test_shared_answers_are_each_layers_own(
         device_name=device,
     )
     try:
-        alone = MoeRules(said.by_name(), TunedFiles(said.tuned), query, 4096)
+        alone = MoeRules(extraction.by_name(), TunedFiles(extraction.tuned), query, 4096)
     except EvidenceError as error:
         with pytest.raises(EvidenceError, match=error.what.split(";")[0].replace("+", ".")):
             RESOLVER.moe(question)
         return
-    blocks = [alone.at(each) for each in tokens]
-    shared = [RESOLVER.moe(question).at(each) for each in tokens]
+    blocks = [alone.at(token) for token in tokens]
+    shared = [RESOLVER.moe(question).at(token) for token in tokens]
     for block, own in zip(shared, blocks, strict=True):
         assert (block.value, block.block_n, block.block_k) == (own.value, own.block_n, own.block_k)
         assert block.path == own.path
@@ -219,7 +219,7 @@ def test_shared_answers_are_each_layers_own(
     ],
 )
 def test_what_a_layer_lacks_is_named_each_time(changes: dict[str, Any], missing: str) -> None:
-    """A refusal is kept as an answer is."""
+    """Refusals are cached like answers."""
     for _ in range(2):
         with pytest.raises(EvidenceError, match=missing):
             RESOLVER.moe(layer(**changes))
@@ -267,8 +267,8 @@ def test_another_kernel_than_tritons_is_refused(changes: dict[str, Any], refusal
 )
 def test_weights_of_four_bits_have_marlins_blocks(backend: str, version: str, place: str) -> None:
     """They follow the routed tokens an expert: 256 experts of 8 a token have up to 7.2 in 8."""
-    asked = layer(backend=backend, backend_version=version, weights="int4")
-    steps = RESOLVER.moe(asked)
+    moe_layer = layer(backend=backend, backend_version=version, weights="int4")
+    steps = RESOLVER.moe(moe_layer)
     values = [steps.at(tokens).value for tokens in (1, 230, 231, 460, 461, 921, 922, 1382, 1383)]
     assert values == [8, 8, 16, 16, 32, 32, 48, 48, 64]
     assert place in steps.evidence(1)
@@ -283,9 +283,11 @@ def test_floats_of_four_bits_run_marlin_where_no_unit_takes_them(
     """Its blocks are those of int4, and never Triton's, whatever a question names."""
     common = {"dtype": "bfloat16", "backend_version": "0.24.0", "sm": 80}
     steps = RESOLVER.moe(layer(**common, weights=weights, **changes))
-    whole = RESOLVER.moe(layer(**common, weights="int4"))
+    granularity = RESOLVER.moe(layer(**common, weights="int4"))
     tokens = (1, 230, 231, 922)
-    assert [steps.at(each).value for each in tokens] == [whole.at(each).value for each in tokens]
+    assert [steps.at(token).value for token in tokens] == [
+        granularity.at(token).value for token in tokens
+    ]
 
 
 @pytest.mark.parametrize(
@@ -382,8 +384,8 @@ def test_a_cuda_graph_is_looked_at_up_to_its_capture() -> None:
         ({"kv_heads": 5}, "32 heads are no multiple of 5 kv_heads"),
     ],
 )
-def test_what_a_call_lacks_is_named(changes: dict[str, Any], missing: str) -> None:
-    """Nothing is taken for granted."""
+def test_missing_fields_of_a_call_are_named(changes: dict[str, Any], missing: str) -> None:
+    """A call without a required field is refused with the field's name."""
     with pytest.raises(EvidenceError, match=missing):
         RESOLVER.attention(call(**changes)).last_alike()
 
@@ -391,14 +393,14 @@ def test_what_a_call_lacks_is_named(changes: dict[str, Any], missing: str) -> No
 @pytest.mark.parametrize(("cache", "tile"), [(None, 64), ("bfloat16", 64), ("float8", 16)])
 def test_the_bytes_of_a_cache_are_asked_for(cache: str | None, tile: int) -> None:
     """Since 0.7 FlashInfer chooses by what a step of keys takes in shared memory."""
-    asked = call(
+    attention_call = call(
         backend="flashinfer_fa2",
         backend_version="0.7.2.post1",
         kv_dtype=cache,
         head_dim=384,
         sm=89,
     )
-    assert RESOLVER.attention(asked).at(1).tile == tile
+    assert RESOLVER.attention(attention_call).at(1).tile == tile
 
 
 def test_the_tile_over_a_float8_cache_is_that_of_common_heads() -> None:
@@ -411,7 +413,7 @@ def test_the_tile_over_a_float8_cache_is_that_of_common_heads() -> None:
 
 
 def test_over_a_cache_the_call_is_that_for_a_cache() -> None:
-    """FlashAttention by its own name and version says what the paper's backend says."""
+    """FlashAttention by its own name and version answers as the paper's backend."""
     printed = RESOLVER.attention(call(backend="flash_attn_2"))
     named = RESOLVER.attention(call(backend="flash-attn", backend_version="2.8.3"))
     for n in (1, 65):
@@ -421,15 +423,15 @@ def test_over_a_cache_the_call_is_that_for_a_cache() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 4096), st.sampled_from(("0.9.1", "0.20.2", "0.33.0")))
-def test_a_step_is_what_a_block_says(tokens: int, version: str) -> None:
-    """A block is that of its own number of tokens, though alike ones are worked out once."""
-    said = recorded_extraction(LOG, "vllm", version)
-    assert said is not None
+def test_a_step_is_the_block_of_its_tokens(tokens: int, version: str) -> None:
+    """Each number of tokens has its own block, though equal ones are computed once."""
+    extraction = recorded_extraction(LOG, "vllm", version)
+    assert extraction is not None
     query = MoeQuery(experts=256, top_k=8, d_ff=1024, d_model=4096, device="NVIDIA H20", sm=90)
-    rules = MoeRules(said.by_name(), TunedFiles(said.tuned), query, 4096)
+    rules = MoeRules(extraction.by_name(), TunedFiles(extraction.tuned), query, 4096)
     block = rules.at(tokens)
     assert rules.step(tokens) == (block.path, block.value)
-    assert block == rules._at(rules._chunk(tokens))  # asked by itself
+    assert block == rules._at(rules._chunk(tokens))  # resolved by itself
 
 
 @settings(deadline=None, max_examples=20)
@@ -444,14 +446,14 @@ def test_steps_change_where_a_layer_says(
     release: tuple[str, str], shape: tuple[int, int, int], dtype: Any, device: str
 ) -> None:
     """Between two numbers of tokens that a layer names, path and BLOCK_SIZE_M stay the same."""
-    said = recorded_extraction(LOG, *release)
-    assert said is not None
+    extraction = recorded_extraction(LOG, *release)
+    assert extraction is not None
     experts, top_k, d_ff = shape
     query = MoeQuery(
         experts=experts, top_k=top_k, d_ff=d_ff, d_model=4096, dtype=dtype, device=device, sm=90,
         smem_per_block=227 * 1024, triton=PINNED_TRITON.get(Release(*release)),
     )  # fmt: skip
-    rules = MoeRules(said.by_name(), TunedFiles(said.tuned), query, 4096)
+    rules = MoeRules(extraction.by_name(), TunedFiles(extraction.tuned), query, 4096)
     steps = [rules.step(tokens) for tokens in range(1, 1201)]
     real = {n for n in range(2, 1201) if steps[n - 1] != steps[n - 2]}
     assert real <= {*rules.changes(1200)}
@@ -460,10 +462,10 @@ def test_steps_change_where_a_layer_says(
 @pytest.mark.parametrize("shape", [(8, 2), (128, 8), (512, 10)])
 def test_steps_of_marlin_change_where_it_says(shape: tuple[int, int]) -> None:
     """The rows of Marlin's blocks stay the same between the numbers that are named."""
-    said = recorded_extraction(LOG, "vllm", "0.33.0")
-    assert said is not None
+    extraction = recorded_extraction(LOG, "vllm", "0.33.0")
+    assert extraction is not None
     query = MoeQuery(experts=shape[0], top_k=shape[1], d_ff=1024, d_model=4096, dtype="int4")
-    rules = MarlinRules(said.by_name(), query)
+    rules = MarlinRules(extraction.by_name(), query)
     steps = [rules.step(tokens) for tokens in range(1, 1201)]
     real = {n for n in range(2, 1201) if steps[n - 1] != steps[n - 2]}
     assert real
@@ -514,10 +516,10 @@ calls = small | st.lists(st.tuples(st.integers(1, 300), contexts | large), min_s
 grids = st.lists(st.integers(1, 300), min_size=3, max_size=3)
 
 
-def alone(asked: AttentionQuestion, positions: list[int]) -> Any:
-    """Return what one call says at each N, or the error it ends in."""
+def alone(call: AttentionQuestion, positions: list[int]) -> Any:
+    """Return the answer of one call at each N, or its error."""
     try:
-        steps = RESOLVER.attention(asked)
+        steps = RESOLVER.attention(call)
         tiles = [steps.at(n) for n in positions]
     except NearfreeError as error:
         return str(error)
@@ -528,34 +530,34 @@ def alone(asked: AttentionQuestion, positions: list[int]) -> Any:
 @pytest.mark.parametrize(("backend", "version"), RELEASES)
 @settings(deadline=None)
 @given(shape=call_shapes, points=calls, grid=grids)
-def test_many_calls_say_what_each_says_alone(
+def test_many_calls_at_once_answer_as_each_alone(
     backend: str,
     version: str,
     shape: dict[str, Any],
     points: list[tuple[int, int]],
     grid: list[int],
 ) -> None:
-    """Rows of a tile and of a position and what is split are the same, and so is an error."""
+    """Rows of a tile and of a position, splits and errors are equal."""
     call = replace(CACHED_CALL, backend=backend, backend_version=version, **shape)
-    asked = [replace(call, batch=batch, context=context) for batch, context in points]
-    sizes, errors = tile_sizes(RESOLVER, asked, np.array([grid] * len(asked), np.int64))
-    for place, each in enumerate(asked):
+    calls = [replace(call, batch=batch, context=context) for batch, context in points]
+    sizes, errors = tile_sizes(RESOLVER, calls, np.array([grid] * len(calls), np.int64))
+    for place, single_call in enumerate(calls):
         error = errors[place]
-        found = tuple(tuple(of.tolist()) for of in sizes[:, place])
-        assert alone(each, grid) == (found if error is None else str(error))
+        point_sizes = tuple(tuple(of.tolist()) for of in sizes[:, place])
+        assert alone(single_call, grid) == (point_sizes if error is None else str(error))
 
 
 def test_calls_of_several_releases_come_back_in_their_order() -> None:
     """Calls are sorted by what they share, and their answers put back."""
-    asked = [
+    calls = [
         replace(CACHED_CALL, backend=backend, backend_version=version, batch=batch)
         for batch in (1, 8)
         for backend, version in RELEASES[:4]
     ]
-    sizes, errors = tile_sizes(RESOLVER, asked, np.array([[1, 17, 200]] * len(asked)))
-    assert errors == [None] * len(asked)
-    for place, each in enumerate(asked):
-        assert tuple(tuple(of) for of in sizes[:, place]) == alone(each, [1, 17, 200])
+    sizes, errors = tile_sizes(RESOLVER, calls, np.array([[1, 17, 200]] * len(calls)))
+    assert errors == [None] * len(calls)
+    for place, call in enumerate(calls):
+        assert tuple(tuple(of) for of in sizes[:, place]) == alone(call, [1, 17, 200])
 
 
 def test_one_point_without_a_tile_refuses_its_call_alone() -> None:
@@ -563,12 +565,12 @@ def test_one_point_without_a_tile_refuses_its_call_alone() -> None:
     graph = replace(
         CACHED_CALL, backend="flashinfer_fa2", backend_version="0.6.13", cuda_graph=True
     )
-    asked = [
+    calls = [
         replace(graph, most=100),
         replace(graph, most=200),
         replace(CACHED_CALL, dtype="float8"),
     ]
-    sizes, errors = tile_sizes(RESOLVER, asked, np.array([[1, 150]] * 3))
+    sizes, errors = tile_sizes(RESOLVER, calls, np.array([[1, 150]] * 3))
     assert "captured for 100" in str(errors[0])
     assert errors[1] is None
     assert "float8" in str(errors[2])
@@ -576,7 +578,7 @@ def test_one_point_without_a_tile_refuses_its_call_alone() -> None:
 
 
 def test_no_calls() -> None:
-    """Nothing is asked, and nothing is said."""
+    """An empty list of calls gives no answers."""
     sizes, errors = tile_sizes(RESOLVER, [], np.zeros((0, 0), np.int64))
     assert sizes.shape == (3, 0, 0)
     assert errors == []

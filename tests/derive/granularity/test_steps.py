@@ -1,4 +1,4 @@
-"""A rule asked once at each number, and how far what it says stays alike."""
+"""A rule evaluated once at each number, and how far its value stays equal."""
 
 from collections import Counter
 
@@ -21,7 +21,7 @@ def block(value: int) -> Block:
 
 
 def steps(values: list[int], seen: Counter[int] | None = None) -> Steps[Block]:
-    """Return the steps of a rule that says the values one by one, from 1 on."""
+    """Return the steps of a rule with these values, from 1 on."""
 
     def at(number: int) -> Block:
         if seen is not None:
@@ -41,18 +41,18 @@ def test_a_run_ends_before_the_first_change(values: list[int], firsts: list[int]
     layer = steps(values, seen)
     for first in firsts:
         rest = values[first - 1 :]
-        alike = next((i for i, each in enumerate(rest) if each != rest[0]), None)
+        alike = next((i for i, change in enumerate(rest) if change != rest[0]), None)
         assert layer.last_alike(first) == (None if alike is None else first + alike - 1)
     assert set(seen.values()) == {1}
 
 
 def test_no_limit_where_the_search_ends() -> None:
-    """A rule that does not change as far as is looked has no tau."""
+    """A rule that does not change within the search has no tau."""
     assert steps([16] * 9).tau(4) is None
     assert steps([16] * 8 + [64]).tau(4) == 8
 
 
 def test_more_tokens_than_are_looked_at_are_refused() -> None:
-    """Beyond the search nothing is known of changes."""
+    """Tokens beyond the search are refused, since changes there are unknown."""
     with pytest.raises(EvidenceError, match="up to 9 tokens, not 10"):
         steps([16] * 9).tau(10)

@@ -56,9 +56,9 @@ def choice(tile: Tile) -> tuple[Any, ...]:
 def test_points_of_a_kind_have_one_tile(
     package: str, version: str, query: AttentionQuery, points: list[tuple[int, int, int]]
 ) -> None:
-    """What is said of a kind is what each of its points says alone, its branches included."""
+    """The answer of a kind is that of each of its points alone, branches included."""
     call = _ready(package, version, query)
-    batch, context, n = (np.array(each, np.int64) for each in zip(*points, strict=True))
+    batch, context, n = (np.array(column, np.int64) for column in zip(*points, strict=True))
     codes, tiles = call.kinds(batch, context, n)
     for place, code in enumerate(codes.tolist()):
         tile = tiles[code]
@@ -73,7 +73,7 @@ def test_a_surface_has_few_kinds(package: str, version: str) -> None:
     """Thousands of points are asked as some hundreds at most, none of them alone."""
     query = AttentionQuery(heads=32, kv_heads=4, head_dim=128, sm=90, sms=132)
     axes = np.meshgrid([1, 2, 64], [100, 4096, 65536], np.arange(1, 301), indexing="ij")
-    codes, tiles = _ready(package, version, query).kinds(*(each.ravel() for each in axes))
+    codes, tiles = _ready(package, version, query).kinds(*(axis.ravel() for axis in axes))
     assert len(codes) == 2700
     assert len(tiles) <= 900
     assert None not in tiles
@@ -93,7 +93,7 @@ def test_few_rows_tell_no_more_kinds_apart() -> None:
 
 
 def test_large_numbers_are_asked_point_by_point() -> None:
-    """Past what fits many points at once, nothing is said of any."""
+    """Numbers too large for the vectorised check are not grouped."""
     query = AttentionQuery(heads=8, kv_heads=8, head_dim=128, sm=90, sms=132)
     call = _ready("flash-attn", "2.8.3", query)
     one = np.ones(2, np.int64)
@@ -106,8 +106,8 @@ _RULES: dict[tuple[str, str], Any] = {}
 
 def _ready(package: str, version: str, query: AttentionQuery) -> Call:
     if (package, version) not in _RULES:
-        found = recorded_extraction(LOG, package, version)
-        assert found is not None
-        _RULES[package, version] = found.by_name()
+        extraction = recorded_extraction(LOG, package, version)
+        assert extraction is not None
+        _RULES[package, version] = extraction.by_name()
     rules, module = _RULES[package, version], reader(package)
     return Call(module=module, rules=rules, query=query)  # type: ignore[arg-type]

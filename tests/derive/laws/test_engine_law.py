@@ -23,26 +23,26 @@ NOT_REPACKED = {"release": BUILT, "repack": False}
 def test_n_max_is_the_last_n_alike(kinds, changes, baseline, n_max, module) -> None:
     """It stops at the type that changes first; of those that change together at the heaviest."""
     known = rules(*kinds, **changes)
-    found = principle_of_engine(known, baseline, 33)
-    assert (found["n_max"], found["limiting_module"]) == (n_max, module)
-    assert f"N = {n_max + 1}" in found["limiting_term"]
-    assert principle_of_engine(known, baseline, baseline) == found, "looked for beyond the grid"
+    principle = principle_of_engine(known, baseline, 33)
+    assert (principle["n_max"], principle["limiting_module"]) == (n_max, module)
+    assert f"N = {n_max + 1}" in principle["limiting_term"]
+    assert principle_of_engine(known, baseline, baseline) == principle, "looked for beyond the grid"
     package = "llama-cpp 0.3.36" if changes == NOT_REPACKED else "llama-cpp 3.22.1"
-    assert found["evidence"].startswith(package)
-    assert "ggml/src/ggml-cpu/" in found["evidence"]
-    assert found["evidence"].rpartition(":")[2].partition("-")[0].isdigit()
+    assert principle["evidence"].startswith(package)
+    assert "ggml/src/ggml-cpu/" in principle["evidence"]
+    assert principle["evidence"].rpartition(":")[2].partition("-")[0].isdigit()
 
 
 def test_nothing_up_to_where_is_looked_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What never changes is unbounded, and says how far was looked."""
+    """A forward that never changes is unbounded, with the extent of the search."""
     known = rules("q8_0")
     monkeypatch.setattr(type(known), "first_changes", lambda *_: {})
-    found = principle_of_engine(known, 1, 33)
-    assert found["n_max"] == float("inf")
-    assert f"N = {LEAST_SEARCHED}" in found["limiting_term"]
+    principle = principle_of_engine(known, 1, 33)
+    assert principle["n_max"] == float("inf")
+    assert f"N = {LEAST_SEARCHED}" in principle["limiting_term"]
 
 
-def test_refusals_say_what_answers() -> None:
+def test_refusals_name_a_predictor_that_answers() -> None:
     """The laws that do not speak of engines name a predictor that does."""
     assert set(LAW_REFUSALS) == {"idle_compute", "principle"}
     assert all("principle_resolved" in reason for reason in LAW_REFUSALS.values())

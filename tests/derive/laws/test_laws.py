@@ -43,11 +43,11 @@ def printed_hits() -> pl.DataFrame:
     settings_ = list(dict.fromkeys(printed.setting for printed in PRINTED))
     baselines = {printed.setting: printed.baseline for printed in PRINTED}
     fields = [
-        {name: getattr(each, name) for name in each.__struct_fields__}
-        | {"platform": "h20", "backend_version": "", "baseline": baselines[each]}
-        for each in settings_
+        {name: getattr(setting, name) for name in setting.__struct_fields__}
+        | {"platform": "h20", "backend_version": "", "baseline": baselines[setting]}
+        for setting in settings_
     ]
-    said = answer_laws(ask(*fields), FACTS, EPSILONS, RESOLVER)
+    law_answers = answer_laws(ask(*fields), FACTS, EPSILONS, RESOLVER)
     truth = pl.DataFrame(
         {
             "asked": settings_.index(printed.setting),
@@ -58,7 +58,7 @@ def printed_hits() -> pl.DataFrame:
         for printed in PRINTED
     )
     hit = pl.col("n_max").is_between("truth", "next_n", closed="left")
-    return truth.join(said, on=["asked", "epsilon"]).with_columns(hit.alias("hit"))
+    return truth.join(law_answers, on=["asked", "epsilon"]).with_columns(hit.alias("hit"))
 
 
 def test_the_principle_hits_44_of_the_papers_54_settings() -> None:
@@ -74,25 +74,25 @@ def test_the_principle_hits_44_of_the_papers_54_settings() -> None:
         assert mine["hit"].to_list().count(True) == 189
 
 
-def test_a_law_says_the_same_at_each_tolerance() -> None:
+def test_a_law_answers_the_same_at_each_tolerance() -> None:
     """A row a tolerance, equal in all else, in the columns that answers have."""
-    found = answer_laws(ask(DENSE, MOE), FACTS, [0.05, 0.2], RESOLVER)
-    assert dict(found.schema) == ANSWERS_SCHEMA
-    loose, tight = (found.filter(epsilon=each).drop("epsilon") for each in (0.05, 0.2))
+    law_answers = answer_laws(ask(DENSE, MOE), FACTS, [0.05, 0.2], RESOLVER)
+    assert dict(law_answers.schema) == ANSWERS_SCHEMA
+    loose, tight = (law_answers.filter(epsilon=epsilon).drop("epsilon") for epsilon in (0.05, 0.2))
     assert loose.height == 2 * len(LAWS)
     assert_frame_equal(loose, tight)
 
 
 def test_laws_can_be_asked_one_by_one() -> None:
     """Only those that are named answer; an unknown name is refused."""
-    found = answer_laws(ask(DENSE), FACTS, [0.2], RESOLVER, ["principle"])
-    assert found["predictor"].to_list() == ["principle"]
+    law_answers = answer_laws(ask(DENSE), FACTS, [0.2], RESOLVER, ["principle"])
+    assert law_answers["predictor"].to_list() == ["principle"]
     with pytest.raises(ConfigError, match="no law 'oracle'"):
         answer_laws(ask(DENSE), FACTS, [0.2], RESOLVER, ["oracle"])
 
 
-def test_nothing_asked_is_nothing_answered() -> None:
-    """No question, no row."""
+def test_no_questions_give_no_rows() -> None:
+    """An empty frame of questions gives an empty frame of answers."""
     assert answer_laws(ask(), FACTS, [0.2], RESOLVER).is_empty()
 
 
@@ -101,8 +101,8 @@ def test_nothing_asked_is_nothing_answered() -> None:
 def test_with_one_request_the_extension_is_the_papers_law(top_k: int, routing: str) -> None:
     """At b = 1 batch changes nothing; two matrices and g = 1 are the paper's form."""
     moe = {**MOE, "top_k": top_k, "routing": routing, "gated": False}
-    for said in answers(moe, DENSE, {**DENSE, "module": "gemm"}, ATTENTION):
-        for row in said.values():
+    for rows in answers(moe, DENSE, {**DENSE, "module": "gemm"}, ATTENTION):
+        for row in rows.values():
             assert row["n_max"] == row["n_max_extended"]
 
 
@@ -111,14 +111,14 @@ def test_with_one_request_the_extension_is_the_papers_law(top_k: int, routing: s
 )
 def test_batch_extends_the_moe_law(routing: str, paper: float, extended: float) -> None:
     """With b = 4, E = 256, k = 8: min(M E / (b k), tau / b) and M / b; the paper has no b."""
-    found = answer("principle", **MOE | {"routing": routing, "batch": 4})
-    assert (found["n_max"], found["n_max_extended"]) == (paper, extended)
+    law_answer = answer("principle", **MOE | {"routing": routing, "batch": 4})
+    assert (law_answer["n_max"], law_answer["n_max_extended"]) == (paper, extended)
 
 
 def test_gated_experts_extend_idle_compute() -> None:
     """Experts are gated where nothing is said; 6 and 3 stand for 4 and 2 (37 * 2 bytes on H20)."""
     plain, gated, unsaid = (
-        answer("idle_compute", **MOE, gated=each) for each in (False, True, None)
+        answer("idle_compute", **MOE, gated=gated) for gated in (False, True, None)
     )
     room = 74 * (1 + 3 * 8 + 2 * 8)
     two = 2 * 74 * 256 * 512 / (4 * 8 * 512 - room)
@@ -137,35 +137,35 @@ def test_a_gated_dense_ffn_has_the_same_boundary() -> None:
 
 def test_query_heads_that_share_keys_extend_idle_compute() -> None:
     """On H20 with L = 64: 74 * 64 / (128 g - 74), bounded for g = 8 and for g = 1."""
-    found = answer("idle_compute", **ATTENTION | {"context": 64, "kv_heads": 4})
-    assert found["n_max"] == pytest.approx(74 * 64 / (128 - 74))
-    assert found["n_max_extended"] == pytest.approx(74 * 64 / (8 * 128 - 74))
+    law_answer = answer("idle_compute", **ATTENTION | {"context": 64, "kv_heads": 4})
+    assert law_answer["n_max"] == pytest.approx(74 * 64 / (128 - 74))
+    assert law_answer["n_max_extended"] == pytest.approx(74 * 64 / (8 * 128 - 74))
 
 
 @pytest.mark.parametrize("question", [{**ATTENTION, "context": 37}, {**MOE, "d_ff": 64}])
 def test_unbounded_is_infinite_and_no_refusal(question: dict[str, Any]) -> None:
     """Where FLOPs never catch up there is an answer: no limit."""
-    found = answer("idle_compute", **question)
-    assert found["n_max"] == math.inf
-    assert found["refusal"] is None
+    law_answer = answer("idle_compute", **question)
+    assert law_answer["n_max"] == math.inf
+    assert law_answer["refusal"] is None
 
 
 def test_an_answer_names_its_limit_and_its_evidence() -> None:
     """The smallest term, the next one over it, and where the law and its rule stand."""
-    found = answers({**MOE, "top_k": 32})[0]
-    assert [found[law]["limiting_term"] for law in LAWS] == [
+    rows = answers({**MOE, "top_k": 32})[0]
+    assert [rows[law]["limiting_term"] for law in LAWS] == [
         "AI(N) = rho with E_act", "M_moe E / (b k)", "M_moe E / (b k)",
     ]  # fmt: skip
-    assert [found[law]["margin"] for law in LAWS] == [None, 2.0, 2.0]
-    assert "tab:vllm-moe-block-size-m" in found["principle"]["evidence"]
-    assert "fused_moe.py:" in found["principle_resolved"]["evidence"]
-    assert {row["limiting_module"] for row in found.values()} == {"moe_ffn"}
+    assert [rows[law]["margin"] for law in LAWS] == [None, 2.0, 2.0]
+    assert "tab:vllm-moe-block-size-m" in rows["principle"]["evidence"]
+    assert "fused_moe.py:" in rows["principle_resolved"]["evidence"]
+    assert {row["limiting_module"] for row in rows.values()} == {"moe_ffn"}
 
 
 def test_the_resolved_law_follows_the_release() -> None:
     """Since 0.17 the block is 16 up to 32 tokens, the baseline of E = 256, k = 8."""
-    found = answer("principle_resolved", **MOE | {"backend_version": "0.20.2"})
-    assert (found["n_max"], found["limiting_term"]) == (32.0, "tau / b")
+    law_answer = answer("principle_resolved", **MOE | {"backend_version": "0.20.2"})
+    assert (law_answer["n_max"], law_answer["limiting_term"]) == (32.0, "tau / b")
     assert answer("principle", **MOE | {"backend_version": "0.20.2"})["n_max"] == 256
 
 
@@ -184,9 +184,9 @@ def test_pairs_without_alignment_have_no_slack(
 ) -> None:
     """Up to E / 4 pairs vLLM 0.20.2 gives each a block of its own, which no position shares."""
     skewed = MOE | {"backend_version": "0.20.2", "routing": "skewed"}
-    found = answer("principle_resolved", **skewed | changes)
-    assert found["n_max"] == pytest.approx(n_max)
-    assert f"path {path}" in found["evidence"]
+    law_answer = answer("principle_resolved", **skewed | changes)
+    assert law_answer["n_max"] == pytest.approx(n_max)
+    assert f"path {path}" in law_answer["evidence"]
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_pairs_without_alignment_have_no_slack(
 )
 def test_attention_is_its_tile_at_one_position(backend: dict[str, Any], expected: int) -> None:
     """Measured backends are the paper's where they make its call."""
-    found = answers({**ATTENTION, **backend})[0]
-    assert found["principle"]["n_max"] == found["principle_resolved"]["n_max"] == expected
+    rows = answers({**ATTENTION, **backend})[0]
+    assert rows["principle"]["n_max"] == rows["principle_resolved"]["n_max"] == expected
 
 
 @given(
@@ -224,17 +224,17 @@ def test_attention_is_its_tile_at_one_position(backend: dict[str, Any], expected
 @settings(deadline=None, max_examples=40)
 def test_each_answer_is_a_value_or_a_refusal(questions: list[dict[str, Any]]) -> None:
     """Exactly one of them, for every question and law; a value comes with its limit."""
-    found = answer_laws(ask(*questions), FACTS, [0.1, 0.2], RESOLVER)
-    assert found.select("asked", "predictor", "epsilon").n_unique() == found.height
-    assert found.height == 2 * len(LAWS) * len(questions)
-    refused = found["refusal"].is_not_null()
+    law_answers = answer_laws(ask(*questions), FACTS, [0.1, 0.2], RESOLVER)
+    assert law_answers.select("asked", "predictor", "epsilon").n_unique() == law_answers.height
+    assert law_answers.height == 2 * len(LAWS) * len(questions)
+    refused = law_answers["refusal"].is_not_null()
     for name in ("n_max", "n_max_extended", "limiting_module", "limiting_term", "evidence"):
-        assert (found[name].is_null() == refused).all()
-    assert (found["n_max"].drop_nulls() > 0).all()
+        assert (law_answers[name].is_null() == refused).all()
+    assert (law_answers["n_max"].drop_nulls() > 0).all()
 
 
 def test_the_order_of_questions_changes_nothing() -> None:
-    """Each question is answered by its key, whatever stands beside it."""
+    """Each question is answered independently of the others."""
     questions = ask(MOE, ATTENTION, DENSE, MOE | {"top_k": 32}, MOE | {"routing": "skewed"})
     forth = answer_laws(questions, FACTS, [0.2], RESOLVER)
     back = answer_laws(questions.reverse(), FACTS.reverse(), [0.2], RESOLVER)
@@ -256,16 +256,16 @@ def test_facts_are_those_of_the_datasheets() -> None:
 
 def test_each_distinct_row_is_asked_once() -> None:
     """Answers stand in the rows' order, nulls are values, and what is left out is null."""
-    asked = []
+    questions = []
 
     def answer(row: dict[str, Any]) -> dict[str, object]:
-        asked.append(tuple(row.values()))
+        questions.append(tuple(row.values()))
         return {} if row["a"] is None else {"a": row["a"] + 1, "said": row["b"]}
 
     rows = pl.DataFrame({"a": [1, None, 1, 2, None], "b": ["x", "x", "x", "y", "x"], "c": range(5)})
-    found = ask_distinct(rows.select("a", "b"), answer, {"a": pl.Int64, "said": pl.String})
-    assert found.rows() == [(2, "x"), (None, None), (2, "x"), (3, "y"), (None, None)]
-    assert asked == [(1, "x"), (None, "x"), (2, "y")]
+    question_rows = ask_distinct(rows.select("a", "b"), answer, {"a": pl.Int64, "said": pl.String})
+    assert question_rows.rows() == [(2, "x"), (None, None), (2, "x"), (3, "y"), (None, None)]
+    assert questions == [(1, "x"), (None, "x"), (2, "y")]
     assert ask_distinct(rows.clear(), answer, {"said": pl.String}).is_empty()
 
 
@@ -297,12 +297,12 @@ REFUSED: list[tuple[dict[str, Any], set[str], str]] = [
 
 @pytest.mark.parametrize(("question", "laws", "missing"), REFUSED)
 def test_what_is_missing_is_named(question: dict[str, Any], laws: set[str], missing: str) -> None:
-    """A law without its rule or fact says which, and says nothing else."""
-    found = answers(question)[0]
+    """A law without its rule or fact is refused with the name of what is missing."""
+    rows = answers(question)[0]
     for law in laws:
-        assert missing in found[law]["refusal"]
-        kept = {name for name, value in found[law].items() if value is not None}
-        assert kept == {"asked", "predictor", "epsilon", "refusal"}
+        assert missing in rows[law]["refusal"]
+        named = {name for name, value in rows[law].items() if value is not None}
+        assert named == {"asked", "predictor", "epsilon", "refusal"}
 
 
 def test_a_platform_without_bandwidth_is_named() -> None:
@@ -311,8 +311,8 @@ def test_a_platform_without_bandwidth_is_named() -> None:
         pl.lit(None, pl.Float64).alias("bandwidth_gb_s"),
         pl.lit(None, pl.Float64).alias("balance_flop_per_byte"),
     )
-    found = answer_laws(ask(DENSE), facts, [0.2], RESOLVER)
-    assert set(found["refusal"]) == {"no beta of h20"}
+    law_answers = answer_laws(ask(DENSE), facts, [0.2], RESOLVER)
+    assert set(law_answers["refusal"]) == {"no beta of h20"}
 
 
 @pytest.mark.parametrize(
@@ -324,12 +324,12 @@ def test_heads_of_a_latent_fill_the_tile(changes: dict[str, Any], rows: float) -
     """Resolved, latent attention's term is R / H positions, and one where a tile holds only one."""
     question = {**MLA, "backend": "vllm_mla", "kernel": None, "backend_version": "0.20.2",
                 "platform": "h100", **changes}  # fmt: skip
-    (said,) = answers(question)
-    found = said["principle_resolved"]
-    assert found["n_max"] == rows
-    assert found["limiting_term"] == "M_mla"
-    assert "mla" in found["evidence"]
-    assert "paper prints none" in (said["principle"]["refusal"] or "")
+    (answer_rows,) = answers(question)
+    principle_rows = answer_rows["principle_resolved"]
+    assert principle_rows["n_max"] == rows
+    assert principle_rows["limiting_term"] == "M_mla"
+    assert "mla" in principle_rows["evidence"]
+    assert "paper prints none" in (answer_rows["principle"]["refusal"] or "")
 
 
 def test_a_threshold_comes_before_the_tile() -> None:

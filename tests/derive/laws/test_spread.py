@@ -1,4 +1,4 @@
-"""What is expected of uneven loads: against draws, in its limits, and over numbers of tokens."""
+"""Expected values of uneven loads: against draws, in limits, and over numbers of tokens."""
 
 from random import Random
 
@@ -69,8 +69,8 @@ def test_measured_loads_are_the_mean_of_draws(rows: int, tokens: int) -> None:
 @given(WEIGHTS, st.integers(1, 500), st.integers(1, 64))
 def test_measured_blocks_never_fall(weights: list[int], tokens: int, rows: int) -> None:
     """A token more fills no fewer blocks and wakes no fewer experts; all pairs have their rows."""
-    law = Loads([[each / sum(weights) for each in weights]])
-    blocks, more = (law.blocks(len(weights), 1, each, rows) for each in (tokens, tokens + 1))
+    law = Loads([[weight / sum(weights) for weight in weights]])
+    blocks, more = (law.blocks(len(weights), 1, count, rows) for count in (tokens, tokens + 1))
     assert more >= blocks - 1e-9
     assert law.awake(len(weights), 1, tokens + 1) >= law.awake(len(weights), 1, tokens)
     assert blocks * rows >= tokens * (1 - 1e-9)
@@ -97,8 +97,8 @@ def test_all_on_k_experts_is_skewed() -> None:
 def test_layers_stand_for_their_mean() -> None:
     """Loads by layer are the mean of what each layer would be by itself."""
     layers = [[0.7, 0.2, 0.1, 0.0], [0.25, 0.25, 0.25, 0.25]]
-    each = [Loads([layer]).blocks(4, 1, 30, 8) for layer in layers]
-    assert Loads(layers).blocks(4, 1, 30, 8) == pytest.approx(sum(each) / 2)
+    blocks = [Loads([layer]).blocks(4, 1, 30, 8) for layer in layers]
+    assert Loads(layers).blocks(4, 1, 30, 8) == pytest.approx(sum(blocks) / 2)
 
 
 @given(st.integers(2, 200), st.integers(1, 8), st.integers(1, 3000), st.integers(1, 128))
@@ -162,17 +162,17 @@ def test_measured_loads_lie_on_ranks_in_their_order() -> None:
 def test_the_mean_of_draws_is_the_busiest_rank_of_a_power_law() -> None:
     """Experts that are drawn and dealt to ranks at random have as many pairs on the fullest one."""
     random, experts, ep = Random(7), 16, 4  # noqa: S311 (not for secrets)
-    found = []
+    means = []
     for _ in range(4000):
         quantiles = sorted(random.random() for _ in range(experts))
         counts = power_law_pairs(quantiles, 2, 40, 1.2)
         random.shuffle(counts)
-        found.append(max(sum(counts[at : at + 4]) for at in range(0, experts, 4)))
-    mean = sum(found) / len(found)
+        means.append(max(sum(counts[at : at + 4]) for at in range(0, experts, 4)))
+    mean = sum(means) / len(means)
     assert PowerLaw(1.2).pairs(experts, 2, 40, ep) == pytest.approx(mean, rel=0.02)
 
 
-def test_a_mean_rank_would_miss_what_all_wait_for() -> None:
+def test_the_busiest_rank_exceeds_the_mean_by_the_guides_figures() -> None:
     """The figures of the guide: how much more than the mean rank the busiest of a power law has."""
     law = PowerLaw(1.2)
     for ep, awake, blocks in ((8, 1.25, 1.5), (32, 1.7, 2.8)):

@@ -1,4 +1,4 @@
-"""What rows about deployments say of precision and memory, and what they rest on."""
+"""Columns of deployments' rows: precision, memory, and the events behind them."""
 
 import shutil
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_memory_is_that_of_the_deployment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("spec", "formats"),
     [
         ({}, ("bfloat16", "bfloat16", "bfloat16")),
         ({"weights": "int4"}, ("int4", "bfloat16", "bfloat16")),
@@ -50,26 +50,26 @@ def test_memory_is_that_of_the_deployment() -> None:
         ({"kv_dtype": "float8"}, ("bfloat16", "bfloat16", "float8")),
     ],
 )
-def test_formats_are_said(asked: dict[str, Any], said: tuple[str, ...]) -> None:
+def test_formats_are_said(spec: dict[str, Any], formats: tuple[str, ...]) -> None:
     """Each row names the formats of weights, products and cache, and rests on their peaks."""
-    row, _ = about(replace(DENSE, **asked)).to_dicts()
-    assert (row["weights"], row["dtype"], row["kv_dtype"]) == said
+    row, _ = about(replace(DENSE, **spec)).to_dicts()
+    assert (row["weights"], row["dtype"], row["kv_dtype"]) == formats
     sheets = sheet_table().filter(platform="l40s", basis="datasheet")
-    peaks = {sheets.filter(dtype=each)["row_id"].item() for each in {said[1], "bfloat16"}}
+    peaks = {sheets.filter(dtype=dtype)["row_id"].item() for dtype in {formats[1], "bfloat16"}}
     assert {*row["sources"][:-1]} == peaks
     assert row["sources"][-1].startswith(f"{MODELS}qwen3_8b@")
 
 
 def test_what_is_not_known_is_empty() -> None:
-    """Where it is not known what a model takes, no column of memory says anything."""
-    made = [replace(each, memory=None) for each in deployments(CONFIG, DENSE)]
+    """Where a model's memory is unknown, all columns of memory are null."""
+    made = [replace(deployment, memory=None) for deployment in deployments(CONFIG, DENSE)]
     rows = condition_rows("a", made, model_ids(CONFIG, DENSE), sheet_table())
     assert rows.select(*MEMORY_COLUMNS).null_count().row(0) == (2,) * len(MEMORY_COLUMNS)
     assert rows.select("dtype", "weights").null_count().row(0) == (0, 0)
 
 
 def test_a_model_s_id_changes_with_what_it_stores(tmp_path: Path) -> None:
-    """Also where its forward is the same; a copy elsewhere has the same id."""
+    """The id changes even where the forward is equal; a copy elsewhere has the same id."""
     shutil.copytree(CONFIG.folder / "models", tmp_path / "models")
     there = find_model_file(tmp_path, "qwen3_8b")
     own = model_id(find_model_file(Config(CONFIG.folder).folder, "qwen3_8b"))
@@ -80,7 +80,7 @@ def test_a_model_s_id_changes_with_what_it_stores(tmp_path: Path) -> None:
 
 
 def test_columns_have_units() -> None:
-    """What is a size says that it is in bytes."""
+    """Columns of sizes end with their unit, bytes."""
     sizes = {name for name, column in MEMORY_COLUMNS.items() if column.meaning.startswith("bytes ")}
     assert sizes == {name for name in MEMORY_COLUMNS if name.endswith("_bytes")}
     assert not CONDITION.keys() & MEMORY_COLUMNS.keys()

@@ -21,18 +21,18 @@ from derive.sheeted import ANSWERER, CONFIG, SHEETS, sheet_table
 
 TABLE = sheet_table()
 KNOWN = {*TABLE["row_id"], *calibration_ids(LOG)}
-LING = tuple(each for each in STUDIES if each.setting.experts == 256)
-CALL = tuple(each for each in STUDIES if each.setting.module == "attention")[:1]
+LING = tuple(study for study in STUDIES if study.setting.experts == 256)
+CALL = tuple(study for study in STUDIES if study.setting.module == "attention")[:1]
 ON = ("h20", "h100")
 MOST = 800
 
 
 def drifted(studied: tuple[Study, ...], *releases: str, on: tuple[str, ...] = ON) -> pl.DataFrame:
     """Return the table, checked against its schema."""
-    asked = releases or CONFIG.releases
+    asked_releases = releases or CONFIG.releases
     rows = version_drift(
         studied,
-        asked,
+        asked_releases,
         SHEETS,
         TABLE,
         answerer=ANSWERER,
@@ -51,18 +51,20 @@ def layers() -> pl.DataFrame:
 
 def granularity(row: dict[str, Any]) -> tuple[object, ...]:
     """Return what the resolver of `nearfree granularity` says at a row's baseline."""
-    found = recorded_extraction(LOG, row["package"], row["version"])
-    assert found is not None
+    extraction = recorded_extraction(LOG, row["package"], row["version"])
+    assert extraction is not None
     query = MoeQuery(
         experts=row["experts"], top_k=row["top_k"], d_ff=row["d_ff"], d_model=row["d_model"],
         sm=SHEETS[row["platform"]].sm, device=SHEETS[row["platform"]].device_name,
         triton=PINNED_TRITON.get(Release(row["package"], row["version"])),
     )  # fmt: skip
-    said = moe_granularity(found, query, 1, MOST)
+    granularity = moe_granularity(extraction, query, 1, MOST)
     n = row["baseline"]
-    (path,) = [each for each in said.kernel_path if each.first <= n <= each.last]
-    (block,) = [each for each in said.intervals if each.first <= n <= each.last]
-    sizes = MoeRules(found.by_name(), TunedFiles(found.tuned), query, MOST).at(n)
+    (path,) = [step for step in granularity.kernel_path if step.first <= n <= step.last]
+    (block,) = [
+        interval for interval in granularity.intervals if interval.first <= n <= interval.last
+    ]
+    sizes = MoeRules(extraction.by_name(), TunedFiles(extraction.tuned), query, MOST).at(n)
     return (
         path.path, block.value, block.source, min(path.last, block.last),
         sizes.block_n, sizes.block_k,
@@ -112,8 +114,8 @@ def test_changes_are_in_words(
 def test_every_release_has_its_answers(layers: pl.DataFrame) -> None:
     """Each row has both predictors' N_max or their refusals, and the lines behind it."""
     for name in ("resolved", "work"):
-        said = layers[f"n_max_{name}"].is_not_null()
-        assert (said == layers[f"refusal_{name}"].is_null()).all()
+        known = layers[f"n_max_{name}"].is_not_null()
+        assert (known == layers[f"refusal_{name}"].is_null()).all()
     assert layers["rule"].str.contains(r"\.(py|json):\d+-\d+ \([0-9a-f]{12}\)").all()
     timed = layers.drop_nulls("n_max_work")
     assert timed["n_max_work"].is_between(timed["baseline"], timed["grid_end"]).all()
@@ -143,7 +145,7 @@ def test_versions_are_in_their_own_order() -> None:
 def test_attention_calls_are_asked_of_attention_releases() -> None:
     """A call has a row a release of each attention package, with tiles instead of blocks."""
     rows = drifted(CALL, on=("h20",))
-    packages = {parse_release(each)[0] for each in CONFIG.releases}
+    packages = {parse_release(release)[0] for release in CONFIG.releases}
     assert set(rows["package"]) == packages & {*ruled_packages("attention")}
     flashinfer = rows.filter(package="flashinfer-python").sort("place")
     assert flashinfer["tile_rows"].to_list() == [16, 16, 16]

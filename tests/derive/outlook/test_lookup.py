@@ -104,8 +104,8 @@ def test_skewed_idle_compute_is_steady_from_some_k_on(rows: pl.DataFrame) -> Non
         return 2 * moved * k * d_ff / (4 * k * d_ff - moved * (1 + 5 * k))
 
     every = [n_idle(k) for k in range(1, 257)]
-    assert {round(each) for each in every[5:]} == {45}
-    assert {round(each) for each in every[:5]} == {46, 47}
+    assert {round(ratio) for ratio in every[5:]} == {45}
+    assert {round(ratio) for ratio in every[:5]} == {46, 47}
     assert row["steady_from_k"] == 6
     assert row["idle_compute"] == pytest.approx(min(every))
     assert row["idle_compute_high"] == pytest.approx(max(every))
@@ -199,9 +199,9 @@ def test_the_principle_is_no_larger_than_any_term(
     if kind == "skewed":
         terms["M_moe / b"] = m_moe / batch
     given = {"m_moe": m_moe, "tau": tau, "m_attn": m_attn}
-    inputs = row.with_columns(pl.lit(each, pl.Int64).alias(name) for name, each in given.items())
-    found = principle(inputs).row(0, named=True)
-    assert all(found["n_max"] <= term for term in terms.values())
-    assert found["n_max"] == terms[found["limiting_term"]]
-    smallest = [name for name, term in terms.items() if term == found["n_max"]]
-    assert set((found["tie"] or found["limiting_term"]).split(" = ")) == set(smallest)
+    inputs = row.with_columns(pl.lit(item, pl.Int64).alias(name) for name, item in given.items())
+    lookup_row = principle(inputs).row(0, named=True)
+    assert all(lookup_row["n_max"] <= term for term in terms.values())
+    assert lookup_row["n_max"] == terms[lookup_row["limiting_term"]]
+    smallest = [name for name, term in terms.items() if term == lookup_row["n_max"]]
+    assert set((lookup_row["tie"] or lookup_row["limiting_term"]).split(" = ")) == set(smallest)

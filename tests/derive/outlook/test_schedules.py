@@ -24,24 +24,24 @@ SPARSE = DeploymentSpec(models=("mixtral_8x7b",), platforms=("h200",), moe=("vll
 class Given(Config):
     """The shipped config with deployments of its own."""
 
-    def __init__(self, folder: Path, **asked: DeploymentSpec) -> None:
+    def __init__(self, folder: Path, **entries: DeploymentSpec) -> None:
         super().__init__(folder)
-        self.__dict__["deployments"] = asked
+        self.__dict__["deployments"] = entries
 
 
-def rows(**asked: DeploymentSpec) -> pl.DataFrame:
+def rows(**entries: DeploymentSpec) -> pl.DataFrame:
     """Return the rows of some deployments, checked as they are when they are written."""
-    found = schedules(Given(CONFIG.folder, **asked), ANSWERER, sheet_table())
-    return SCHEDULES.build(found, found["from_ids"].explode().drop_nulls().unique().to_list())
+    table = schedules(Given(CONFIG.folder, **entries), ANSWERER, sheet_table())
+    return SCHEDULES.build(table, table["from_ids"].explode().drop_nulls().unique().to_list())
 
 
 def test_a_dense_model_has_a_row_an_engine() -> None:
     """Each platform, context and tolerance has one of each engine, made from facts and events."""
-    found = rows(a=DENSE)
-    assert found.height == 2 * 2 * 2 * len(CONFIG.site.tolerances)
-    assert set(found["engine"]) == {"vllm", "sglang"}
-    kinds = found["from_ids"].list.eval(pl.element().str.split(":").list.first())
-    assert all({"platforms", "config/models"} < set(each) for each in kinds)
+    table_rows = rows(a=DENSE)
+    assert table_rows.height == 2 * 2 * 2 * len(CONFIG.site.tolerances)
+    assert set(table_rows["engine"]) == {"vllm", "sglang"}
+    kinds = table_rows["from_ids"].list.eval(pl.element().str.split(":").list.first())
+    assert all({"platforms", "config/models"} < set(kind) for kind in kinds)
 
 
 def test_experts_are_the_engine_s_own() -> None:
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_a_row_without_an_option() -> None:
 
 def test_formats_that_an_entry_asks_for_are_said() -> None:
     """They are in the row, and as the command's options; what is stored in them is smaller."""
-    plain, small = (rows(a=each) for each in (DENSE, replace(DENSE, kv_dtype="float8")))
+    plain, small = (rows(a=spec) for spec in (DENSE, replace(DENSE, kv_dtype="float8")))
     assert set(plain["asked"]) == {None}
     assert set(small["asked"]) == {"--kv-dtype float8"}
     assert set(small["kv_dtype"]) == {"float8"}
@@ -89,12 +89,12 @@ def test_what_memory_does_not_hold_refuses_nothing(monkeypatch: pytest.MonkeyPat
     last = known["largest_batch"][0]
 
     def refused(questions: Questions, answerer: Answerer) -> Total:
-        found = total(questions, answerer)
+        total_us = total(questions, answerer)
         why = [
-            "unknown" if each.batch > last else reason
-            for each, reason in zip(questions.deployments, found.refusals, strict=True)
+            "unknown" if deployment.batch > last else reason
+            for deployment, reason in zip(questions.deployments, total_us.refusals, strict=True)
         ]
-        return replace(found, refusals=why)
+        return replace(total_us, refusals=why)
 
     monkeypatch.setattr(module, "total", refused)
     assert known["option"].null_count() == 0
@@ -103,9 +103,9 @@ def test_what_memory_does_not_hold_refuses_nothing(monkeypatch: pytest.MonkeyPat
 
 def test_a_refusal_is_a_row() -> None:
     """Where T(N) is not known, the row says why, and nothing else is there."""
-    found = rows(a=replace(DENSE, platforms=("b200",), attention=("xformers==0.0.34",)))
-    assert found["option"].null_count() == found.height > 0
-    assert set(found["refusal"]) == {
+    table_rows = rows(a=replace(DENSE, platforms=("b200",), attention=("xformers==0.0.34",)))
+    assert table_rows["option"].null_count() == table_rows.height > 0
+    assert set(table_rows["refusal"]) == {
         "attention: flash_attn_3 has no kernels for compute capability 100: ask without --attention"
     }
 
@@ -113,9 +113,9 @@ def test_a_refusal_is_a_row() -> None:
 def test_engines_drop_schedules_of_several_groups() -> None:
     """Under data parallelism a row says so in the place of an option."""
     spread = replace(DENSE, platforms=("h200",), context=(1024,), tp=2, dp=2)
-    found = rows(a=spread)
-    assert found["option"].null_count() == found.height > 0
-    assert set(found["refusal"]) == {
+    table_rows = rows(a=spread)
+    assert table_rows["option"].null_count() == table_rows.height > 0
+    assert set(table_rows["refusal"]) == {
         f"{engine} drops a schedule under data parallelism, and 2 groups are asked about"
         for engine in ("vllm", "sglang")
     }
@@ -129,6 +129,6 @@ def test_no_deployment_no_row() -> None:
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_parts_make_the_whole(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """However many conditions are answered at once, the rows are the same."""
-    whole = rows(a=DENSE, b=SPARSE)
+    table_rows = rows(a=DENSE, b=SPARSE)
     monkeypatch.setattr(module, "_DEPLOYMENTS_AT_ONCE", at_once)
-    assert rows(a=DENSE, b=SPARSE).equals(whole)
+    assert rows(a=DENSE, b=SPARSE).equals(table_rows)

@@ -26,8 +26,8 @@ DENSE = pl.col("term") == "rho s / 2 b"
 def made(sheets: dict[str, Platform], *, references: bool = True) -> pl.DataFrame:
     """Return the table, checked against its schema."""
     table = sheet_table(sheets)
-    asked = REFERENCES if references else ()
-    return TREND.build(trend(sheets, table, ANSWERER, asked), set(table["row_id"]))
+    references_ = REFERENCES if references else ()
+    return TREND.build(trend(sheets, table, ANSWERER, references_), set(table["row_id"]))
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ def test_the_dense_boundary_is_the_formula(rows: pl.DataFrame) -> None:
 
 def test_a_term_is_a_number_or_a_refusal(rows: pl.DataFrame) -> None:
     """No row says nothing, and no row says both; a number has its rule."""
-    said = rows["n_max"].is_not_null() | rows["unbounded"]
-    assert (said == rows["refusal"].is_null()).all()
-    assert (said == rows["rule"].is_not_null()).all()
+    known = rows["n_max"].is_not_null() | rows["unbounded"]
+    assert (known == rows["refusal"].is_null()).all()
+    assert (known == rows["rule"].is_not_null()).all()
     assert rows.filter(DENSE)["refusal"].null_count() == rows.filter(DENSE).height
 
 

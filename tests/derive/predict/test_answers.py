@@ -36,8 +36,8 @@ def answered(
     *questions: dict[str, Any], predictor: str = "work_model", by: Answerer = ANSWERER
 ) -> list[dict[str, Any]]:
     """Return what a predictor says at the tolerance 0.2."""
-    found = by.answers(ask(*questions), [0.2], [predictor])
-    return found.sort("asked").to_dicts()
+    answers = by.answers(ask(*questions), [0.2], [predictor])
+    return answers.sort("asked").to_dicts()
 
 
 @given(st.lists(st.tuples(st.sampled_from([*SHARED, *ODD]), CHANGES), max_size=5), st.data())
@@ -47,42 +47,44 @@ def test_one_answer_each(
 ) -> None:
     """Each question, predictor and tolerance has one row, with a number or a reason."""
     predictors = data.draw(st.lists(st.sampled_from(PREDICTORS), unique=True))
-    asked = ask(*({**question, **changes} for question, changes in drawn))
-    found = ANSWERER.answers(asked, EPSILONS, predictors)
-    assert found.columns == [*ANSWERS_SCHEMA, "in_sample"]
-    assert sorted(found.select("asked", "predictor", "epsilon").rows()) == sorted(
+    question_rows = ask(*({**question, **changes} for question, changes in drawn))
+    answers = ANSWERER.answers(question_rows, EPSILONS, predictors)
+    assert answers.columns == [*ANSWERS_SCHEMA, "in_sample"]
+    assert sorted(answers.select("asked", "predictor", "epsilon").rows()) == sorted(
         (key, name, epsilon)
         for key in range(len(drawn)) for name in predictors for epsilon in EPSILONS
     )  # fmt: skip
-    assert (found["n_max"].is_null() == found["refusal"].is_not_null()).all()
-    assert not found["n_max"].is_nan().any()
-    assert not found["in_sample"].is_null().any()
-    timed = found.filter(pl.col("predictor") == "work_model", pl.col("refusal").is_null())
+    assert (answers["n_max"].is_null() == answers["refusal"].is_not_null()).all()
+    assert not answers["n_max"].is_nan().any()
+    assert not answers["in_sample"].is_null().any()
+    timed = answers.filter(pl.col("predictor") == "work_model", pl.col("refusal").is_null())
     assert (timed["low"] <= timed["n_max"]).all()
     assert (timed["n_max"] <= timed["high"]).all()
-    grids = timed.join(asked, on="asked")
+    grids = timed.join(question_rows, on="asked")
     assert grids.select(pl.col("grid").list.contains(pl.col("n_max").cast(pl.Int64)).all()).item()
 
 
 def test_nothing_that_is_asked_was_measured() -> None:
     """A question is a setting and a grid; it has no latency, and no answer changes if it had."""
-    asked = ask(*SHARED)
-    assert set(asked.columns) == {"asked", *ASKED_COLUMNS}
-    told = asked.with_columns(latency_us=pl.lit(1.0), ratio=pl.lit(9.0), n_max=pl.lit(3))
-    for given_ in (asked.drop("setting_key"), told.drop("n_max")):
-        found = ANSWERER.answers(given_, EPSILONS, PREDICTORS)
-        assert found.equals(ANSWERER.answers(asked, EPSILONS, PREDICTORS))
+    question_rows = ask(*SHARED)
+    assert set(question_rows.columns) == {"asked", *ASKED_COLUMNS}
+    measured = question_rows.with_columns(
+        latency_us=pl.lit(1.0), ratio=pl.lit(9.0), n_max=pl.lit(3)
+    )
+    for given_ in (question_rows.drop("setting_key"), measured.drop("n_max")):
+        answers = ANSWERER.answers(given_, EPSILONS, PREDICTORS)
+        assert answers.equals(ANSWERER.answers(question_rows, EPSILONS, PREDICTORS))
 
 
 def test_what_was_calibrated_on_is_in_sample() -> None:
     """Only the work model's answers on the platforms of its constants are in sample."""
     names = ("a100", "h100", "h20", "h200", "b200", "mars")
-    asked = ask(*({**GEMM, "platform": name} for name in names))
-    found = BLIND.answers(asked, [0.2], PREDICTORS)
-    for (predictor,), rows in found.group_by("predictor"):
+    question_rows = ask(*({**GEMM, "platform": name} for name in names))
+    answers = BLIND.answers(question_rows, [0.2], PREDICTORS)
+    for (predictor,), rows in answers.group_by("predictor"):
         expected = names[:2] if predictor == "work_model" else ()
-        kept = rows.filter("in_sample")["asked"].to_list()
-        assert sorted(names[key] for key in kept) == sorted(expected)
+        in_sample = rows.filter("in_sample")["asked"].to_list()
+        assert sorted(names[key] for key in in_sample) == sorted(expected)
 
 
 def test_a_known_kernel_answers_in_its_regime() -> None:
@@ -101,12 +103,14 @@ def test_a_known_kernel_answers_in_its_regime() -> None:
 def test_other_formats_are_answered_out_of_sample() -> None:
     """Constants that are carried say so; they are out of sample anywhere, in twice the band."""
     for formats in ({"dtype": "float8"}, {"dtype": "bfloat16", "weights": "int8"}):
-        (found,) = answered({**GEMM, **formats, "platform": "h100"}, by=BLIND)
-        assert not found["in_sample"]
-        assert found["constants"].startswith("gemm on a100, h100; bfloat16's constants carried to ")
-        assert found["constants"].endswith(", in 2 times the band")
+        (answer_row,) = answered({**GEMM, **formats, "platform": "h100"}, by=BLIND)
+        assert not answer_row["in_sample"]
+        assert answer_row["constants"].startswith(
+            "gemm on a100, h100; bfloat16's constants carried to "
+        )
+        assert answer_row["constants"].endswith(", in 2 times the band")
     timed = BLIND.timed(ask(GEMM, {**GEMM, "dtype": "float8"}))
-    plain, eight = sorted(timed.curves(), key=lambda each: each.asked)
+    plain, eight = sorted(timed.curves(), key=lambda row: row.asked)
     assert (eight.band, eight.in_sample) == (2 * plain.band, [False])
 
 
@@ -125,12 +129,12 @@ def test_bytes_and_peak_of_a_format_decide() -> None:
 
 def test_what_limits_a_known_layer() -> None:
     """Balanced experts of vLLM 0.9.1 on H20 stop where its rule takes a larger block."""
-    (found,) = answered({**MOE, "backend": "vllm_0_9_1"}, by=BLIND)
-    assert found["limiting_term"] == "BLOCK_SIZE_M 16 -> 64"
-    assert (found["limiting_module"], found["n_max"]) == ("moe_ffn", 256.0)
-    assert found["constants"] == "moe_triton on a100, h100"
-    assert found["calibration"][0].startswith("public/constants/1-")
-    assert re.match(r"vllm/model_executor/.*fused_moe.py:\d+-\d+ ", found["evidence"])
+    (answer_row,) = answered({**MOE, "backend": "vllm_0_9_1"}, by=BLIND)
+    assert answer_row["limiting_term"] == "BLOCK_SIZE_M 16 -> 64"
+    assert (answer_row["limiting_module"], answer_row["n_max"]) == ("moe_ffn", 256.0)
+    assert answer_row["constants"] == "moe_triton on a100, h100"
+    assert answer_row["calibration"][0].startswith("public/constants/1-")
+    assert re.match(r"vllm/model_executor/.*fused_moe.py:\d+-\d+ ", answer_row["evidence"])
 
 
 @pytest.mark.parametrize(
@@ -151,20 +155,20 @@ def test_what_limits_each_form(question: dict[str, Any], term: str) -> None:
 def test_larger_tolerances_never_answer_less() -> None:
     """N_max and its interval rise with the tolerance."""
     epsilons = [0.05, 0.1, 0.15, 0.2, 0.3]
-    found = ANSWERER.answers(ask(*SHARED), epsilons, ["work_model"]).sort("asked", "epsilon")
+    answers = ANSWERER.answers(ask(*SHARED), epsilons, ["work_model"]).sort("asked", "epsilon")
     for name in ("n_max", "low", "high"):
-        rises = found.select(pl.col(name).diff().over("asked").fill_null(0) >= 0)
+        rises = answers.select(pl.col(name).diff().over("asked").fill_null(0) >= 0)
         assert rises.to_series().all()
 
 
 def test_ratios_start_at_1() -> None:
     """T(N) / T(baseline) is there for each N of a question with an answer, 1 at its baseline."""
-    asked = ask(*SHARED, *ODD)
-    found = ANSWERER.ratios(asked)
-    assert sorted(found["asked"].unique()) == list(range(len(SHARED)))
-    grids = asked.explode("grid").filter(pl.col("asked") < len(SHARED))
-    assert sorted(found.select("asked", "n").rows()) == grids.select("asked", "grid").rows()
-    first = asked.join(found, left_on=["asked", "baseline"], right_on=["asked", "n"])
+    question_rows = ask(*SHARED, *ODD)
+    ratios = ANSWERER.ratios(question_rows)
+    assert sorted(ratios["asked"].unique()) == list(range(len(SHARED)))
+    grids = question_rows.explode("grid").filter(pl.col("asked") < len(SHARED))
+    assert sorted(ratios.select("asked", "n").rows()) == grids.select("asked", "grid").rows()
+    first = question_rows.join(ratios, left_on=["asked", "baseline"], right_on=["asked", "n"])
     assert first["ratio"].to_list() == [1.0] * len(SHARED)
     assert ANSWERER.ratios(ask(*ODD)).is_empty()
 
@@ -178,12 +182,12 @@ def test_an_answer_is_the_boundary_of_its_ratios() -> None:
 
 def test_without_constants_the_work_model_refuses(layout: Layout) -> None:
     """A log without constants leaves a reason that names the family, and no number."""
-    found = Answerer(layout, CONFIGURED, offline=True).answers(
+    answerer = Answerer(layout, CONFIGURED, offline=True).answers(
         ask(DENSE), EPSILONS, ["work_model", "idle_compute"]
     )
-    refused = found.filter(predictor="work_model")
+    refused = answerer.filter(predictor="work_model")
     assert refused["refusal"].to_list() == ["no constants of gemm in the log"] * 2
-    assert found.filter(predictor="idle_compute")["refusal"].null_count() == 2
+    assert answerer.filter(predictor="idle_compute")["refusal"].null_count() == 2
 
 
 def test_nothing_asked(layout: Layout) -> None:

@@ -65,12 +65,12 @@ def test_every_setting_is_there_once_with_all_its_n(config: Config, file: CurveF
     """Whatever a study measures is a curve, a model or refused, at every N of every study."""
     plans = Plans(config, "h20")
     grids: dict[object, set[int]] = {}
-    for sweep in (each for stream in plans.measured for each in plans.sweeps(stream)):
+    for sweep in (sweep for stream in plans.measured for sweep in plans.sweeps(stream)):
         setting = structs.replace(sweep.setting, dtype="bfloat16")
         grids.setdefault(setting, set()).update(sweep.positions)
-    said = [each.setting for each in (*file.curves, *file.forwards, *file.refused)]
-    assert len(said) == len(set(said))
-    assert set(said) >= set(grids)
+    settings_ = [entry.setting for entry in (*file.curves, *file.forwards, *file.refused)]
+    assert len(settings_) == len(set(settings_))
+    assert set(settings_) >= set(grids)
     for curve in file.curves:
         assert set(curve.n) >= grids.get(curve.setting, set())
     shared = next(
@@ -86,10 +86,10 @@ def test_curves_are_what_the_predictors_answer(file: CurveFile, answerer: Answer
         question = structs.asdict(curve.setting) | {
             "platform": "h20", "backend_version": version, "baseline": curve.n[0],
         }  # fmt: skip
-        asked = ask(question).with_columns(pl.Series("grid", [list(curve.n)]))
-        ratios = answerer.ratios(asked).sort("n")["ratio"].to_list()
-        found = [us / curve.latency_us[0] for us in curve.latency_us]
-        assert found == pytest.approx(ratios, rel=1e-4)
+        question_rows = ask(question).with_columns(pl.Series("grid", [list(curve.n)]))
+        ratios = answerer.ratios(question_rows).sort("n")["ratio"].to_list()
+        relative = [us / curve.latency_us[0] for us in curve.latency_us]
+        assert relative == pytest.approx(ratios, rel=1e-4)
 
 
 def test_blocks_are_those_of_the_rules(file: CurveFile) -> None:
@@ -110,7 +110,7 @@ def test_blocks_are_those_of_the_rules(file: CurveFile) -> None:
 def test_models_are_made_of_their_modules(config: Config, file: CurveFile) -> None:
     """A model's parts are the modules that its forward runs, each with a curve of its own."""
     curves = {curve.setting for curve in file.curves}
-    assert [each.setting.model for each in file.forwards] == ["qwen3_8b", "qwen3_30b_a3b"]
+    assert [forward.setting.model for forward in file.forwards] == ["qwen3_8b", "qwen3_30b_a3b"]
     for forward in file.forwards:
         model = config.model(forward.setting.model or "")
         expected = [(u.role, u.count, u.setting) for u in uses(forward.setting, model)]
@@ -120,13 +120,13 @@ def test_models_are_made_of_their_modules(config: Config, file: CurveFile) -> No
 
 def test_what_is_refused_says_why(file: CurveFile) -> None:
     """A module without rules, a model with such a module, and a router that says nothing."""
-    said = {(r.setting.module, r.setting.backend, r.setting.routing): r.refusal
+    refusals = {(r.setting.module, r.setting.backend, r.setting.routing): r.refusal
             for r in file.refused}  # fmt: skip
-    assert said["attention", "torch_sdpa", None] == (
+    assert refusals["attention", "torch_sdpa", None] == (
         "no rules of the attention kernels of torch_sdpa are read"
     )
-    assert said["model", "torch_sdpa", None].startswith("attention: no rules")
-    assert "router" in said["model", "flash_attn", "router"]
+    assert refusals["model", "torch_sdpa", None].startswith("attention: no rules")
+    assert "router" in refusals["model", "flash_attn", "router"]
 
 
 def test_the_same_bytes_every_time(config: Config, answerer: Answerer, file: CurveFile) -> None:
@@ -138,7 +138,7 @@ def test_the_same_bytes_every_time(config: Config, answerer: Answerer, file: Cur
 def test_constants_are_named_by_their_events(file: CurveFile) -> None:
     """What the curves rest on can be looked up in the log."""
     assert all("#" in event for event in file.calibrations.values())
-    assert {each.partition(" by ")[0] for each in file.calibrations} == {
+    assert {calibration.partition(" by ")[0] for calibration in file.calibrations} == {
         "R0: gemm", "R0: moe_triton", "attention_cached on a100, h100",
     }  # fmt: skip
 
@@ -152,6 +152,6 @@ def test_a_platform_without_its_datasheet_is_refused(config: Config, answerer: A
 def test_without_constants_all_is_refused(config: Config, tmp_path: Path) -> None:
     """In a root without constants the file holds no curve, and says which constants."""
     empty = Answerer(Layout(tmp_path), config, offline=True, log_alone=True)
-    found = curve_file(config, "h20", empty)
-    assert (found.curves, found.forwards) == ((), ())
-    assert any("no constants of gemm" in each.refusal for each in found.refused)
+    file = curve_file(config, "h20", empty)
+    assert (file.curves, file.forwards) == ((), ())
+    assert any("no constants of gemm" in refusal.refusal for refusal in file.refused)

@@ -45,7 +45,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, list[str
     return layout, keys
 
 
-def said(layout: Layout, key: str, predictor: str) -> dict[str, Any]:
+def answer_of(layout: Layout, key: str, predictor: str) -> dict[str, Any]:
     """Return what a predictor says of a setting at 20 %; each basis says the same."""
     rows = read_table(layout, "cpu", PREDICTIONS).filter(
         setting_key=key, predictor=predictor, epsilon=0.2
@@ -58,28 +58,28 @@ def said(layout: Layout, key: str, predictor: str) -> dict[str, Any]:
 def test_the_principle_answers_by_the_rules_of_the_release(measured) -> None:
     """N_max, the type that limits it, and file and lines; the take that said what ran is named."""
     layout, keys = measured
-    found = said(layout, keys[0], "principle_resolved")
-    assert (found["n_max"], found["limiting_module"]) == (1.0, "mul_mat q8_0")
-    assert "ggml/src/ggml-cpu/llamafile/sgemm.cpp:" in found["evidence"]
-    assert any(each.startswith("cpu/engines/1-") for each in found["from_ids"])
-    assert found["refusal"] is None
+    answer = answer_of(layout, keys[0], "principle_resolved")
+    assert (answer["n_max"], answer["limiting_module"]) == (1.0, "mul_mat q8_0")
+    assert "ggml/src/ggml-cpu/llamafile/sgemm.cpp:" in answer["evidence"]
+    assert any(event_id.startswith("cpu/engines/1-") for event_id in answer["from_ids"])
+    assert answer["refusal"] is None
 
 
 def test_laws_without_a_word_on_engines_refuse(measured) -> None:
     """Their reason says which predictors answer."""
     layout, keys = measured
     for predictor in ("idle_compute", "principle"):
-        found = said(layout, keys[0], predictor)
-        assert found["n_max"] is None
-        assert "principle_resolved" in found["refusal"]
+        answer = answer_of(layout, keys[0], predictor)
+        assert answer["n_max"] is None
+        assert "principle_resolved" in answer["refusal"]
 
 
 def test_the_work_model_is_right_about_curves_of_its_form(measured) -> None:
     """What other curves cover is not in sample, and its N_max is that of the curve."""
     layout, keys = measured
-    found = said(layout, keys[0], "work_model")
-    assert (found["in_sample"], found["refusal"]) == (False, None)
-    assert "L=1024" in found["constants"]
+    answer = answer_of(layout, keys[0], "work_model")
+    assert (answer["in_sample"], answer["refusal"]) == (False, None)
+    assert "L=1024" in answer["constants"]
     rows = read_table(layout, "cpu", VALIDATION).filter(predictor="work_model")
     assert set(rows["setting_key"]) == {*keys}
     assert rows["hit"].all()
@@ -87,13 +87,13 @@ def test_the_work_model_is_right_about_curves_of_its_form(measured) -> None:
 
 def test_at_the_grid_s_end_nothing_limits() -> None:
     """Where every N that is looked at passes, no module, term, lines or margin is named."""
-    asked, curves = rules("q8_0"), [curve(rules("q8_0", context=256), CONSTANTS)]
+    engine_rules, curves = rules("q8_0"), [curve(rules("q8_0", context=256), CONSTANTS)]
     names = ("limiting_module", "limiting_term", "evidence", "margin")
     for grid, epsilon in (((1,), 0.2), (GRID, 1e9)):
-        found = timed_forward(asked, grid, "cpu", curves).answer(epsilon)
-        assert found["n_max"] == grid[-1]
-        assert [found[name] for name in names] == [None] * len(names)
-    limited = timed_forward(asked, GRID, "cpu", curves).answer(0.2)
+        answer = timed_forward(engine_rules, grid, "cpu", curves).answer(epsilon)
+        assert answer["n_max"] == grid[-1]
+        assert [answer[name] for name in names] == [None] * len(names)
+    limited = timed_forward(engine_rules, GRID, "cpu", curves).answer(0.2)
     assert limited["n_max"] < GRID[-1]
     assert limited["margin"] > 1
     assert None not in [limited[name] for name in ("limiting_module", "limiting_term")]
@@ -102,8 +102,8 @@ def test_at_the_grid_s_end_nothing_limits() -> None:
 def test_what_is_alone_is_in_sample(measured) -> None:
     """No other curve has weights of its type: it is fitted to itself, and marked."""
     layout, keys = measured
-    assert said(layout, keys[2], "work_model")["in_sample"]
-    assert not said(layout, keys[1], "work_model")["in_sample"]
+    assert answer_of(layout, keys[2], "work_model")["in_sample"]
+    assert not answer_of(layout, keys[1], "work_model")["in_sample"]
 
 
 def test_a_log_without_the_release_s_rules_refuses_with_a_remedy(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_log_without_the_release_s_rules_refuses_with_a_remedy(tmp_path: Path)
     (key,) = engine_log(layout, FORWARDS[:1], CONSTANTS, ruled=False)
     make_tables(layout, "cpu")
     for predictor in ("principle_resolved", "work_model"):
-        refusal = said(layout, key, predictor)["refusal"]
+        refusal = answer_of(layout, key, predictor)["refusal"]
         assert "nearfree rules extract llama-cpp==3.22.1" in refusal
 
 
@@ -131,11 +131,11 @@ def test_curves_as_the_model_says_have_no_unnamed_step(measured) -> None:
     layout, keys = measured
     config = Config(CONFIG)
     _, known = load_measured(layout, config, [0.2])
-    found = curve_steps(known, Answerer(layout, config, offline=True, log_alone=True))
-    assert len(found) == len(keys)
-    assert sorted(each.in_sample for each in found) == [False, False, True]
-    assert [each.steps for each in found] == [[], [], []]
-    assert {each.curve.partition(",")[0] for each in found} == {"small1 q4_k_m", "small2 q4_k_m"}
+    steps = curve_steps(known, Answerer(layout, config, offline=True, log_alone=True))
+    assert len(steps) == len(keys)
+    assert sorted(step.in_sample for step in steps) == [False, False, True]
+    assert [step.steps for step in steps] == [[], [], []]
+    assert {step.curve.partition(",")[0] for step in steps} == {"small1 q4_k_m", "small2 q4_k_m"}
 
 
 def test_a_serving_engine_s_forward_is_refused_by_each_predictor(tmp_path: Path) -> None:
@@ -149,5 +149,5 @@ def test_a_serving_engine_s_forward_is_refused_by_each_predictor(tmp_path: Path)
     rows = read_table(layout, "cpu", PREDICTIONS)
     assert set(rows["predictor"]) == {*PREDICTORS}
     assert rows["refusal"].is_not_null().all()
-    said = rows.filter(predictor="principle_resolved")["refusal"].unique().to_list()
-    assert said == ["no rules of vllm's own forward are read. Ask about llama_cpp"]
+    refusals = rows.filter(predictor="principle_resolved")["refusal"].unique().to_list()
+    assert refusals == ["no rules of vllm's own forward are read. Ask about llama_cpp"]

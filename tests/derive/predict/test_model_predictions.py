@@ -24,9 +24,9 @@ from derive.modelled import (
     SETTING,
     T,
     made,
-    said,
+    predicted_payload,
+    record_predictions,
     write_model,
-    write_said,
     write_tables,
 )
 from derive.tables.logs import make_take, make_visits, write_probe, write_study
@@ -41,42 +41,61 @@ def rows(layout: Layout, *payloads: Any) -> pl.DataFrame:
 
 def test_what_is_on_record_is_a_row(layout: Layout) -> None:
     """A prediction on record is in the table with all that it says, made from its event."""
-    told = said(low=2.0, high=5.0, margin=1.5, balance_flop_per_byte=8.0, basis="probed_gemm")
-    (found,) = rows(layout, told).filter(predictor="modules_sum").to_dicts()
-    assert (found["n_max"], found["n_max_extended"], found["low"], found["high"]) == (3, 3, 2, 5)
-    assert (found["limiting_module"], found["limiting_term"]) == (ATTENTION, "given")
-    assert (found["margin"], found["basis"], found["balance_flop_per_byte"]) == (
+    prediction = predicted_payload(
+        low=2.0, high=5.0, margin=1.5, balance_flop_per_byte=8.0, basis="probed_gemm"
+    )
+    (table_rows,) = rows(layout, prediction).filter(predictor="modules_sum").to_dicts()
+    assert (
+        table_rows["n_max"],
+        table_rows["n_max_extended"],
+        table_rows["low"],
+        table_rows["high"],
+    ) == (3, 3, 2, 5)
+    assert (table_rows["limiting_module"], table_rows["limiting_term"]) == (ATTENTION, "given")
+    assert (table_rows["margin"], table_rows["basis"], table_rows["balance_flop_per_byte"]) == (
         1.5,
         "probed_gemm",
         8.0,
     )
-    assert (found["model"], found["baseline"], found["refusal"]) == ("small", 1, None)
-    assert (found["unbounded"], found["constants"], found["in_sample"]) == (False, None, False)
+    assert (table_rows["model"], table_rows["baseline"], table_rows["refusal"]) == (
+        "small",
+        1,
+        None,
+    )
+    assert (table_rows["unbounded"], table_rows["constants"], table_rows["in_sample"]) == (
+        False,
+        None,
+        False,
+    )
     events = {
         e.event_id for take in read_scope(layout, "cpu") for e in take.events_of(PredictionRecorded)
     }
-    assert len(found["from_ids"]) == 2
-    assert found["from_ids"][0].startswith("settings:")
-    assert found["from_ids"][1] in events
+    assert len(table_rows["from_ids"]) == 2
+    assert table_rows["from_ids"][0].startswith("settings:")
+    assert table_rows["from_ids"][1] in events
 
 
 def test_a_refusal_on_record_is_a_row(layout: Layout) -> None:
     """What could not be foretold is in the table with its reason."""
-    (found,) = rows(layout, said(n_max=None)).filter(predictor="modules_sum").to_dicts()
-    assert (found["n_max"], found["refusal"]) == (None, "nothing was measured")
+    (table_rows,) = (
+        rows(layout, predicted_payload(n_max=None)).filter(predictor="modules_sum").to_dicts()
+    )
+    assert (table_rows["n_max"], table_rows["refusal"]) == (None, "nothing was measured")
 
 
 def recorded(layout: Layout) -> list[tuple[Any, ...]]:
     """Return what is on record: predictor, basis, baseline, tolerance and N_max."""
-    found = write_tables(layout)(PREDICTIONS).filter(pl.col("predictor").is_in(RECORDED))
-    return found.select("predictor", "basis", "baseline", "epsilon", "n_max").rows()
+    rows = write_tables(layout)(PREDICTIONS).filter(pl.col("predictor").is_in(RECORDED))
+    return rows.select("predictor", "basis", "baseline", "epsilon", "n_max").rows()
 
 
 def test_the_newest_of_the_same_counts(layout: Layout) -> None:
     """What is said again replaces what was said, and what is not said again stays."""
     write_probe(layout)
-    write_said(layout, said(n_max=3.0), said("modules_minimum", n_max=7.0))
-    write_said(layout, said(n_max=5.0), take=2)
+    record_predictions(
+        layout, predicted_payload(n_max=3.0), predicted_payload("modules_minimum", n_max=7.0)
+    )
+    record_predictions(layout, predicted_payload(n_max=5.0), take=2)
     write_model(layout)
     assert recorded(layout) == [
         ("modules_minimum", None, 1, 0.2, 7.0),
@@ -87,8 +106,8 @@ def test_the_newest_of_the_same_counts(layout: Layout) -> None:
 def test_a_clock_that_went_back_makes_no_take_older(layout: Layout) -> None:
     """Of a study's takes the one with the larger number counts, though its time is earlier."""
     write_probe(layout)
-    write_said(layout, said(n_max=5.0), take=2)
-    write_said(layout, said(n_max=3.0))
+    record_predictions(layout, predicted_payload(n_max=5.0), take=2)
+    record_predictions(layout, predicted_payload(n_max=3.0))
     write_model(layout)
     assert recorded(layout) == [("modules_sum", None, 1, 0.2, 5.0)]
 
@@ -101,8 +120,8 @@ def test_what_says_another_thing_stays(layout: Layout, name: str, value: object)
     """Another predictor, basis, tolerance or baseline is another prediction, however new."""
     other: Any = {"n_max": 4.0, name: value}
     write_probe(layout)
-    write_said(layout, said(n_max=3.0))
-    write_said(layout, said(**other), take=2)
+    record_predictions(layout, predicted_payload(n_max=3.0))
+    record_predictions(layout, predicted_payload(**other), take=2)
     write_model(layout)
     write_model(layout, study="later", baseline=2)
     assert {row[-1] for row in recorded(layout)} == {3.0, 4.0}
@@ -111,8 +130,8 @@ def test_what_says_another_thing_stays(layout: Layout, name: str, value: object)
 def test_studies_that_share_a_setting_do_not_collide(layout: Layout) -> None:
     """Of two studies' predictions of a setting the newer by time counts, whatever its take."""
     write_probe(layout)
-    write_said(layout, said(n_max=3.0), take=2)
-    write_said(layout, said(n_max=5.0), study="later")
+    record_predictions(layout, predicted_payload(n_max=3.0), take=2)
+    record_predictions(layout, predicted_payload(n_max=5.0), study="later")
     write_model(layout)
     assert recorded(layout) == [("modules_sum", None, 1, 0.2, 5.0)]
 
@@ -120,7 +139,9 @@ def test_studies_that_share_a_setting_do_not_collide(layout: Layout) -> None:
 def test_a_baseline_is_another_setting(layout: Layout) -> None:
     """Measured from two baselines a setting has, from each, what was said of that one."""
     write_probe(layout)
-    write_said(layout, said(n_max=3.0), said(n_max=4.0, baseline=2))
+    record_predictions(
+        layout, predicted_payload(n_max=3.0), predicted_payload(n_max=4.0, baseline=2)
+    )
     write_model(layout)
     write_model(layout, study="later", baseline=2)
     assert recorded(layout) == [
@@ -133,11 +154,11 @@ def test_laws_refuse_another_baseline(layout: Layout) -> None:
     """From a baseline that is neither 1 nor the paper's, every law refuses on each basis."""
     write_probe(layout)
     write_model(layout, baseline=2)
-    found = write_tables(layout)(PREDICTIONS).filter(module="model")
-    assert set(found.select("predictor", "basis").rows()) == {
+    rows = write_tables(layout)(PREDICTIONS).filter(module="model")
+    assert set(rows.select("predictor", "basis").rows()) == {
         (predictor, basis) for predictor in PREDICTORS for basis in ("probed_stream", "probed_gemm")
     }
-    assert set(found.select("baseline", "n_max", "unbounded", "refusal").rows()) == {
+    assert set(rows.select("baseline", "n_max", "unbounded", "refusal").rows()) == {
         (
             2,
             None,
@@ -151,8 +172,8 @@ def test_laws_speak_of_the_newest_release(layout: Layout) -> None:
     """A law is asked of what was installed at the newest take, here by its number."""
     model = small()
     sweeps = model_sweeps(model_study(backend="flash_attn", dtype="bfloat16"), model)
-    asked = plan_of(model, sweeps)
-    visits = [visit for each in sweeps for visit in make_visits(each.setting, T)]
+    plan = plan_of(model, sweeps)
+    visits = [visit for sweep in sweeps for visit in make_visits(sweep.setting, T)]
 
     def work(take: OpenTake) -> None:
         for visit in visits:
@@ -160,19 +181,24 @@ def test_laws_speak_of_the_newest_release(layout: Layout) -> None:
 
     write_probe(layout)
     for number, release in ((2, "2.8.1"), (1, "2.7.4")):
-        started = replace(make_started(asked), versions={"flash-attn": release})
-        name = take_name("cpu", "flash", number, asked)
-        ensure_take(layout, name, asked, lambda _, started=started: started, work)
-    found = write_tables(layout)(PREDICTIONS).filter(predictor="principle_resolved")
-    assert set(found["refusal"]) == {"attention: no rules of flash-attn 2.8.1 in the log"}
+        started = replace(make_started(plan), versions={"flash-attn": release})
+        name = take_name("cpu", "flash", number, plan)
+        ensure_take(layout, name, plan, lambda _, started=started: started, work)
+    rows = write_tables(layout)(PREDICTIONS).filter(predictor="principle_resolved")
+    assert set(rows["refusal"]) == {"attention: no rules of flash-attn 2.8.1 in the log"}
 
 
 def test_what_was_never_measured_has_no_row(layout: Layout) -> None:
     """Of a setting, or a baseline, that was not measured nothing is said."""
     unmeasured = model_sweeps(model_study(batch=[2]), MODEL)[0].setting
-    found = rows(layout, said(), said(setting=unmeasured), said("modules_minimum", baseline=2))
-    told = found.filter(pl.col("predictor").is_in(RECORDED))
-    assert told["predictor"].to_list() == ["modules_sum"]
+    table_rows = rows(
+        layout,
+        predicted_payload(),
+        predicted_payload(setting=unmeasured),
+        predicted_payload("modules_minimum", baseline=2),
+    )
+    prediction = table_rows.filter(pl.col("predictor").is_in(RECORDED))
+    assert prediction["predictor"].to_list() == ["modules_sum"]
 
 
 def experts(layout: Layout, *routings: str) -> pl.DataFrame:
@@ -194,9 +220,9 @@ def experts(layout: Layout, *routings: str) -> pl.DataFrame:
 
 def test_a_law_speaks_of_the_measured_baseline(layout: Layout) -> None:
     """Balanced routing begins at E / (b k) = 4, skewed at 1; each has one row a predictor."""
-    found = experts(layout, "balanced", "skewed")
+    expert_rows = experts(layout, "balanced", "skewed")
     for routing, baseline in (("balanced", 4), ("skewed", 1)):
-        part = found.filter(routing=routing)
+        part = expert_rows.filter(routing=routing)
         assert part["predictor"].to_list() == sorted(PREDICTORS)
         assert set(part["baseline"]) == {baseline}
 
@@ -208,36 +234,36 @@ def test_a_law_speaks_of_what_was_measured(layout: Layout) -> None:
 
 def test_laws_are_asked_on_each_basis(layout: Layout) -> None:
     """Each law and the work model has a row a basis of the platform's facts, with its rho."""
-    found = rows(layout).filter(pl.col("predictor").is_in(PREDICTORS))
-    assert set(found.select("predictor", "basis", "balance_flop_per_byte").rows()) == {
+    table_rows = rows(layout).filter(pl.col("predictor").is_in(PREDICTORS))
+    assert set(table_rows.select("predictor", "basis", "balance_flop_per_byte").rows()) == {
         (predictor, basis, rho)
         for predictor in PREDICTORS
         for basis, rho in (("probed_stream", 8.0), ("probed_gemm", 16.0))
     }
-    for each in found.to_dicts():
-        said_so = each["n_max"] is not None or each["unbounded"]
-        assert said_so == (each["refusal"] is None)
-        assert each["from_ids"][0].startswith("settings:")
-        assert each["from_ids"][1].startswith("platforms:")
+    for row in table_rows.to_dicts():
+        said_so = row["n_max"] is not None or row["unbounded"]
+        assert said_so == (row["refusal"] is None)
+        assert row["from_ids"][0].startswith("settings:")
+        assert row["from_ids"][1].startswith("platforms:")
 
 
 def test_a_law_of_a_dense_model(layout: Layout) -> None:
     """The idle-compute law says rho s / 2 b of a dense model's FFN: 16 and 32 in float32."""
-    found = rows(layout).filter(predictor="idle_compute")
-    assert dict(found.select("basis", "n_max").rows()) == {
+    table_rows = rows(layout).filter(predictor="idle_compute")
+    assert dict(table_rows.select("basis", "n_max").rows()) == {
         "probed_stream": 16.0,
         "probed_gemm": 32.0,
     }
-    assert set(found["limiting_module"]) == {DENSE}
+    assert set(table_rows["limiting_module"]) == {DENSE}
 
 
 def test_without_facts_a_law_refuses(layout: Layout) -> None:
     """A platform that was never probed has a refusal a law, and what is on record stays."""
-    write_said(layout)
+    record_predictions(layout)
     write_model(layout)
-    found = write_tables(layout)(PREDICTIONS).filter(module="model")
-    assert found.filter(pl.col("predictor").is_in(RECORDED))["n_max"].to_list() == [3.0]
-    laws = found.filter(pl.col("predictor").is_in(PREDICTORS))
+    rows = write_tables(layout)(PREDICTIONS).filter(module="model")
+    assert rows.filter(pl.col("predictor").is_in(RECORDED))["n_max"].to_list() == [3.0]
+    laws = rows.filter(pl.col("predictor").is_in(PREDICTORS))
     assert laws["predictor"].to_list() == sorted(PREDICTORS)
     assert set(laws.select("basis", "n_max").rows()) == {(None, None)}
     assert "no phi of cpu for float32" in laws.filter(predictor="idle_compute")["refusal"].item()
@@ -247,21 +273,23 @@ def test_without_facts_of_its_dtype_a_law_refuses(layout: Layout) -> None:
     """A platform that was probed in other element types has one refusal a law, as modules have."""
     write_probe(layout)
     write_model(layout, setting=replace(SETTING, dtype="float16"))
-    found = write_tables(layout)(PREDICTIONS).filter(module="model")
-    assert found["predictor"].to_list() == sorted(PREDICTORS)
-    assert set(found.select("basis", "n_max").rows()) == {(None, None)}
-    assert "cpu for float16" in found.filter(predictor="idle_compute")["refusal"].item()
+    rows = write_tables(layout)(PREDICTIONS).filter(module="model")
+    assert rows["predictor"].to_list() == sorted(PREDICTORS)
+    assert set(rows.select("basis", "n_max").rows()) == {(None, None)}
+    assert "cpu for float16" in rows.filter(predictor="idle_compute")["refusal"].item()
 
 
 def test_modules_beside_a_model_are_predicted_as_ever(layout: Layout) -> None:
     """A study of modules in the same scope has the rows that it has by itself."""
     alone, both = Layout(layout.root / "alone"), Layout(layout.root / "both")
-    for each in (alone, both):
-        write_probe(each)
-        write_study(each)
+    for layout_ in (alone, both):
+        write_probe(layout_)
+        write_study(layout_)
     write_model(both)
-    found = [write_tables(each)(PREDICTIONS).filter(module="dense_ffn") for each in (alone, both)]
-    assert found[0].drop("from_ids").equals(found[1].drop("from_ids"))
+    table_rows = [
+        write_tables(layout_)(PREDICTIONS).filter(module="dense_ffn") for layout_ in (alone, both)
+    ]
+    assert table_rows[0].drop("from_ids").equals(table_rows[1].drop("from_ids"))
 
 
 @pytest.mark.parametrize("without", [False, True])
@@ -269,14 +297,14 @@ def test_a_setting_of_a_model_is_predicted_once(layout: Layout, *, without: bool
     """A model's setting has one row a predictor and basis, whether it was foretold or not."""
     write_probe(layout)
     if not without:
-        write_said(layout)
+        record_predictions(layout)
     write_model(layout)
     read = write_tables(layout)
-    found = read(PREDICTIONS).filter(module="model")
-    assert found.height == 2 * len(PREDICTORS) + (not without)
-    assert found.select("predictor", "basis").n_unique() == found.height
+    table_rows = read(PREDICTIONS).filter(module="model")
+    assert table_rows.height == 2 * len(PREDICTORS) + (not without)
+    assert table_rows.select("predictor", "basis").n_unique() == table_rows.height
     assert read(SETTINGS).filter(module="model").height == 1
-    assert set(found["dtype"]) == {SETTING.dtype}
+    assert set(table_rows["dtype"]) == {SETTING.dtype}
 
 
 VERSIONS = {"vllm": "0.20.2", "flash-attn": "2.8.3", "flashinfer-python": "0.5.3", "torch": "2.11"}
@@ -307,5 +335,5 @@ def test_a_setting_has_the_release_of_its_own_take() -> None:
             "from_ids": [[f"{take.name}.1#7"], ["public/other/1-00000000.1#2"]],
         }
     )
-    found = releases_that_ran(settings, [take])
-    assert found.rows() == [("settings:1", "0.20.2"), ("settings:2", None)]
+    releases = releases_that_ran(settings, [take])
+    assert releases.rows() == [("settings:1", "0.20.2"), ("settings:2", None)]

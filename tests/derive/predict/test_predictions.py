@@ -38,7 +38,7 @@ def facts() -> pl.DataFrame:
 FACTS = facts()
 
 
-def asked(*rows: tuple[str, Setting]) -> pl.DataFrame:
+def settings_table(*rows: tuple[str, Setting]) -> pl.DataFrame:
     """Return the table of settings of some platforms."""
     data = [
         {"platform": p, "origin": "measured", **setting_row(s), "baseline": 1,
@@ -50,7 +50,7 @@ def asked(*rows: tuple[str, Setting]) -> pl.DataFrame:
 
 def predicted(*rows: tuple[str, Setting]) -> pl.DataFrame:
     """Return the predictions for settings, checked against their schema."""
-    table = asked(*rows)
+    table = settings_table(*rows)
     known = {*table["row_id"], *FACTS["row_id"]}
     return PREDICTIONS.build(answered(table), known)
 
@@ -75,19 +75,19 @@ def test_the_lookup_table_of_the_paper(
     predictor: str, platform: str, batch: int, n_max: float
 ) -> None:
     """The dense rows of the paper's deployment table follow from the datasheets."""
-    found = predicted((platform, dense(batch=batch))).row(
+    rows = predicted((platform, dense(batch=batch))).row(
         by_predicate=pl.col("predictor") == predictor, named=True
     )
-    assert found["n_max"] == pytest.approx(n_max, abs=0.05)
-    assert (found["basis"], found["limiting_module"]) == ("datasheet", "dense_ffn")
-    assert "paper sec." in found["evidence"]
-    assert found["refusal"] is None
+    assert rows["n_max"] == pytest.approx(n_max, abs=0.05)
+    assert (rows["basis"], rows["limiting_module"]) == ("datasheet", "dense_ffn")
+    assert "paper sec." in rows["evidence"]
+    assert rows["refusal"] is None
 
 
 def test_every_basis_has_its_prediction() -> None:
     """A probed platform is predicted with beta by either method, of the newest probe."""
-    found = predicted(("cpu", dense("float32", batch=2)))
-    rows = {(r["predictor"], r["basis"]): r["n_max"] for r in found.to_dicts()}
+    prediction_rows = predicted(("cpu", dense("float32", batch=2)))
+    rows = {(r["predictor"], r["basis"]): r["n_max"] for r in prediction_rows.to_dicts()}
     assert rows == {
         (predictor, basis): n_max if predictor in LAWS else None
         for predictor in PREDICTORS
@@ -97,19 +97,19 @@ def test_every_basis_has_its_prediction() -> None:
 
 def test_a_prediction_names_its_setting_and_its_facts() -> None:
     """A prediction is made from the row of its setting and the row of its facts."""
-    table = asked(("h20", dense()))
-    found = answered(table)
+    table = settings_table(("h20", dense()))
+    answer_row = answered(table)
     (fact,) = FACTS.filter(platform="h20", dtype="bfloat16")["row_id"]
-    assert found["from_ids"].to_list() == [[table["row_id"][0], fact]] * len(PREDICTORS)
+    assert answer_row["from_ids"].to_list() == [[table["row_id"][0], fact]] * len(PREDICTORS)
 
 
 @pytest.mark.parametrize("element_type", ELEMENT_BYTES)
 def test_the_width_of_an_element_counts(element_type: str) -> None:
     """N_max follows from the bytes of the setting's own dtype, where the facts name its phi."""
-    found = predicted(("h20", dense(element_type)))
+    rows = predicted(("h20", dense(element_type)))
     rho = SHEETS["h20"].balance(element_type)
     expected = rho * ELEMENT_BYTES[element_type] / 2 if rho else None
-    assert found.filter(pl.col("predictor").is_in(LAWS))["n_max"].unique().to_list() == [expected]
+    assert rows.filter(pl.col("predictor").is_in(LAWS))["n_max"].unique().to_list() == [expected]
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -126,12 +126,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("platform", "changes", "missing"), REFUSED)
 def test_what_is_missing_is_named(platform: str, changes: dict[str, Any], missing: str) -> None:
     """A setting without a law, or without facts, is refused by what is missing."""
-    found = predicted((platform, make_setting(**{**SHAPE, "dtype": "bfloat16", **changes})))
-    assert set(found["predictor"]) == set(PREDICTORS)
-    assert found["n_max"].is_null().all()
-    laws = found.filter(pl.col("predictor").is_in(LAWS))
+    rows = predicted((platform, make_setting(**{**SHAPE, "dtype": "bfloat16", **changes})))
+    assert set(rows["predictor"]) == set(PREDICTORS)
+    assert rows["n_max"].is_null().all()
+    laws = rows.filter(pl.col("predictor").is_in(LAWS))
     assert all(missing in refusal for refusal in laws["refusal"])
-    assert found["refusal"].is_not_null().all()
+    assert rows["refusal"].is_not_null().all()
 
 
 def test_a_cpu_has_no_sms() -> None:
@@ -140,32 +140,34 @@ def test_a_cpu_has_no_sms() -> None:
     assert newest["sm_count"].drop_nulls().len() == newest.height
     facts = probed_facts(newest, SHEETS)
     assert facts["sm_count"].null_count() == facts.height == newest.height
-    found = predicted(("cpu", dense("bfloat16"))).filter(predictor="work_model")
-    assert found["refusal"].is_not_null().all()
+    rows = predicted(("cpu", dense("bfloat16"))).filter(predictor="work_model")
+    assert rows["refusal"].is_not_null().all()
 
 
 def test_a_law_says_the_same_at_each_tolerance() -> None:
     """There is a row a tolerance, and no law's answer depends on it."""
-    found = answered(asked(("h20", dense())), (0.1, 0.2)).filter(predictor="principle")
-    assert found.select("epsilon", "n_max").rows() == [(0.1, 37.0), (0.2, 37.0)]
+    answer_row = answered(settings_table(("h20", dense())), (0.1, 0.2)).filter(
+        predictor="principle"
+    )
+    assert answer_row.select("epsilon", "n_max").rows() == [(0.1, 37.0), (0.2, 37.0)]
 
 
 def test_what_is_unbounded_has_a_flag_and_no_number() -> None:
     """Where idle compute never runs out, the row says so: a table holds no infinite number."""
     shape = {"heads": 1, "kv_heads": 1, "head_dim": 128, "context": 16}
     setting = make_setting(module="attention", backend="flash_attn_2", dtype="bfloat16", **shape)
-    found = predicted(("h20", setting)).filter(predictor="idle_compute")
-    assert found.select("n_max", "unbounded", "refusal").rows() == [(None, True, None)]
+    rows = predicted(("h20", setting)).filter(predictor="idle_compute")
+    assert rows.select("n_max", "unbounded", "refusal").rows() == [(None, True, None)]
 
 
 def test_calibrated_constants_are_evidence(tmp_path: Path) -> None:
     """The work model's answer names the event of its constants, and is made from it."""
     shutil.copytree(CONSTANTS, tmp_path / "events" / "public" / "constants")
     answerer = Answerer(Layout(tmp_path), Config(CONFIG), offline=True, log_alone=True)
-    table = asked(("h20", dense()), ("h100", dense()))
-    found = predict(table, FACTS, SHEETS, answerer, [0.2]).filter(predictor="work_model")
-    assert dict(found.select("platform", "in_sample").rows()) == {"h20": False, "h100": True}
-    for row in found.to_dicts():
+    table = settings_table(("h20", dense()), ("h100", dense()))
+    rows = predict(table, FACTS, SHEETS, answerer, [0.2]).filter(predictor="work_model")
+    assert dict(rows.select("platform", "in_sample").rows()) == {"h20": False, "h100": True}
+    for row in rows.to_dicts():
         assert row["n_max"] in (1.0, 2.0, 4.0)
         assert row["from_ids"][-1].startswith("public/constants/")
 
@@ -187,22 +189,22 @@ def test_calibrated_constants_are_evidence(tmp_path: Path) -> None:
 @settings(deadline=None, max_examples=12)
 def test_never_nothing_without_a_refusal(rows: list[tuple[str, str, str, int]]) -> None:
     """Each setting has a row a predictor, with either a number or a refusal."""
-    found = predicted(
+    prediction_rows = predicted(
         *(
             (platform, Setting(module=module, backend="x", dtype=dtype, batch=batch))  # type: ignore[arg-type]
             for platform, module, dtype, batch in rows
         )
     )
-    assert found.select("platform", "setting_key").n_unique() == len(rows)
-    assert found.height % len(PREDICTORS) == 0
-    answered_ = found["n_max"].is_not_null() | found["unbounded"]
-    assert (answered_ == found["refusal"].is_null()).all()
-    assert (answered_ == found["evidence"].is_not_null()).all()
+    assert prediction_rows.select("platform", "setting_key").n_unique() == len(rows)
+    assert prediction_rows.height % len(PREDICTORS) == 0
+    answered_ = prediction_rows["n_max"].is_not_null() | prediction_rows["unbounded"]
+    assert (answered_ == prediction_rows["refusal"].is_null()).all()
+    assert (answered_ == prediction_rows["evidence"].is_not_null()).all()
 
 
 def test_each_origin_of_a_setting_has_its_own_prediction() -> None:
     """A setting that was measured and printed is predicted over each grid: they may differ."""
-    one = asked(("h20", dense()))
+    one = settings_table(("h20", dense()))
     both = pl.concat([one, one.with_columns(pl.lit("published").alias("origin"))])
     assert answered(both).height == 2 * answered(one).height == 2 * len(PREDICTORS)
 

@@ -44,30 +44,30 @@ def kept_kernel(*curves: Kept, source: str = SOURCE, **of: Any) -> KernelReferen
         "platform": "h100", "family": "gemm", "backend": "vllm", "kernel": "cublas",
         "dtype": "bfloat16", "weights": None, "kv_dtype": None,
     }  # fmt: skip
-    width = max(len(each.ratios) for each in curves)
-    counts = np.array([[at < len(each.ratios) for at in range(width)] for each in curves])
+    width = max(len(curve.ratios) for curve in curves)
+    counts = np.array([[at < len(curve.ratios) for at in range(width)] for curve in curves])
     n, ratio = np.ones(counts.shape), np.ones(counts.shape)
-    for row, each in enumerate(curves):
-        end = len(each.ratios)
-        n[row], n[row, :end] = max(each.ratios), list(each.ratios)
-        ratio[row, :end] = list(each.ratios.values())
+    for row, curve in enumerate(curves):
+        end = len(curve.ratios)
+        n[row], n[row, :end] = max(curve.ratios), list(curve.ratios)
+        ratio[row, :end] = list(curve.ratios.values())
     coded = Coded.of(np.log(ratio), counts)
     rows = [
-        {"backend_version": each.release, "batch": 1, "member": MEMBER, **each.shape}
-        for each in curves
+        {"backend_version": curve.release, "batch": 1, "member": MEMBER, **curve.shape}
+        for curve in curves
     ]
     texts = ("backend_version", "routing", "member")
     types = {name: pl.String if name in texts else pl.Int64 for name in CURVE_COLUMNS}
     key = Key(**(named | of))
     form = FAMILIES[key.family]
-    constants = {each.name: each.start for each in form.constants}
+    constants = {constant.name: constant.start for constant in form.constants}
     group = Group(
         key=key,
         values={hypothesis: dict(constants) for hypothesis in form.hypotheses},
         curves=pl.DataFrame(rows, schema=types),
         n=n,
         counts=counts,
-        first_us=np.array([each.first_us for each in curves]),
+        first_us=np.array([curve.first_us for curve in curves]),
         ratio=coded,
         residual=coded,
     )
@@ -81,7 +81,7 @@ def kept_events(*kernels: KernelReferenced) -> list[Event]:
 
 def write_kept(layout: Layout, *kernels: KernelReferenced, take: int = 1) -> Seal:
     """Seal kernels."""
-    on = tuple(sorted({each.platform for each in kernels}))
+    on = tuple(sorted({kernel.platform for kernel in kernels}))
     plan = CalibratePlan(source="curves_1_0", files={}, platforms=on, epsilon=0.2, form=take)
     return write_payloads(layout, take_name(PUBLIC, STREAM, take, plan), plan, *kernels)
 

@@ -63,23 +63,25 @@ def noisy(seed: int, size: float = 0.1) -> Bent:
 
 def curves(*questions: dict[str, Any], bent: Bent = straight) -> list[Curves]:
     """Return curves that follow their form times exp(residual), by platform and form."""
-    found = []
-    for platform in dict.fromkeys(each["platform"] for each in questions):
-        for part in prepared(*(each for each in questions if each["platform"] == platform)):
+    curve_list = []
+    for platform in dict.fromkeys(question["platform"] for question in questions):
+        for part in prepared(
+            *(question for question in questions if question["platform"] == platform)
+        ):
             times = form_us(part.family.name, dict(TRUE[part.family.name].values), part.features)
             moved = np.array([
                 np.broadcast_to(bent(row), part.counts.shape[1])
                 for row in part.rows.iter_rows(named=True)
             ])  # fmt: skip
             members = [f"{platform}/{name}" for name in part.rows["backend_version"]]
-            found.append(Curves(part, times * np.exp(moved), members, keys_of(part.rows)))
-    return found
+            curve_list.append(Curves(part, times * np.exp(moved), members, keys_of(part.rows)))
+    return curve_list
 
 
 def only_curves(*questions: dict[str, Any], bent: Bent = straight) -> Curves:
     """Return curves of one platform and form."""
-    (found,) = curves(*questions, bent=bent)
-    return found
+    (curve_data,) = curves(*questions, bent=bent)
+    return curve_data
 
 
 def only_group(*questions: dict[str, Any], bent: Bent = straight) -> Group:
@@ -91,28 +93,28 @@ def only_group(*questions: dict[str, Any], bent: Bent = straight) -> Group:
 def reference(*questions: dict[str, Any], bent: Bent = straight) -> Reference:
     """Return the groups of some curves."""
     groups: dict[Key, Group] = {}
-    for each in curves(*questions, bent=bent):
-        groups |= groups_of(each, EPSILON)
+    for kernel_curve in curves(*questions, bent=bent):
+        groups |= groups_of(kernel_curve, EPSILON)
     return Reference(groups, CHIPS)
 
 
-def by_form(found: ImportedCurves) -> list[Curves]:
+def by_form(events: ImportedCurves) -> list[Curves]:
     """Return imported curves by platform and form."""
-    return list(curves_by_form(kernel_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER))
+    return list(curves_by_form(kernel_truth(events, SHEETS, EPSILON), events, FACTS, RESOLVER))
 
 
 def known(imported: Sequence[LatencyImported]) -> Reference:
     """Return the groups that imported curves make."""
-    every = by_form(curves_of([(each, f"e#{number}") for number, each in enumerate(imported)]))
-    groups = {key: group for each in every for key, group in groups_of(each, EPSILON).items()}
+    every = by_form(curves_of([(event, f"e#{number}") for number, event in enumerate(imported)]))
+    groups = {key: group for part in every for key, group in groups_of(part, EPSILON).items()}
     return Reference(groups, CHIPS)
 
 
 def events(every: Sequence[Curves]) -> Iterator[LatencyImported]:
     """Yield curves as they are imported."""
-    for each in every:
-        rows = each.part.rows.to_dicts()
-        for row, times, member in zip(rows, each.latency_us, each.members, strict=True):
+    for part in every:
+        rows = part.part.rows.to_dicts()
+        for row, times, member in zip(rows, part.latency_us, part.members, strict=True):
             fields = {name: row[name] for name in SETTING_COLUMNS if name != "setting_key"}
             yield curve(
                 Setting(**fields), platform=row["platform"], kernel=row["kernel"], member=member,

@@ -9,7 +9,7 @@ from derive.questions import RESOLVER
 
 
 @pytest.mark.parametrize(
-    ("dtype", "weights", "said"),
+    ("dtype", "weights", "message"),
     [
         ("bfloat16", None, NO_RULE),
         ("float8_block", None, "DeepGEMM, CUTLASS, Marlin or Triton by release"),
@@ -17,11 +17,11 @@ from derive.questions import RESOLVER
     ],
 )
 def test_a_quantised_product_names_its_kernels_and_their_hypothesis(
-    dtype: str, weights: str | None, said: str
+    dtype: str, weights: str | None, message: str
 ) -> None:
     """Of 16 bits a library picks the tile; of fewer the kernels are known, their tiles assumed."""
-    asked = {"backend": ["torch"], "batch": [1], "dtype": [dtype], "weights": [weights]}
-    rows = pl.DataFrame(asked, schema_overrides={"weights": str})
+    columns = {"backend": ["torch"], "batch": [1], "dtype": [dtype], "weights": [weights]}
+    rows = pl.DataFrame(columns, schema_overrides={"weights": str})
     (place,) = rule_places(GEMM, rows, [1], RESOLVER)
-    assert said in place
-    assert ("tiles of 16 to 128 rows assumed" in place) == (said != NO_RULE)
+    assert message in place
+    assert ("tiles of 16 to 128 rows assumed" in place) == (message != NO_RULE)

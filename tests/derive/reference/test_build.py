@@ -42,33 +42,33 @@ from derive.work_model.forms import REDUCE, SPARSE_LAYER
 
 def imported(*every: Curves) -> ImportedCurves:
     """Return curves as the log gives them."""
-    return curves_of([(each, f"e#{number}") for number, each in enumerate(events(every))])
+    return curves_of([(event, f"e#{number}") for number, event in enumerate(events(every))])
 
 
 def test_curves_come_by_platform_and_form() -> None:
     """Each with its own points, its file and its kernel, however they are mixed in the log."""
     of_all = curves(*products("h100", "a100"), LAYER, {**HEADS, "kernel": "fa3"}, bent=noisy(1))
     mixed = list(events(of_all))[::-1]
-    found = curves_of([(each, f"e#{number}") for number, each in enumerate(mixed)])
-    every = by_form(found)
-    assert sorted((each.part.rows["platform"][0], each.part.family.name) for each in every) == [
+    curve_list = curves_of([(part, f"e#{number}") for number, part in enumerate(mixed)])
+    every = by_form(curve_list)
+    assert sorted((part.part.rows["platform"][0], part.part.family.name) for part in every) == [
         ("a100", "gemm"), ("h100", "attention_prefill"), ("h100", "gemm"), ("h100", "moe_library"),
     ]  # fmt: skip
-    for each in every:
-        for asked, times, counts, member in zip(
-            each.part.rows["asked"], each.latency_us, each.part.counts, each.members, strict=True
+    for part in every:
+        for row, times, counts, member in zip(
+            part.part.rows["asked"], part.latency_us, part.part.counts, part.members, strict=True
         ):
-            true = mixed[asked]
+            true = mixed[row]
             own = times[counts].tolist()
             assert own == list(true.latency_us[-len(own) :])
-            assert (true.member, true.platform) == (member, each.part.rows["platform"][0])
-        assert {key.family for key in each.keys} == {each.part.family.name}
+            assert (true.member, true.platform) == (member, part.part.rows["platform"][0])
+        assert {key.family for key in part.keys} == {part.part.family.name}
 
 
 def test_attention_counts_from_two_positions_on() -> None:
     """One position runs in another kernel, which says nothing of several."""
-    (each,) = by_form(imported(only_curves(HEADS)))
-    assert each.part.features["n"][0].tolist() == [2.0**power for power in range(1, 8)]
+    (curves_by_form,) = by_form(imported(only_curves(HEADS)))
+    assert curves_by_form.part.features["n"][0].tolist() == [2.0**power for power in range(1, 8)]
 
 
 def test_a_context_that_varies_is_no_curve_over_n() -> None:
@@ -92,26 +92,26 @@ def test_light_products_are_learnt_from_and_not_scored(
     question: dict[str, Any], *, learnt: bool, scored: bool
 ) -> None:
     """Weights as stored of 4 MB are learnt from, of 64 MB scored; layers are heavy together."""
-    found = imported(only_curves(question))
-    assert len(by_form(found)) == learnt
-    assert scored_truth(kernel_truth(found, SHEETS, EPSILON)).settings.height == scored
+    curves = imported(only_curves(question))
+    assert len(by_form(curves)) == learnt
+    assert scored_truth(kernel_truth(curves, SHEETS, EPSILON)).settings.height == scored
 
 
 @given(many=st.integers(1, 30), heavy=st.integers(0, 5), most=st.integers(1, 12))
 def test_light_products_of_a_kernel_are_thinned_evenly(many: int, heavy: int, most: int) -> None:
     """So many are kept of each kernel, over all its shapes, and all heavy ones."""
-    kernels, depths = ("one", "another"), [1024 + 128 * each for each in range(many)]
+    kernels, depths = ("one", "another"), [1024 + 128 * index for index in range(many)]
     rows = [
         {**ROWS, "kernel": kernel, "d_model": depth, "d_ff": 4096}
         for kernel in kernels
-        for depth in (*depths, *(16384 + 128 * each for each in range(heavy)))
+        for depth in (*depths, *(16384 + 128 * index for index in range(heavy)))
     ]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(build, "MOST_LIGHT", most)
-        kept = kernel_truth(imported(only_curves(*rows)), SHEETS, EPSILON).settings
+        settings = kernel_truth(imported(only_curves(*rows)), SHEETS, EPSILON).settings
     for kernel in kernels:
-        mine = kept.filter(pl.col("kernel") == kernel)["d_model"].sort().to_list()
-        light = [depths.index(each) for each in mine if each < 16384]
+        mine = settings.filter(pl.col("kernel") == kernel)["d_model"].sort().to_list()
+        light = [depths.index(curve) for curve in mine if curve < 16384]
         assert (len(light), len(mine)) == (min(many, most), min(many, most) + heavy)
         gaps = [after - before for before, after in pairwise([-1, *light])]
         assert max(gaps) <= -(-many // most)
@@ -120,10 +120,10 @@ def test_light_products_of_a_kernel_are_thinned_evenly(many: int, heavy: int, mo
 @pytest.mark.parametrize(("depth", "powers"), [(4096, True), (16384, False)])
 def test_light_products_are_kept_at_powers_of_two(depth: int, *, powers: bool) -> None:
     """Of heavy ones every N counts."""
-    whole = only_curves({**ROWS, "d_model": depth, "d_ff": 4096})
-    (event,) = events([whole])
+    curves = only_curves({**ROWS, "d_model": depth, "d_ff": 4096})
+    (event,) = events([curves])
     n = (8, 12, 16, 24, 32)
-    some = replace(event, n=n, latency_us=tuple(100.0 + each for each in n))
+    some = replace(event, n=n, latency_us=tuple(100.0 + positions for positions in n))
     ratios = kernel_truth(curves_of([(some, "e#1")]), SHEETS, EPSILON).ratios["n"].to_list()
     assert ratios == ([8, 16, 32] if powers else list(n))
 
@@ -133,9 +133,9 @@ def test_products_faster_than_the_memory_were_timed_from_a_cache() -> None:
     (cold,) = events([only_curves(ROWS)])
     weights = 2.0 * ROWS["d_model"] * ROWS["d_ff"]
     brought_us = weights / (1e3 * (SHEETS[ROWS["platform"]].bandwidth_gb_s or 0.0))
-    for first, kept in ((0.9 * brought_us, False), (1.1 * brought_us, True)):
+    for first, slower in ((0.9 * brought_us, False), (1.1 * brought_us, True)):
         rising = tuple(first * (1.0 + 0.1 * at) for at in range(len(cold.n)))
-        assert bool(by_form(curves_of([(replace(cold, latency_us=rising), "e#1")]))) == kept
+        assert bool(by_form(curves_of([(replace(cold, latency_us=rising), "e#1")]))) == slower
 
 
 def test_collectives_are_no_kernels_of_one_gpu() -> None:
@@ -152,8 +152,8 @@ def test_every_kernel_and_format_is_a_group_of_its_own() -> None:
         *products(), *products(backend_version="2.0"), *products(kernel="another"),
         *products(backend="sglang", depths=DEPTHS[:4]), *products(kernel="rare", depths=DEPTHS[:3]),
     )  # fmt: skip
-    found = groups_of(every, EPSILON)
-    assert {(key.backend, key.kernel): each.curves.height for key, each in found.items()} == {
+    groups = groups_of(every, EPSILON)
+    assert {(key.backend, key.kernel): item.curves.height for key, item in groups.items()} == {
         ("vllm", "cublas"): 12, ("vllm", "another"): 6, ("sglang", "cublas"): 4,
     }  # fmt: skip
 
@@ -161,8 +161,8 @@ def test_every_kernel_and_format_is_a_group_of_its_own() -> None:
 def test_curves_that_do_not_count_are_in_no_group() -> None:
     """Neither their shapes nor their times enter: the rest makes the same group alone."""
     every = only_curves(*products(), bent=lambda row: 2.0 * (row["d_model"] == DEPTHS[1]))
-    kept = np.array([depth != DEPTHS[1] for depth in DEPTHS])
-    (group,) = groups_of(every, EPSILON, kept).values()
+    mask = np.array([depth != DEPTHS[1] for depth in DEPTHS])
+    (group,) = groups_of(every, EPSILON, mask).values()
     others = tuple(depth for depth in DEPTHS if depth != DEPTHS[1])
     (alone,) = groups_of(only_curves(*products(depths=others)), EPSILON).values()
     assert group.curves["d_model"].to_list() == list(others)
@@ -172,18 +172,18 @@ def test_curves_that_do_not_count_are_in_no_group() -> None:
 def test_many_curves_of_attention_are_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some are kept over all settings and releases, products all; no order changes which."""
     monkeypatch.setattr(build, "MOST_ATTENTION", 5)
-    asked = [
-        {**HEADS, "heads": 8 * each, "kv_heads": 8, "backend_version": release}
-        for each in range(1, 8) for release in ("1.0", "2.0")
+    questions_ = [
+        {**HEADS, "heads": 8 * group_size, "kv_heads": 8, "backend_version": release}
+        for group_size in range(1, 8) for release in ("1.0", "2.0")
     ]  # fmt: skip
-    (group,) = groups_of(only_curves(*asked), EPSILON).values()
+    (group,) = groups_of(only_curves(*questions_), EPSILON).values()
     assert group.curves.height == 5
     assert group.curves["heads"].n_unique() >= 4
     assert group.curves["backend_version"].n_unique() == 2
-    (again,) = groups_of(only_curves(*asked[::-1]), EPSILON).values()
+    (again,) = groups_of(only_curves(*questions_[::-1]), EPSILON).values()
     assert again.curves.sort(pl.all()).equals(group.curves.sort(pl.all()))
-    (whole,) = groups_of(only_curves(*products()), EPSILON).values()
-    assert whole.curves.height == len(DEPTHS)
+    (groups,) = groups_of(only_curves(*products()), EPSILON).values()
+    assert groups.curves.height == len(DEPTHS)
 
 
 def test_keys_are_those_of_the_rows() -> None:
@@ -205,7 +205,7 @@ def layer(**changes: Any) -> Setting:
 
 def tabled(batch: int, contexts: tuple[int, ...], latency_us: float, **changes: Any) -> Any:
     """Return one position of each of some requests over contexts, as a table of decoding has it."""
-    times = tuple(latency_us + each / 1000 for each in contexts)
+    times = tuple(latency_us + context / 1000 for context in contexts)
     return curve(
         layer(batch=batch, **changes), platform="h100", kernel="compressed_flashmla",
         n=(1,) * len(contexts), contexts=contexts, latency_us=times, member=f"m/{batch}",
@@ -224,12 +224,12 @@ def test_requests_of_one_position_are_a_curve_over_decoded_rows() -> None:
     mine = tabled(1, (128,), 20.0, backend="vllm", dtype="bfloat16", **blocks)
     another = tabled(1, (128,), 20.0, backend="sglang", dtype="bfloat16", **blocks)
     pairs = [*every, prefilled, without, lonely, mine, another]
-    found = decoded_layers(curves_of([(each, f"e#{number}") for number, each in enumerate(pairs)]))
+    layers = decoded_layers(curves_of([(pair, f"e#{number}") for number, pair in enumerate(pairs)]))
     names = ("api", "batch", "context", "heads", "span")
-    assert found.settings.select(names).sort("context").rows() == [
+    assert layers.settings.select(names).sort("context").rows() == [
         ("decode", 1, 128, 16, 4), ("decode", 1, 128, 8, 1), ("decode", 1, 4096, 16, 4),
     ]  # fmt: skip
-    points = found.points.join(found.settings.select("curve", "heads", at="context"), on="curve")
+    points = layers.points.join(layers.settings.select("curve", "heads", at="context"), on="curve")
     points = points.filter(pl.col("heads") == 16)
     assert points.sort("at", "n").select("at", "n", "latency_us").rows() == [
         *((128, n, 50.0 + n + 0.128) for n in (1, 2, 4)),
@@ -247,36 +247,38 @@ def test_other_modules_stay_as_they_were_imported() -> None:
 
 def asleep(*us: float) -> ImportedCurves:
     """Return layers timed at N = 1, 2, ... too, where experts sleep, at these T(N)."""
-    widths = [{**LAYER, "d_ff": each} for each in (512, 1024, 1536, 2048)]
-    found = []
-    for number, each in enumerate(events(curves(*widths))):
+    widths = [{**LAYER, "d_ff": d_ff} for d_ff in (512, 1024, 1536, 2048)]
+    pairs = []
+    for number, event in enumerate(events(curves(*widths))):
         low = tuple(2**power for power in range(len(us)))
-        assert low[-1] < each.n[0]
-        every = replace(each, n=(*low, *each.n), latency_us=(*us, *each.latency_us))
-        found.append((every, f"e#{number}"))
-    return curves_of(found)
+        assert low[-1] < event.n[0]
+        every = replace(event, n=(*low, *event.n), latency_us=(*us, *event.latency_us))
+        pairs.append((every, f"e#{number}"))
+    return curves_of(pairs)
 
 
 def test_experts_keep_what_was_timed_before_all_are_awake() -> None:
     """T(N) there is answered as measured; constants and boundaries are as without it."""
-    whole, plain = (by_form(each)[0] for each in (asleep(900.0, 950.0), imported(
-        *curves(*({**LAYER, "d_ff": each} for each in (512, 1024, 1536, 2048))))))  # fmt: skip
-    (kept,), (awake,) = (groups_of(each, EPSILON).values() for each in (whole, plain))
-    assert kept.values == awake.values
-    assert (whole.part.features["n"] == plain.part.features["n"]).all()
-    assert kept.n[:, :3].tolist() == [[1.0, 2.0, awake.n[0, 0]]] * 4
-    assert kept.first_us == pytest.approx(np.array([900.0] * 4), rel=1.01e-3)
-    assert (kept.counts.sum(axis=1) == awake.counts.sum(axis=1) + 2).all()
-    asked = coordinates("moe_library", whole.part.rows, kept.n)
-    assert whole.below is not None
-    form = form_us(kept.key.family, kept.values, whole.below.measured.features)
-    times = form * np.exp(kept.residuals(asked)[0][:, :2])
+    curves_by_form, plain = (by_form(part)[0] for part in (asleep(900.0, 950.0), imported(
+        *curves(*({**LAYER, "d_ff": d_ff} for d_ff in (512, 1024, 1536, 2048))))))  # fmt: skip
+    (groups,), (awake,) = (
+        groups_of(measured, EPSILON).values() for measured in (curves_by_form, plain)
+    )
+    assert groups.values == awake.values
+    assert (curves_by_form.part.features["n"] == plain.part.features["n"]).all()
+    assert groups.n[:, :3].tolist() == [[1.0, 2.0, awake.n[0, 0]]] * 4
+    assert groups.first_us == pytest.approx(np.array([900.0] * 4), rel=1.01e-3)
+    assert (groups.counts.sum(axis=1) == awake.counts.sum(axis=1) + 2).all()
+    points = coordinates("moe_library", curves_by_form.part.rows, groups.n)
+    assert curves_by_form.below is not None
+    form = form_us(groups.key.family, groups.values, curves_by_form.below.measured.features)
+    times = form * np.exp(groups.residuals(points)[0][:, :2])
     assert times == pytest.approx(np.array([[900.0, 950.0]] * 4), rel=1e-2)
 
 
 def test_experts_that_came_from_a_cache_say_nothing_of_one_position() -> None:
     """Weights of those awake cannot come faster than memory brings them."""
-    (whole,) = by_form(asleep(0.001, 950.0))
-    (group,) = groups_of(whole, EPSILON).values()
+    (curves_by_form,) = by_form(asleep(0.001, 950.0))
+    (group,) = groups_of(curves_by_form, EPSILON).values()
     assert group.n[:, 0].tolist() == [2.0] * 4
     assert group.first_us == pytest.approx(np.array([950.0] * 4), rel=1.01e-3)

@@ -33,10 +33,10 @@ MODELS = [
     for platform in ("h100", "h200", "a100")
     for heads in (8, 16, 24, 32, 40, 48, 56, 64)
 ]
-ASKED = [*MODELS, *({**each, "backend_version": "2.0"} for each in MODELS[:5])]
+QUESTIONS = [*MODELS, *({**model, "backend_version": "2.0"} for model in MODELS[:5])]
 WITHOUT: dict[str, Fold] = {"R0": "R0", "R1": "R1", "R2": "R2m", "R3": "R3"}
 """What is left out for the band of each regime."""
-OURS = curves(*ASKED, bent=noisy(9, 0.3))
+OURS = curves(*QUESTIONS, bent=noisy(9, 0.3))
 
 
 @pytest.fixture(autouse=True)
@@ -63,52 +63,52 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 def read(layout: Layout) -> RecordedReference:
     """Return what the log holds of kernels."""
-    found = recorded_reference(layout, CHIPS)
-    assert found is not None
-    return found
+    reference = recorded_reference(layout, CHIPS)
+    assert reference is not None
+    return reference
 
 
 def test_every_kernel_is_sealed(log: Layout) -> None:
     """A platform's kernel has its group, with all its curves and the files that they are from."""
     known = read(log)
-    heights = {key.platform: each.curves.height for key, each in known.reference.groups.items()}
+    heights = {key.platform: item.curves.height for key, item in known.reference.groups.items()}
     assert heights == {"h100": 13, "h200": 8, "a100": 8}
     for key, event in known.events.items():
-        said: KernelReferenced = event.data
-        releases = {row["backend_version"] for row in ASKED if row["platform"] == key.platform}
-        assert set(said.members) == {f"{key.platform}/{release}" for release in releases}
-        assert set(said.members.values()) == {"0" * 64}
-        assert (said.source, said.epsilon) == ("somebody", EPSILON)
+        data: KernelReferenced = event.data
+        releases = {row["backend_version"] for row in QUESTIONS if row["platform"] == key.platform}
+        assert set(data.members) == {f"{key.platform}/{release}" for release in releases}
+        assert set(data.members.values()) == {"0" * 64}
+        assert (data.source, data.epsilon) == ("somebody", EPSILON)
 
 
 def test_what_is_sealed_is_what_the_curves_say(log: Layout) -> None:
     """Constants and residuals in the log are those that follow from the imported curves."""
     known, every = read(log).reference, by_form(read_curves(log, STREAM))
-    made = {key: each for one in every for key, each in groups_of(one, EPSILON).items()}
+    made = {key: item for one in every for key, item in groups_of(one, EPSILON).items()}
     assert set(known.groups) == set(made)
     for key, group in known.groups.items():
         assert (group.values, group.residual) == (made[key].values, made[key].residual)
         assert group.curves.equals(made[key].curves)
-    for each in every:
-        ((rows, said),) = known.times(each.part)
+    for part in every:
+        ((rows, times),) = known.times(part.part)
         assert rows.all()
-        assert set(said.regime) == {"R3"}
+        assert set(times.regime) == {"R3"}
 
 
 def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
     """Every regime has its band over all curves that it was asked of, none of which it had."""
     (take,) = read_scope(log, PUBLIC, stream=KERNELS)
     (event,) = take.events_of(BandsCalibrated)
-    said: BandsCalibrated = event.data
-    assert (said.epsilon, said.covered) == (EPSILON, COVERED)
-    found = {each.regime: each for each in said.bands}
-    assert list(found) == ["R0", "R1", "R2", "R3"]
-    assert {each.regime: each.curves for each in said.bands} == {
+    data: BandsCalibrated = event.data
+    assert (data.epsilon, data.covered) == (EPSILON, COVERED)
+    bands = {band.regime: band for band in data.bands}
+    assert list(bands) == ["R0", "R1", "R2", "R3"]
+    assert {band.regime: band.curves for band in data.bands} == {
         "R0": 29, "R1": 29, "R2": 29, "R3": 10,
     }  # fmt: skip
-    for each in said.bands:
-        assert (each.module, each.formats, each.routing) == ("attention", "bfloat16", "")
-        assert 0 < each.band < 1
+    for band in data.bands:
+        assert (band.module, band.formats, band.routing) == ("attention", "bfloat16", "")
+        assert 0 < band.band < 1
     every = by_form(read_curves(log, STREAM))
     for regime, fold in WITHOUT.items():
         values = [
@@ -116,12 +116,12 @@ def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
             for of, rows, known in predictions_of(fold, every, CHIPS, EPSILON)
             for value in needed_shifts(of, rows, known, EPSILON)
         ]
-        assert found[regime].band == band_of(values)
+        assert bands[regime].band == band_of(values)
         exact = sum(value == 0 for value in values) / len(values)
-        assert found[regime].hit == pytest.approx(exact, abs=1e-4)
-        assert found[regime].hit <= found[regime].within_x2 <= 1
-        assert found[regime].hit <= found[regime].covered <= 1
-    assert read(log).bands["R2", "attention", "bfloat16", ""] == found["R2"]
+        assert bands[regime].hit == pytest.approx(exact, abs=1e-4)
+        assert bands[regime].hit <= bands[regime].within_x2 <= 1
+        assert bands[regime].hit <= bands[regime].covered <= 1
+    assert read(log).bands["R2", "attention", "bfloat16", ""] == bands["R2"]
 
 
 @pytest.mark.slow
@@ -133,9 +133,9 @@ def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
     put(layout, STREAM, *events(OURS))
     assert calibrated(layout).plan_digest == seal.plan_digest
     ours, theirs = (
-        [event.data for take in read_scope(each, PUBLIC, stream=KERNELS)
+        [event.data for take in read_scope(layout_, PUBLIC, stream=KERNELS)
          for kind in (KernelReferenced, BandsCalibrated) for event in take.events_of(kind)]
-        for each in (log, layout)
+        for layout_ in (log, layout)
     )  # fmt: skip
     assert ours == theirs
 

@@ -56,14 +56,14 @@ def decoded(
                 platform="h200", kernel=kernel, backend_version="0.24.0",
             ),
             n=(1,) * len(CONTEXTS), contexts=CONTEXTS,
-            latency_us=tuple(fixed_us * (share < 1) + read_us(heads, each) / share
-                             for each in CONTEXTS),
+            latency_us=tuple(fixed_us * (share < 1) + read_us(heads, context) / share
+                             for context in CONTEXTS),
         )
         for heads in HEADS
     ]  # fmt: skip
 
 
-def asked(question: dict[str, Any], reference: Reference) -> Timed:
+def timed_question(question: dict[str, Any], reference: Reference) -> Timed:
     """Return T(N) of a question with shared constants and what is known of kernels."""
     shared = recorded_constants(LOG)
     of = recorded(reference)
@@ -103,10 +103,12 @@ def test_another_kernel_is_none_of_a_backend() -> None:
 def test_t1_is_the_kernels_and_growth_is_the_shared_constants(platform: str) -> None:
     """On its GPU and on a sibling; what more positions take is as without curves."""
     question = {**CALL, "batch": 64, "context": 4096, "platform": platform}
-    ours, without = asked(question, public()), asked(question, NONE)
+    ours, without = timed_question(question, public()), timed_question(question, NONE)
     if platform == "h200":
         assert ours.latency_us[0, 0] == pytest.approx(20.0 + read_us((32, 8), 4096) / 0.8, rel=0.05)
-    grown = [each.latency_us[0] - each.latency_us[0, 0] for each in (ours, without)]
+    grown = [
+        reference_.latency_us[0] - reference_.latency_us[0, 0] for reference_ in (ours, without)
+    ]
     assert grown[0] == pytest.approx(grown[1])
     assert np.all(np.diff(ours.latency_us[0]) >= 0)
     assert ours.ratio[0] == pytest.approx(ours.latency_us[0] / ours.latency_us[0, 0])
@@ -115,11 +117,11 @@ def test_t1_is_the_kernels_and_growth_is_the_shared_constants(platform: str) -> 
     assert ours.kernels == [("vllm_flash_attn_fa3",)]
     assert list(ours.at_one_position) == [True]
     assert list(without.at_one_position) == [False]
-    told = re.sub(NEAREST_TEXT, "", ours.constants[0])
+    text = re.sub(NEAREST_TEXT, "", ours.constants[0])
     shared_on = without.constants[0].removeprefix("attention_cached ")
     assert shared_on.startswith("on a100, h100")
-    assert told.endswith(f" curves, of more positions {shared_on}")
-    assert told != ours.constants[0]
+    assert text.endswith(f" curves, of more positions {shared_on}")
+    assert text != ours.constants[0]
     assert {*without.calibration[0]} < {*ours.calibration[0]}
 
 
@@ -130,8 +132,8 @@ def test_t1_is_the_kernels_and_growth_is_the_shared_constants(platform: str) -> 
 def test_of_other_gpus_and_kernels_nothing_is_said(other: dict[str, Any]) -> None:
     """Neither another architecture nor another kernel has anything of these curves."""
     question = {**CALL, **other, "page_size": 256}
-    assert asked(question, public()).constants == asked(question, NONE).constants
-    assert asked(question, public()).kernels == [()]
+    assert timed_question(question, public()).constants == timed_question(question, NONE).constants
+    assert timed_question(question, public()).kernels == [()]
 
 
 def test_an_engines_own_kernel_comes_before_its_backends() -> None:
@@ -139,16 +141,16 @@ def test_an_engines_own_kernel_comes_before_its_backends() -> None:
     other = known(decoded("fa3", engine="sglang", fixed_us=12.0))
     both = Reference({**public().groups, **other.groups}, CHIPS)
     question = {**CALL, "batch": 64, "context": 4096}
-    own = asked({**question, "kernel": "fa3"}, both)
+    own = timed_question({**question, "kernel": "fa3"}, both)
     assert own.kernels == [("fa3",)]
-    assert asked(question, both).kernels == [("vllm_flash_attn_fa3",)]
+    assert timed_question(question, both).kernels == [("vllm_flash_attn_fa3",)]
     assert own.latency_us[0, 0] == pytest.approx(12.0 + read_us((32, 8), 4096) / 0.8, rel=0.05)
 
 
 def test_a_grid_that_begins_later_has_constants_alone() -> None:
     """What curves of one position say is T(1), which a grid from N = 2 on does not hold."""
     question = {**CALL, "batch": 64, "context": 4096, "baseline": 2}
-    ours, without = asked(question, public()), asked(question, NONE)
+    ours, without = timed_question(question, public()), timed_question(question, NONE)
     assert ours.latency_us[0] == pytest.approx(without.latency_us[0])
     assert (ours.kernels, ours.constants) == ([()], without.constants)
 
@@ -163,8 +165,8 @@ def test_several_positions_of_a_table_s_kernel_are_refused() -> None:
 
 def test_wider_heads_have_other_kernels() -> None:
     """Of heads of over 256 elements no curve of these speaks."""
-    for width, told in ((256, "vllm_flash_attn_fa3"), (512, None)):
-        assert decoders(facts_of({**CALL, "head_dim": width})) == [told]
+    for width, expected in ((256, "vllm_flash_attn_fa3"), (512, None)):
+        assert decoders(facts_of({**CALL, "head_dim": width})) == [expected]
 
 
 _KNOWN, _ = newest_kernels(LOG)
@@ -192,5 +194,5 @@ def test_what_was_measured_is_answered(key: Any) -> None:
     answerer = Answerer(LOG, Config(ROOT / "config"), offline=True, log_alone=True)
     (timed,) = answerer.timed(_questions(group)).curves()
     (places,) = np.nonzero(np.arange(group.count) % 9 == 0)
-    said = timed.latency_us[np.argsort(timed.asked), 0] / group.first_us[places]
-    assert np.abs(np.log(said)).max() < 0.02
+    ratios = timed.latency_us[np.argsort(timed.asked), 0] / group.first_us[places]
+    assert np.abs(np.log(ratios)).max() < 0.02

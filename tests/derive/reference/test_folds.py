@@ -40,7 +40,7 @@ from derive.reference.made import (
 )
 from derive.work_model.imported import TRUE
 
-Told = list[tuple[Curves, Flags, GroupTimes]]
+Predictions = list[tuple[Curves, Flags, GroupTimes]]
 MODELS = (1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192)
 LAYERS = [
     {**LAYER, "d_model": d_model, "d_ff": d_ff, "platform": platform, "backend_version": release}
@@ -63,7 +63,7 @@ def true(family: Family, _measured: Measured, _epsilon: float) -> Fitted:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[Fold, Told]:
+def predictions() -> dict[Fold, Predictions]:
     """Return what each regime says of the layers; R3 of those with the second release."""
     twins = curves(*BOTH_RELEASES, bent=noisy(8))
     with pytest.MonkeyPatch.context() as patched:
@@ -74,7 +74,7 @@ def told() -> dict[Fold, Told]:
         }
 
 
-def asked(curves: Curves, rows: Flags, *names: str) -> list[tuple[Any, ...]]:
+def fields_of(curves: Curves, rows: Flags, *names: str) -> list[tuple[Any, ...]]:
     """Return some fields of the rows that are asked of."""
     return curves.part.rows.filter(pl.Series(rows)).select(names).rows()
 
@@ -106,7 +106,7 @@ def test_folds_follow_from_a_text(question: dict[str, Any], model: str, shape: s
 
 @pytest.mark.parametrize(("fold", "shape"), [("R2m", False), ("R2s", True)])
 def test_a_fold_is_answered_by_the_others(
-    told: dict[Fold, Told], fold: Fold, *, shape: bool
+    predictions: dict[Fold, Predictions], fold: Fold, *, shape: bool
 ) -> None:
     """Neither the model (R2m) nor the shape (R2s) asked of is among the curves that answer.
 
@@ -114,10 +114,10 @@ def test_a_fold_is_answered_by_the_others(
     """
     names = ("d_model", "experts", "top_k") + (("d_ff",) if shape else ())
     everywhere: set[tuple[Any, ...]] = set()
-    for each, rows, known in told[fold]:
-        mine = set(asked(each, rows, *names))
+    for held_out, rows, known in predictions[fold]:
+        mine = set(fields_of(held_out, rows, *names))
         assert mine.isdisjoint(answering(known, *names))
-        of = model_digests(each.part.rows.filter(pl.Series(rows)), shape=shape)
+        of = model_digests(held_out.part.rows.filter(pl.Series(rows)), shape=shape)
         assert len({one[0] % 5 for one in of}) == 1
         theirs = {digest(",".join(map(str, row)))[0] % 5 for row in answering(known, *names)}
         assert theirs.isdisjoint({of[0][0] % 5})
@@ -125,12 +125,14 @@ def test_a_fold_is_answered_by_the_others(
     assert len(everywhere) == len(MODELS) * (2 if shape else 1)
 
 
-def test_a_new_shape_of_a_known_model_is_less_than_a_new_model(told: dict[Fold, Told]) -> None:
+def test_a_new_shape_of_a_known_model_is_less_than_a_new_model(
+    predictions: dict[Fold, Predictions],
+) -> None:
     """R2s leaves other shapes of a model among what answers, R2m none."""
     known = {
         fold: any(
-            set(asked(each, rows, "d_model")) & answering(said, "d_model")
-            for each, rows, said in told[fold]
+            set(fields_of(held_out, rows, "d_model")) & answering(group_times, "d_model")
+            for held_out, rows, group_times in predictions[fold]
         )
         for fold in ("R2m", "R2s")
     }
@@ -138,41 +140,41 @@ def test_a_new_shape_of_a_known_model_is_less_than_a_new_model(told: dict[Fold, 
 
 
 @pytest.mark.parametrize("fold", ["R0", "R1", "R2m", "R2s"])
-def test_every_curve_is_asked_once(told: dict[Fold, Told], fold: Fold) -> None:
+def test_every_curve_is_asked_once(predictions: dict[Fold, Predictions], fold: Fold) -> None:
     """Each curve of each platform is answered once, with T(N) over its grid."""
-    counted = {id(each): np.zeros(each.part.rows.height, dtype=int) for each in OURS}
-    for each, rows, known in told[fold]:
-        counted[id(each)] += rows
-        assert known.latency_us.shape == each.part.counts[rows].shape
+    counted = {id(measured): np.zeros(measured.part.rows.height, dtype=int) for measured in OURS}
+    for held_out, rows, known in predictions[fold]:
+        counted[id(held_out)] += rows
+        assert known.latency_us.shape == held_out.part.counts[rows].shape
         assert np.isfinite(known.latency_us).all()
     assert {count for counts in counted.values() for count in counts} == {1}
 
 
-def test_a_gpu_is_left_out_and_its_siblings(told: dict[Fold, Told]) -> None:
+def test_a_gpu_is_left_out_and_its_siblings(predictions: dict[Fold, Predictions]) -> None:
     """R1 is answered by others, siblings where there are; R0 by strangers alone."""
     for fold, expected in (
         ("R1", {"h100": {"h200"}, "h200": {"h100"}, "b200": {"h100", "h200"}}),
         ("R0", {"h100": {"b200"}, "h200": {"b200"}, "b200": {"h100", "h200"}}),
     ):
-        found = {
-            each.part.rows["platform"][0]: {group.key.platform for group in known.groups}
-            for each, _, known in told[fold]
+        platforms = {
+            held_out.part.rows["platform"][0]: {group.key.platform for group in known.groups}
+            for held_out, _, known in predictions[fold]
         }
-        assert found == expected
+        assert platforms == expected
 
 
-def test_another_release_answers_for_its_twins_alone(told: dict[Fold, Told]) -> None:
+def test_another_release_answers_for_its_twins_alone(predictions: dict[Fold, Predictions]) -> None:
     """R3 asks of curves whose shape another release has, and none of their own release answers."""
     names = ("d_model", "d_ff")
-    found = []
-    for each, rows, known in told["R3"]:
-        ((release,),) = set(asked(each, rows, "backend_version"))
+    pairs = []
+    for held_out, rows, known in predictions["R3"]:
+        ((release,),) = set(fields_of(held_out, rows, "backend_version"))
         assert (release,) not in answering(known, "backend_version")
-        assert set(asked(each, rows, *names)) <= answering(known, *names)
+        assert set(fields_of(held_out, rows, *names)) <= answering(known, *names)
         assert set(known.regime) == {"R3"}
         assert len(known.groups) == 1
-        found += asked(each, rows, "platform", "d_model", "d_ff", "backend_version")
-    assert sorted(found) == sorted(
+        pairs += fields_of(held_out, rows, "platform", "d_model", "d_ff", "backend_version")
+    assert sorted(pairs) == sorted(
         ("h100", d_model, 512, release) for d_model in MODELS[:6] for release in ("1.0", "2.0")
     )
 
@@ -190,12 +192,12 @@ def test_groups_are_made_without_what_is_left_out(monkeypatch: pytest.MonkeyPatc
 
     def spied(every: Curves, epsilon: float, kept: Flags | None = None) -> Any:
         assert kept is not None
-        left.append([not each for each in kept])
+        left.append([not flag for flag in kept])
         return plain(every, epsilon, kept)
 
     monkeypatch.setattr(folds, "groups_of", spied)
     one = only_curves(*products(depths=(*MODELS[4:], 9216, 10240, 12288)))
-    of = [each[0] % 5 for each in model_digests(one.part.rows)]
+    of = [model_digest[0] % 5 for model_digest in model_digests(one.part.rows)]
     odd = one.latency_us * np.where(np.array(of) == of[0], 7.0, 1.0)[:, None]
     for latency in (one.latency_us, odd):
         bent = Curves(one.part, latency, one.members, one.keys)
@@ -205,9 +207,9 @@ def test_groups_are_made_without_what_is_left_out(monkeypatch: pytest.MonkeyPatc
         ]  # fmt: skip
         assert len(first) == 1
         if latency is one.latency_us:
-            kept = first[0]
-    assert first[0].tolist() == kept.tolist()
-    assert left[:5] == [[each == fold for each in of] for fold in range(5)]
+            family_rows = first[0]
+    assert first[0].tolist() == family_rows.tolist()
+    assert left[:5] == [[part == fold for part in of] for fold in range(5)]
 
 
 def known_of(every: Curves, latency: np.ndarray) -> GroupTimes:
@@ -223,15 +225,15 @@ EVERY_ROW = np.ones(len(ONE.keys), dtype=bool)
 @given(arrays.arrays(float, ONE.latency_us.shape, elements=st.floats(-0.5, 0.5)))
 def test_a_band_of_what_is_needed_meets_the_boundary(off: np.ndarray) -> None:
     """Moved by it the interval holds N_max, moved by less it does not; what is exact needs none."""
-    said = known_of(ONE, ONE.latency_us * np.exp(off))
-    moved = needed_shifts(ONE, EVERY_ROW, said, EPSILON)
+    known_models = known_of(ONE, ONE.latency_us * np.exp(off))
+    moved = needed_shifts(ONE, EVERY_ROW, known_models, EPSILON)
     ratio = ONE.latency_us / ONE.latency_us[:, :1]
     true = last_pass(ONE.part.counts & (ratio <= 1 + EPSILON))
-    told_ratio = said.latency_us / said.latency_us[:, :1]
+    told_ratio = known_models.latency_us / known_models.latency_us[:, :1]
 
     def meets(band: np.ndarray) -> np.ndarray:
-        found = boundaries(told_ratio, ONE.part.counts, EPSILON, band[:, None])
-        return np.asarray((found.low <= true) & (true <= found.high))
+        boundary_rows = boundaries(told_ratio, ONE.part.counts, EPSILON, band[:, None])
+        return np.asarray((boundary_rows.low <= true) & (true <= boundary_rows.high))
 
     assert meets(moved * (1 + 1e-9) + 1e-9).all()
     short = moved > 1e-6
@@ -251,17 +253,17 @@ def test_a_band_covers_four_in_five(values: list[float], random: Any) -> None:
 
 
 @pytest.mark.parametrize("fold", FOLD_KINDS)
-def test_each_half_has_its_band(told: dict[Fold, Told], fold: Fold) -> None:
+def test_each_half_has_its_band(predictions: dict[Fold, Predictions], fold: Fold) -> None:
     """A band covers four in five curves of the half of the models that it is calibrated on."""
-    found = calibrated_bands(told[fold], EPSILON)
+    bands = calibrated_bands(predictions[fold], EPSILON)
     moved: dict[int, list[float]] = {0: [], 1: []}
-    for each, rows, known in told[fold]:
-        halves = [one[1] % 2 for one in model_digests(each.part.rows.filter(pl.Series(rows)))]
-        for half, value in zip(halves, needed_shifts(each, rows, known, EPSILON), strict=True):
+    for held_out, rows, known in predictions[fold]:
+        halves = [one[1] % 2 for one in model_digests(held_out.part.rows.filter(pl.Series(rows)))]
+        for half, value in zip(halves, needed_shifts(held_out, rows, known, EPSILON), strict=True):
             moved[half].append(value)
-    assert set(found) == {(("moe_ffn", "bfloat16", "balanced"), half) for half in (0, 1)}
+    assert set(bands) == {(("moe_ffn", "bfloat16", "balanced"), half) for half in (0, 1)}
     assert all(moved.values())
-    for (_, half), band in found.items():
+    for (_, half), band in bands.items():
         assert band == band_of(moved[half])
 
 
@@ -271,14 +273,14 @@ def test_a_half_without_models_has_the_other_s_band() -> None:
         {**HEADS, "heads": heads}
         for heads in heads_of(half=0, wanted=4)
     ))  # fmt: skip
-    said = known_of(one, one.latency_us**1.5)
-    found = calibrated_bands([(one, np.ones(4, dtype=bool), said)], EPSILON)
-    assert len(found) == 2
-    assert len(set(found.values())) == 1
+    known_models = known_of(one, one.latency_us**1.5)
+    bands = calibrated_bands([(one, np.ones(4, dtype=bool), known_models)], EPSILON)
+    assert len(bands) == 2
+    assert len(set(bands.values())) == 1
 
 
 def heads_of(*, half: int, wanted: int) -> Iterable[int]:
     """Return head counts whose models are in one half."""
-    every = (8 * each for each in range(1, 100))
+    every = (8 * heads for heads in range(1, 100))
     mine = [heads for heads in every if digest(f"{heads},32,128")[1] % 2 == half]
     return mine[:wanted]

@@ -17,23 +17,23 @@ NANO = {
 WIDTHS = (232, 464, 928, 1856)
 QWEN = {**NANO, "d_model": 2048, "top_k": 8}
 """Experts of the same kernel in other numbers: as all models' but Nemotron-H's, gated."""
-KNOWN = reference(*({**each, "d_ff": width} for each in (NANO, QWEN) for width in WIDTHS))
+KNOWN = reference(*({**model, "d_ff": width} for model in (NANO, QWEN) for width in WIDTHS))
 
 
-def told(known: Reference, **question: Any) -> GroupTimes:
+def times_of(known: Reference, **question: Any) -> GroupTimes:
     """Return what is known of a question."""
     (part,) = prepared(question)
-    ((_, found),) = known.times(part)
-    return found
+    ((_, times),) = known.times(part)
+    return times
 
 
 @pytest.mark.parametrize("d_ff", [928, 700], ids=["a shape with curves", "a new shape"])
 def test_curves_without_a_gate_answer_for_experts_without_one(d_ff: int) -> None:
     """They were kept as if they had three matrices: so counted, T is what was measured."""
     question = {**NANO, "d_ff": d_ff}
-    plain, kept = (told(KNOWN, **question, gated=each) for each in (False, None))
-    assert plain.regime == kept.regime == ["R3" if d_ff in WIDTHS else "R2"]
-    assert plain.latency_us == pytest.approx(kept.latency_us)
+    plain, ungated = (times_of(KNOWN, **question, gated=gated_) for gated_ in (False, None))
+    assert plain.regime == ungated.regime == ["R3" if d_ff in WIDTHS else "R2"]
+    assert plain.latency_us == pytest.approx(ungated.latency_us)
 
 
 @pytest.mark.parametrize(
@@ -43,21 +43,21 @@ def test_curves_without_a_gate_answer_for_experts_without_one(d_ff: int) -> None
         ({"backend_version": "0.22.0"}, "an earlier release's, in which all have a gate"),
         ({"platform": "b200"}, "constants alone"),
     ],
-    ids=lambda each: each if isinstance(each, str) else None,
+    ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_other_curves_are_of_experts_with_a_gate(changes: dict[str, Any], whose: str) -> None:
     """Experts without a gate have two of their three matrices, and take less."""
     question = {**NANO, "d_ff": 928, **changes}
     before = changes.get("backend_version")
-    known = reference(*({**question, "d_ff": each} for each in WIDTHS)) if before else KNOWN
-    plain, gated = (told(known, **question, gated=each) for each in (False, True))
+    known = reference(*({**question, "d_ff": width} for width in WIDTHS)) if before else KNOWN
+    plain, gated = (times_of(known, **question, gated=gated_) for gated_ in (False, True))
     assert (plain.latency_us < 0.95 * gated.latency_us).all(), whose
 
 
 PLAIN = {**LAYER, "kernel": "moe_torch_flow_nongated", "gated": False, "backend_version": "2.0"}
 BOTH = reference(*(
-    {**each, "d_ff": width}
-    for each in ({**LAYER, "kernel": "moe_torch_flow_cutlass"}, PLAIN) for width in WIDTHS
+    {**question, "d_ff": width}
+    for question in ({**LAYER, "kernel": "moe_torch_flow_cutlass"}, PLAIN) for width in WIDTHS
 ))  # fmt: skip
 
 
@@ -74,21 +74,21 @@ def test_a_kernel_without_a_gate_speaks_of_such_experts_alone(
 ) -> None:
     """Where no kernel is named it is one for experts as they are, whichever is newer."""
     question = {**LAYER, "d_ff": 928, "kernel": None, "backend_version": "2.0"}
-    found = told(BOTH, **question, gated=gated)
-    assert (found.regime, found.kernels) == (["R3"], (kernel,))
+    times = times_of(BOTH, **question, gated=gated)
+    assert (times.regime, times.kernels) == (["R3"], (kernel,))
 
 
 def test_a_kernel_that_is_named_is_meant_as_experts_are() -> None:
     """TensorRT-LLM's CUTLASS kernel has another name in tables where experts have no gate."""
     question = {**LAYER, "d_ff": 928, "kernel": "moe_torch_flow_cutlass"}
-    names = [told(BOTH, **question, gated=each).kernels for each in (True, False)]
+    names = [times_of(BOTH, **question, gated=gated_).kernels for gated_ in (True, False)]
     assert names == [("moe_torch_flow_cutlass",), ("moe_torch_flow_nongated",)]
 
 
 def test_the_only_kernel_speaks_of_all() -> None:
     """One that is named, and one without another beside it, is not left out by its gate."""
-    named = told(BOTH, **{**PLAIN, "d_ff": 928, "gated": None})
+    named = times_of(BOTH, **{**PLAIN, "d_ff": 928, "gated": None})
     assert named.kernels == ("moe_torch_flow_nongated",)
     alone = reference(*({**PLAIN, "d_ff": width} for width in WIDTHS))
-    found = told(alone, **{**LAYER, "kernel": None, "gated": None})
-    assert found.kernels == ("moe_torch_flow_nongated",)
+    times = times_of(alone, **{**LAYER, "kernel": None, "gated": None})
+    assert times.kernels == ("moe_torch_flow_nongated",)

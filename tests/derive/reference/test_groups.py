@@ -91,8 +91,8 @@ def test_numbers_that_are_all_one(value: float) -> None:
 
 OF_EACH = {
     "gemm": products(),
-    "moe_library": [{**LAYER, "d_ff": each} for each in (512, 1024, 1536, 2048)],
-    "attention_prefill": [{**HEADS, "heads": each} for each in (32, 64, 96, 128)],
+    "moe_library": [{**LAYER, "d_ff": d_ff} for d_ff in (512, 1024, 1536, 2048)],
+    "attention_prefill": [{**HEADS, "heads": depth} for depth in (32, 64, 96, 128)],
 }
 
 
@@ -102,14 +102,14 @@ def test_a_measured_curve_is_answered_by_itself(family: str) -> None:
     """The form times exp(residual) is the measured T(N) of each curve, within its rounding."""
     every = only_curves(*OF_EACH[family], bent=noisy(3))
     group = only_group(*OF_EACH[family], bent=noisy(3))
-    asked = coordinates(family, every.part.rows, every.part.features["n"])
-    residual, near = group.residuals(asked)
+    points = coordinates(family, every.part.rows, every.part.features["n"])
+    residual, near = group.residuals(points)
     assert (near.max(axis=1) == 1.0).all()
     times = form_us(group.key.family, group.values, every.part.features) * np.exp(residual)
-    kept = np.zeros(times.shape, dtype=bool)
-    kept[:, : group.counts.shape[1]] = group.counts
+    mask = np.zeros(times.shape, dtype=bool)
+    mask[:, : group.counts.shape[1]] = group.counts
     half = (group.residual.high - group.residual.low) / 255 / 2
-    assert np.abs(np.log(times / every.latency_us))[kept].max() <= half + 1e-4
+    assert np.abs(np.log(times / every.latency_us))[mask].max() <= half + 1e-4
     assert group.first_us == pytest.approx(every.latency_us[:, 0], rel=1.01e-3)
 
 
@@ -163,9 +163,9 @@ def test_beyond_its_ends_a_curve_s_residual_is_that_of_its_ends() -> None:
     places = coordinates("gemm", group.curves, group.n)
     residual, _ = group.residuals(places)
     for rows, end in ((1e-3, 0), (1e6, -1)):
-        asked = coordinates("gemm", group.curves, np.full((len(DEPTHS), 1), rows))
-        found, _ = group.residuals(asked)
-        assert found[:, 0] == pytest.approx(residual[:, end])
+        points = coordinates("gemm", group.curves, np.full((len(DEPTHS), 1), rows))
+        residuals, _ = group.residuals(points)
+        assert residuals[:, 0] == pytest.approx(residual[:, end])
 
 
 def test_a_curve_that_ends_early_goes_on_as_it_ended() -> None:
@@ -178,17 +178,17 @@ def test_a_curve_that_ends_early_goes_on_as_it_ended() -> None:
     group = only_group(*products(), bent=short)
     assert group.counts.sum(axis=1)[0] < group.counts.shape[1]
     (row,) = only_curves(products()[0]).part.rows.rows(named=True)
-    asked = coordinates("gemm", pl.DataFrame([row]), np.array([[8.0, 64.0, 4096.0]]))
-    found, _ = group.residuals(asked)
-    assert found[0].tolist() == pytest.approx([found[0, 0]] * 3)
+    points = coordinates("gemm", pl.DataFrame([row]), np.array([[8.0, 64.0, 4096.0]]))
+    residuals, _ = group.residuals(points)
+    assert residuals[0].tolist() == pytest.approx([residuals[0, 0]] * 3)
 
 
 def test_between_points_the_residual_is_between_theirs() -> None:
     """Between two N of the curves the residual is interpolated along the logarithm of rows."""
     group = only_group(*products(), bent=noisy(6))
     at = coordinates("gemm", group.curves, np.tile([[4.0, 4 * 2**0.5, 8.0]], (len(DEPTHS), 1)))
-    found, _ = group.residuals(at)
-    assert found[:, 1] == pytest.approx((found[:, 0] + found[:, 2]) / 2)
+    residuals, _ = group.residuals(at)
+    assert residuals[:, 1] == pytest.approx((residuals[:, 0] + residuals[:, 2]) / 2)
 
 
 def test_a_shape_between_two_takes_after_both() -> None:
@@ -196,12 +196,12 @@ def test_a_shape_between_two_takes_after_both() -> None:
     depths = (3072, 4096, 6144, 8192)
     group = only_group(*products(depths=depths), bent=by_depth)
     every = only_curves(*products(depths=(3584, 5120, 7168)))
-    asked = coordinates("gemm", every.part.rows, every.part.features["n"])
-    found, near = group.residuals(asked)
+    points = coordinates("gemm", every.part.rows, every.part.features["n"])
+    residuals, near = group.residuals(points)
     own, _ = group.residuals(coordinates("gemm", group.curves, group.n))
     assert (near < 0.97).all()
-    assert np.diff(found[:, 0]).min() > 0
-    assert own[0, 0] < found[0, 0] < found[-1, 0] < own[-1, 0]
+    assert np.diff(residuals[:, 0]).min() > 0
+    assert own[0, 0] < residuals[0, 0] < residuals[-1, 0] < own[-1, 0]
 
 
 def test_a_release_answers_for_itself_and_all_together_for_another() -> None:
@@ -211,12 +211,12 @@ def test_a_release_answers_for_itself_and_all_together_for_another() -> None:
         *products(), *products(backend_version="2.0"), bent=lambda row: bent[row["backend_version"]]
     )
     own = group.residual.values(group.counts)
-    found, _ = group.residuals(coordinates("gemm", group.curves, group.n))
-    assert found == pytest.approx(own, abs=1e-8)  # kriged to nine decimals
+    residuals, _ = group.residuals(coordinates("gemm", group.curves, group.n))
+    assert residuals == pytest.approx(own, abs=1e-8)  # kriged to nine decimals
     third = group.curves.with_columns(pl.lit("3.0").alias("backend_version"))
-    found, near = group.residuals(coordinates("gemm", third, group.n))
+    expected, near = group.residuals(coordinates("gemm", third, group.n))
     one, two = np.split(own, 2)
-    assert found == pytest.approx(np.tile((one + two) / 2, (2, 1)), abs=1e-8)
+    assert expected == pytest.approx(np.tile((one + two) / 2, (2, 1)), abs=1e-8)
     assert near.max() == 0.8
 
 
@@ -231,7 +231,7 @@ def test_few_curves_are_no_group(count: int) -> None:
 def test_float16_is_what_bfloat16_is() -> None:
     """Formats of one kernel have one key, in all three places; others have their own."""
     names = ({"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float8"})
-    frame = pl.concat(only_curves({**ROWS, **each}).part.rows for each in names)
+    frame = pl.concat(only_curves({**ROWS, **name}).part.rows for name in names)
     float16, bfloat16, float8 = keys_of(frame)
     assert float16 == bfloat16 != float8
     stored = frame.with_columns(pl.lit("float16").alias("weights"), kv_dtype=pl.lit("float16"))
@@ -259,9 +259,9 @@ def test_a_group_says_where_each_curve_is_from() -> None:
 def test_the_depth_of_a_tile_is_found_in_nvfp4_alone() -> None:
     """Of curves that wait for one tile it is found again; in 16 bits it is nothing, and named."""
     depths = (16384, 24576, 32768, 49152, 65536)
-    for dtype, found in (("nvfp4", pytest.approx(2.0, rel=0.05)), ("bfloat16", 0.0)):
-        asked = only_curves(*products("b200", depths=depths, d_ff=2048, dtype=dtype))
+    for dtype, expected in (("nvfp4", pytest.approx(2.0, rel=0.05)), ("bfloat16", 0.0)):
+        curves = only_curves(*products("b200", depths=depths, d_ff=2048, dtype=dtype))
         values = {name: {**of, "depth_us": 2.0} for name, of in TRUE["gemm"].values.items()}
-        times = form_us("gemm", values, asked.part.features)
-        (group,) = groups_of(structs.replace(asked, latency_us=times), EPSILON).values()
-        assert [of["depth_us"] for of in group.values.values()] == [found, found]
+        times = form_us("gemm", values, curves.part.features)
+        (group,) = groups_of(structs.replace(curves, latency_us=times), EPSILON).values()
+        assert [of["depth_us"] for of in group.values.values()] == [expected, expected]

@@ -58,15 +58,15 @@ def test_latency_is_that_of_the_baseline_times_the_kept_ratio() -> None:
     assert row["n"].to_list() == list(RATIOS)
     assert (row["latency_us"][0], row["ratio"][0]) == (pytest.approx(40.0, rel=1e-3), 1.0)
     half = 2.5 ** (0.5 / 255)
-    for found, latency, meant in zip(row["ratio"], row["latency_us"], RATIOS.values(), strict=True):
-        assert meant / half / 1.0001 <= found <= meant * half * 1.0001
-        assert latency == pytest.approx(40.0 * found, rel=1e-3)
+    for ratio, latency, meant in zip(row["ratio"], row["latency_us"], RATIOS.values(), strict=True):
+        assert meant / half / 1.0001 <= ratio <= meant * half * 1.0001
+        assert latency == pytest.approx(40.0 * ratio, rel=1e-3)
 
 
 def test_experts_are_shown_from_where_all_are_awake() -> None:
     """Their baseline is the first N that wakes every expert; what is kept below it is not shown."""
-    kept = kept_kernel(Kept(shape=LAYER, first_us=40.0), family="moe_triton")
-    shown = made(kept).sort("n")
+    kernel_event = kept_kernel(Kept(shape=LAYER, first_us=40.0), family="moe_triton")
+    shown = made(kernel_event).sort("n")
     assert shown["n"].to_list() == [4, 8, 16]
     assert shown["baseline"].unique().to_list() == [4]
     assert shown["ratio"].to_list() == pytest.approx([1.0, 1.5 / 1.15, 2.5 / 1.15], rel=5e-3)
@@ -130,7 +130,7 @@ TYPES = {
 @given(st.lists(CURVE, min_size=1, max_size=40), st.randoms(use_true_random=False))
 def test_a_module_is_shown_at_the_shape_that_most_platforms_have(curves: list, shuffled) -> None:
     """Of equals it is that of most backends, then of most weights, whatever the curves' order."""
-    found = at_shapes(pl.DataFrame(curves, schema=TYPES))
+    shapes_us = at_shapes(pl.DataFrame(curves, schema=TYPES))
     for module in {curve["module"] for curve in curves}:
         mine = [curve for curve in curves if curve["module"] == module]
         places: dict[tuple, set] = {}
@@ -145,15 +145,17 @@ def test_a_module_is_shown_at_the_shape_that_most_platforms_have(curves: list, s
             )
             for shape, on in places.items()
         }
-        (shape,) = found.filter(module=module).select("d_model", "d_ff", "experts").unique().rows()
+        (shape,) = (
+            shapes_us.filter(module=module).select("d_model", "d_ff", "experts").unique().rows()
+        )
         assert rank[shape] == max(rank.values())
         alike = [curve for curve in mine if (curve["d_model"], curve["d_ff"], curve["experts"])
                  == shape]  # fmt: skip
-        assert found.filter(module=module).height == len(alike)
+        assert shapes_us.filter(module=module).height == len(alike)
     again = list(curves)
     shuffled.shuffle(again)
     other = at_shapes(pl.DataFrame(again, schema=TYPES))
-    assert other.sort(pl.all()).equals(found.sort(pl.all()))
+    assert other.sort(pl.all()).equals(shapes_us.sort(pl.all()))
 
 
 def test_the_newest_release_is_that_of_each_platform_and_backend() -> None:
@@ -225,12 +227,12 @@ def test_the_newest_take_of_a_kernel_counts(layout: Layout) -> None:
 
 def test_the_same_log_gives_the_same_bytes() -> None:
     """Made twice, in two folders, table and manifest are equal."""
-    found = []
+    ratio = []
     for _ in range(2):
         with TemporaryDirectory() as folder:
             layout = Layout(Path(folder))
             write_kept(layout, *kept_on_two())
             write_kernels(layout, "public", epsilon=0.2)
             tables = sorted((layout.root / "tables" / "public").iterdir())
-            found.append([path.read_bytes() for path in tables])
-    assert found[0] == found[1]
+            ratio.append([path.read_bytes() for path in tables])
+    assert ratio[0] == ratio[1]

@@ -53,11 +53,11 @@ def test_a_curve_has_all_in_common_with_itself(shapes: list[tuple[int, int]]) ->
 def test_layers_of_another_span_say_nothing_of_each_other() -> None:
     """An entry for 4 positions, for 128 or for one: whatever else is alike, nothing is shared."""
     layer = {"heads": 64, "projected": 2**26, "batch": 1, "context": 4096}
-    asked = places("layer_attention", *({**layer, "span": span} for span in (1, 4, 128)))
-    assert np.array_equal(kernel(asked, asked), np.eye(3))
+    points = places("layer_attention", *({**layer, "span": span} for span in (1, 4, 128)))
+    assert np.array_equal(kernel(points, points), np.eye(3))
     values = np.array([[0.1], [0.2], [0.3]])
-    told = kriging_weights("layer_attention", asked, values)
-    assert np.argmax(kernel(asked, asked) @ told) == 2
+    weights = kriging_weights("layer_attention", points, values)
+    assert np.argmax(kernel(points, points) @ weights) == 2
     near = places("layer_attention", {**layer, "span": 4}, {**layer, "span": 4, "context": 8191})
     assert kernel(near, near)[0, 1] > 0.5
 
@@ -74,7 +74,7 @@ def test_another_release_counts_for_four_fifths(shapes: list[tuple[int, int]]) -
 def test_farther_is_less(doublings: int, more: int) -> None:
     """The kernel falls with every doubling of a size, up or down, to 1/e in three."""
     here = products([(1024, 1024)])
-    near, far = (1024 * 2**each for each in (doublings, doublings + more))
+    near, far = (1024 * 2**distance for distance in (doublings, doublings + more))
     up = kernel(here, products([(near, 1024), (far, 1024)]))[0]
     down = kernel(products([(near, 1024), (far, 1024)]), here)[:, 0]
     assert up[0] > up[1]
@@ -111,7 +111,7 @@ def test_a_batch_of_rows_is_no_shape_of_a_product() -> None:
 def test_loads_lie_in_order() -> None:
     """Even loads are nearer to a mild power law than to a steep one."""
     even, mild, steep = (
-        {**LAYER, "routing": each} for each in ("balanced", "power_law:1.01", "power_law:1.2")
+        {**LAYER, "routing": routing} for routing in ("balanced", "power_law:1.01", "power_law:1.2")
     )
     near = kernel(places("moe_triton", even), places("moe_triton", mild, steep))[0]
     assert 1 > near[0] > near[1]
@@ -119,13 +119,13 @@ def test_loads_lie_in_order() -> None:
 
 def test_loads_without_curves_are_no_law_that_has_some() -> None:
     """Another exponent lies between its neighbours or beyond; measured loads by who sleeps."""
-    laws = [f"power_law:{each}" for each in ("0.5", "1.01", "1.1", "1.2", "1.5")]
-    (axis,) = places("moe_triton", *({**LAYER, "routing": each} for each in laws)).shape.T[-1:]
+    laws = [f"power_law:{exponent}" for exponent in ("0.5", "1.01", "1.1", "1.2", "1.5")]
+    (axis,) = places("moe_triton", *({**LAYER, "routing": law} for law in laws)).shape.T[-1:]
     assert axis.tolist() == sorted(axis)
     assert len({*axis}) == len(laws)
     steep = np.arange(1, 257) ** -1.5
     loads = [[1 / 256] * 256, (steep / steep.sum()).tolist()]
-    of = [{**LAYER, "routing": "measured:a", "shares": [each]} for each in loads]
+    of = [{**LAYER, "routing": "measured:a", "shares": [load]} for load in loads]
     even, uneven = places("moe_triton", *of).shape[:, -1]
     assert 0 < even < axis[1] < uneven
 
@@ -135,9 +135,9 @@ def test_the_order_of_curves_changes_nothing(shapes: list[tuple[int, int]], rand
     """What curves say of another follows from which they are, not from how they are listed."""
     shuffled = random.sample(range(len(shapes)), len(shapes))
     values = np.array([[depth % 7 - 3.0, width % 5 - 2.0] for depth, width in shapes])
-    asked = products([(3000, 5000)])
+    product_rows = products([(3000, 5000)])
     listed, moved = (
-        kernel(asked, products([shapes[at] for at in order]))
+        kernel(product_rows, products([shapes[at] for at in order]))
         @ kriging_weights("gemm", products([shapes[at] for at in order]), values[list(order)])
         for order in (range(len(shapes)), shuffled)
     )
@@ -148,6 +148,6 @@ def test_the_order_of_curves_changes_nothing(shapes: list[tuple[int, int]], rand
 def test_one_curve_says_its_own_value_damped(depth: int, width: int, value: float) -> None:
     """Of one curve alone, another has as much as both have in common, less what is noise."""
     here, there = products([(2048, 2048)]), products([(depth, width)])
-    (said,) = kernel(there, here) @ kriging_weights("gemm", here, np.array([[value]]))
-    assert said[0] == pytest.approx(value * kernel(there, here)[0, 0] / 1.02)
-    assert abs(said[0]) <= abs(value)
+    (value_,) = kernel(there, here) @ kriging_weights("gemm", here, np.array([[value]]))
+    assert value_[0] == pytest.approx(value * kernel(there, here)[0, 0] / 1.02)
+    assert abs(value_[0]) <= abs(value)

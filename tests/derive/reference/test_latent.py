@@ -31,23 +31,24 @@ TRUE = start(FAMILIES["mla_cached"], reread=0.1)
 
 def decoded(platform: str = "h100") -> list[LatencyImported]:
     """Return curves of one position over contexts, which follow the form."""
-    found = []
+    imported = []
     for heads in HEADS:
         questions = [
-            {**MLA, "heads": heads, "context": each, "platform": platform} for each in CONTEXTS
+            {**MLA, "heads": heads, "context": context, "platform": platform}
+            for context in CONTEXTS
         ]
         (part,) = prepared(*questions)
         times = FAMILIES["mla_cached"].latency_us(part.features, TRUE, "")[:, 0]
         row = part.rows.row(0, named=True)
         setting = Setting(**{name: row[name] for name in SETTING_COLUMNS if name != "setting_key"})
-        found.append(
+        imported.append(
             replace(
                 curve(setting, platform=platform, kernel=row["kernel"],
                       backend_version=row["backend_version"]),
                 n=(1,) * len(CONTEXTS), contexts=CONTEXTS, latency_us=tuple(times.tolist()),
             )
         )  # fmt: skip
-    return found
+    return imported
 
 
 @cache
@@ -56,7 +57,9 @@ def ours() -> Reference:
     return known(decoded())
 
 
-def asked(*questions: dict[str, Any], reference: Reference | None = None) -> TimedQuestions:
+def timed_questions(
+    *questions: dict[str, Any], reference: Reference | None = None
+) -> TimedQuestions:
     """Return questions with what is known of kernels, and no shared constants at all."""
     of = recorded(reference or ours())
     return TimedQuestions(facts_of(*questions), RESOLVER, {}, reference=of)
@@ -74,7 +77,7 @@ def test_points_over_contexts_are_a_kernel() -> None:
 def test_several_positions_are_r0_with_the_kernels_constants() -> None:
     """T(1) is as measured; of T(N) the form alone speaks, and the answer says so."""
     question = {**MLA, "platform": "h100", "heads": 16, "context": 65536}
-    (timed,) = asked(question).curves()
+    (timed,) = timed_questions(question).curves()
     assert timed.regime == [R0]
     assert "mla_cached by fa3 on h100" in timed.constants[0]
     (part,) = prepared(question)
@@ -88,29 +91,32 @@ def test_several_positions_are_r0_with_the_kernels_constants() -> None:
 def test_t1_is_known_on_its_gpu_and_a_sibling_alone() -> None:
     """On another GPU constants of others say T(1), too."""
     question = {**MLA, "heads": 16, "context": 65536}
-    for platform, told in (("h100", True), ("h200", True), ("a100", False)):
-        every = asked({**question, "platform": platform})
+    for platform, known_platforms in (("h100", True), ("h200", True), ("a100", False)):
+        every = timed_questions({**question, "platform": platform})
         assert every.kernels_of(0) == ("fa3",)
-        assert every.at_one_position(0) == told
+        assert every.at_one_position(0) == known_platforms
 
 
 def test_an_engines_choice_is_the_kernel_that_was_measured() -> None:
     """Up to 512 positions vLLM decodes with the kernel that SGLang measured."""
     engine = {**MLA, "backend": "vllm_mla", "kernel": None, "backend_version": "0.20.2"}
-    (timed,) = asked({**engine, "platform": "h100", "api": None}).curves()
+    (timed,) = timed_questions({**engine, "platform": "h100", "api": None}).curves()
     assert "mla_cached by fa3 on h100" in timed.constants[0]
-    exits = asked({**engine, "platform": "h100", "api": None}).answers([0.2])
+    exits = timed_questions({**engine, "platform": "h100", "api": None}).answers([0.2])
     assert "flashattn_mla.py" in exits["evidence"][0]
 
 
 def test_without_its_kernel_a_question_is_refused() -> None:
     """Nothing is guessed for a family without shared constants, whatever else is known."""
     layer = {**SPARSE_LAYER, "platform": "h100"}
-    for questions in (asked(layer), TimedQuestions(facts_of(layer), RESOLVER, {}, reference=None)):
+    for questions in (
+        timed_questions(layer),
+        TimedQuestions(facts_of(layer), RESOLVER, {}, reference=None),
+    ):
         assert questions.refusals() == {0: "no constants of layer_attention in the log"}
-    mixed = asked({**MLA, "platform": "h100"}, layer)
+    mixed = timed_questions({**MLA, "platform": "h100"}, layer)
     assert mixed.refusals() == {1: "no constants of layer_attention in the log"}
-    assert [each.asked for each in mixed.curves()] == [[0]]
+    assert [curve.asked for curve in mixed.curves()] == [[0]]
 
 
 def test_a_layer_of_known_heads_is_r2_and_unpacks_with_its_context() -> None:
@@ -125,7 +131,7 @@ def test_a_layer_of_known_heads_is_r2_and_unpacks_with_its_context() -> None:
     again = group_of(event)
     assert again.curves["context"].to_list() == group.curves["context"].to_list()
     assert again.curves["projected"].to_list() == group.curves["projected"].to_list()
-    (timed,) = asked(
+    (timed,) = timed_questions(
         {**SPARSE_LAYER, "platform": "h100", "heads": 64},
         reference=Reference({key: again}, CHIPS),
     ).curves()
@@ -150,10 +156,10 @@ def test_an_engines_layer_of_entries_is_the_one_that_was_measured() -> None:
     (every,) = curves(*({**layer, "heads": heads} for heads in (4, 8, 16, 32)), bent=noisy(3))
     known_layers = Reference(groups_of(every, EPSILON), CHIPS)
     serves = {**layer, "backend": "vllm_mla", "kernel": None, "backend_version": "0.33.0"}
-    (timed,) = asked(serves, {**serves, "heads": 64}, reference=known_layers).curves()
+    (timed,) = timed_questions(serves, {**serves, "heads": 64}, reference=known_layers).curves()
     assert timed.regime == [R3, R2]
-    assert all("by FLASHMLA_SPARSE_DSV4 on h100" in each for each in timed.constants)
-    (other,) = asked({**serves, "backend": "sglang_mla"}, reference=known_layers).curves()
+    assert all("by FLASHMLA_SPARSE_DSV4 on h100" in constant for constant in timed.constants)
+    (other,) = timed_questions({**serves, "backend": "sglang_mla"}, reference=known_layers).curves()
     assert other.regime == [R0]
 
 
@@ -163,10 +169,10 @@ def test_another_cache_has_the_constants_of_the_known_one() -> None:
     question = {**MLA, "platform": "h100", "heads": 16, "context": 65536}
     (part,) = prepared(question)
     of_bytes = Reference({key._replace(kv_dtype="float8"): group}, CHIPS)
-    ((rows, found),) = of_bytes.times(part)
+    ((rows, times),) = of_bytes.times(part)
     assert rows.all()
-    assert found.regime == [R0]
-    assert found.curves == [()]
-    assert found.latency_us == pytest.approx(form_us(group.key.family, group.values, part.features))
+    assert times.regime == [R0]
+    assert times.curves == [()]
+    assert times.latency_us == pytest.approx(form_us(group.key.family, group.values, part.features))
     (elsewhere,) = prepared({**question, "platform": "b200"})
     assert not of_bytes.covers(elsewhere).any()

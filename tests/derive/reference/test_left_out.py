@@ -52,15 +52,15 @@ def test_it_is_scored_beside_the_others(curves: ImportedCurves) -> None:
     """Curves that follow the forms are hit, out of sample, with an interval and with ratios."""
     gemm = curves.settings.filter(pl.col("module") == "gemm")
     known = truth(gemm, curves.points.join(gemm, on="curve", how="semi"), [0.1, 0.2])
-    found = evaluate(known, IdleCompute(), [0.1, 0.2], ["idle_compute"], left_out(curves))
-    rows = found.scores.filter(pl.col("predictor") == LEFT_OUT)
+    evaluation = evaluate(known, IdleCompute(), [0.1, 0.2], ["idle_compute"], left_out(curves))
+    rows = evaluation.scores.filter(pl.col("predictor") == LEFT_OUT)
     assert rows.height == known.boundaries.height
     assert rows["answered"].all()
     assert not rows["in_sample"].any()
     assert rows["hit"].mean() > 0.9
     assert rows["t_ratio_error"].max() < 0.02
     assert (rows["width"] >= 1).all()
-    assert found.constants[LEFT_OUT] == [
+    assert evaluation.constants[LEFT_OUT] == [
         "gemm on every platform but the one asked of, at most 40 curves each"
     ]
 
@@ -69,25 +69,25 @@ def test_a_lone_platform_has_no_others(curves: ImportedCurves) -> None:
     """With curves of one platform there is no answer for it."""
     lone = curves.settings.filter(pl.col("platform") == "h100", pl.col("module") == "gemm")
     points = curves.points.join(lone, on="curve", how="semi")
-    asked = questions(truth(lone, points, [0.2]))
+    question_rows = questions(truth(lone, points, [0.2]))
     answering = left_out(ImportedCurves(lone, points))
-    assert answering.answers(asked, [0.2], [LEFT_OUT]).is_empty()
-    assert answering.ratios(asked).is_empty()
-    refused = asked.with_columns(pl.lit("float32").alias("dtype"))
+    assert answering.answers(question_rows, [0.2], [LEFT_OUT]).is_empty()
+    assert answering.ratios(question_rows).is_empty()
+    refused = question_rows.with_columns(pl.lit("float32").alias("dtype"))
     assert left_out(curves).answers(refused, [0.2], [LEFT_OUT]).is_empty()
 
 
 def test_each_part_is_of_one_platform(curves: ImportedCurves) -> None:
     """Curves are taken apart by platform and family, and none is lost or doubled."""
-    found = [(platform, family, sample) for platform, family, sample in
+    samples_ = [(platform, family, sample) for platform, family, sample in
              parts(curves, FACTS, RESOLVER)]  # fmt: skip
-    assert {platform for platform, _, _ in found} == set(PLATFORMS)
-    every = pl.concat([sample.curves["curve"] for _, _, sample in found])
+    assert {platform for platform, _, _ in samples_} == set(PLATFORMS)
+    every = pl.concat([sample.curves["curve"] for _, _, sample in samples_])
     assert every.is_unique().all()
-    for platform, _, sample in found:
+    for platform, _, sample in samples_:
         assert set(sample.curves["platform"]) == {platform}
         assert sample.measured.counts.shape[0] == sample.curves.height
-    sample = found[0][2]
+    sample = samples_[0][2]
     assert spread(sample, 2).counts.shape[0] == 2
     assert spread(sample, 1000).counts.shape[0] == sample.curves.height
 
@@ -105,18 +105,19 @@ def test_joined_curves_are_the_curves(name: str, width: int) -> None:
     )  # fmt: skip
     both = joined([cut, full])
     family, rows = part.family, part.counts.shape[0]
-    values = {each.name: each.start for each in family.constants}
-    said, alone, short = (
-        family.latency_us(each.features, values, family.hypotheses[0]) for each in (both, full, cut)
+    values = {constant.name: constant.start for constant in family.constants}
+    latency_us, alone, short = (
+        family.latency_us(curve.features, values, family.hypotheses[0])
+        for curve in (both, full, cut)
     )
-    assert np.array_equal(said[rows:], alone)
-    assert np.array_equal(said[:rows, :width], short)
+    assert np.array_equal(latency_us[rows:], alone)
+    assert np.array_equal(latency_us[:rows, :width], short)
     assert both.counts[:rows].sum() == cut.counts.sum()
 
 
 def _cut(value: object, width: int) -> object:
     if isinstance(value, list):
-        return [tuple(_cut(each, width) for each in product) for product in value]
+        return [tuple(_cut(curve, width) for curve in product) for product in value]
     return value[:, :width] if isinstance(value, np.ndarray) else value
 
 
@@ -125,22 +126,24 @@ def test_one_product_beside_two() -> None:
     from derive.questions import DENSE
     from derive.work_model.forms import prepared
 
-    whole = [
+    measured = [
         Measured(features=part.features, latency_us=np.ones(part.counts.shape), counts=part.counts)
         for part in prepared(GEMM, DENSE)
     ]
     family = of_family("gemm").family
-    values = {each.name: each.start for each in family.constants}
-    said = family.latency_us(joined(whole).features, values, "tile_16")
-    for place, each in enumerate(whole):
-        assert np.allclose(said[place], family.latency_us(each.features, values, "tile_16")[0])
+    values = {constant.name: constant.start for constant in family.constants}
+    latency_us = family.latency_us(joined(measured).features, values, "tile_16")
+    for place, curve in enumerate(measured):
+        assert np.allclose(
+            latency_us[place], family.latency_us(curve.features, values, "tile_16")[0]
+        )
 
 
 def test_constants_that_other_formats_tell_are_not_fitted(curves: ImportedCurves) -> None:
     """Curves of 16 bits do not tell the depth of a tile, so that products go without it."""
-    found = left_out(curves).fitted("gemm", "h100")
-    assert found is not None
+    pairs = left_out(curves).fitted("gemm", "h100")
+    assert pairs is not None
     assert all(
-        {*of} == {each.name for each in GEMM_FORM.constants} - {"depth_us"}
-        for of in found.values.values()
+        {*of} == {constant.name for constant in GEMM_FORM.constants} - {"depth_us"}
+        for of in pairs.values.values()
     )

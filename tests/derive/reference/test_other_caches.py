@@ -21,14 +21,14 @@ NUMBERS = {**INDEXER, "backend": "vllm", "platform": "h100"}
 
 def refusals(*questions: dict[str, Any]) -> dict[int, str]:
     """Return why questions have no T(N)."""
-    asked = TimedQuestions(facts_of(*questions), RESOLVER, CONSTANTS, reference=REFERENCE)
-    return asked.refusals()
+    timed_questions = TimedQuestions(facts_of(*questions), RESOLVER, CONSTANTS, reference=REFERENCE)
+    return timed_questions.refusals()
 
 
 def test_other_caches_are_named_and_answered() -> None:
     """What a refusal offers instead is known."""
-    told = refusals({**DECODED, "kv_dtype": "int8"})[0]
-    offered = re.findall(r"--kv-dtype (\w+)", told)
+    messages = refusals({**DECODED, "kv_dtype": "int8"})[0]
+    offered = re.findall(r"--kv-dtype (\w+)", messages)
     assert offered == ["bfloat16", "float8"]
     for cache in offered:
         fields = {} if cache == "bfloat16" else {"kv_dtype": cache}
@@ -38,5 +38,5 @@ def test_other_caches_are_named_and_answered() -> None:
 @pytest.mark.parametrize("cache", [None, "float8"])
 def test_a_cache_that_helps_nothing_is_not_offered(cache: str | None) -> None:
     """Curves of the form over another cache are of another element type, and answer neither."""
-    told = refusals({**NUMBERS, "kv_dtype": cache})[0]
-    assert told == "no constants of indexer_logits in the log"
+    messages = refusals({**NUMBERS, "kv_dtype": cache})[0]
+    assert messages == "no constants of indexer_logits in the log"

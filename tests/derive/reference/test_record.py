@@ -52,11 +52,11 @@ OF_EACH: Lazily[Group] = Lazily({
         *products(), *products(backend_version="2.0", depths=(4096, 9216)), bent=noisy(1)
     ),
     "moe_library": lambda: only_group(
-        *({**LAYER, "d_ff": 512 * each, "routing": routing}
-          for each in (1, 2, 3) for routing in ("balanced", "power_law:1.2")), bent=noisy(2),
+        *({**LAYER, "d_ff": 512 * scale, "routing": routing}
+          for scale in (1, 2, 3) for routing in ("balanced", "power_law:1.2")), bent=noisy(2),
     ),
     "attention_prefill": lambda: only_group(
-        *({**HEADS, "kv_heads": each} for each in (1, 2, 4, 8)),
+        *({**HEADS, "kv_heads": n} for n in (1, 2, 4, 8)),
         bent=noisy(3),
     ),
 })  # fmt: skip
@@ -92,8 +92,8 @@ def put(layout: Layout, *payloads: KernelReferenced | BandsCalibrated, take: int
     """Seal a take of kernels."""
 
     def work(unpacked: OpenTake) -> None:
-        for each in payloads:
-            unpacked.append(each, sync=False)
+        for payload in payloads:
+            unpacked.append(payload, sync=False)
 
     plan = CalibratePlan(source="ours", files={}, platforms=("h100",), epsilon=EPSILON, form=take)
     write_take(layout, scope=PUBLIC, stream=STREAM, take=take, plan=plan, work=work)
@@ -128,16 +128,16 @@ def test_a_group_is_read_as_it_was_written(layout: Layout, name: str) -> None:
 def test_an_event_says_what_it_holds() -> None:
     """Curves, points, and the files that they are from with their digests, are plain to read."""
     group = OF_EACH["gemm"]
-    said = EVENTS["gemm"]
-    assert (said.curves, said.points) == (8, int(group.counts.sum()))
-    assert said.members == {name: name.encode().hex().ljust(64, "0")
+    event = EVENTS["gemm"]
+    assert (event.curves, event.points) == (8, int(group.counts.sum()))
+    assert event.members == {name: name.encode().hex().ljust(64, "0")
                             for name in ("h100/1.0", "h100/2.0")}  # fmt: skip
-    assert (said.platform, said.family, said.kernel) == ("h100", "gemm", "cublas")
+    assert (event.platform, event.family, event.kernel) == ("h100", "gemm", "cublas")
 
 
-def unpacked(said: KernelReferenced) -> list[Any]:
+def unpacked(event: KernelReferenced) -> list[Any]:
     """Return what is packed in an event, field by field."""
-    fields: list[Any] = msgpack.decode(lzma.decompress(base64.b85decode(said.packed)))
+    fields: list[Any] = msgpack.decode(lzma.decompress(base64.b85decode(event.packed)))
     return fields
 
 
@@ -203,7 +203,7 @@ HOSTILE: Lazily[str] = Lazily(
         "no places": lambda: changed(lambda fields: fields[COLUMNS].pop("grid")),
         "a curve less in one column": lambda: changed(columns(d_model=lambda old: old[:-1])),
         "a curve less in all": lambda: changed(
-            lambda fields: [each.pop() for each in fields[COLUMNS].values()]
+            lambda fields: [field.pop() for field in fields[COLUMNS].values()]
         ),
         "a curve less in places": lambda: changed(columns(backend_version=lambda old: old[:-1])),
         "null places": lambda: changed(columns(grid=lambda old: [None] * len(old))),
@@ -221,10 +221,10 @@ HOSTILE: Lazily[str] = Lazily(
         "an empty grid": lambda: changed(put_at(GRIDS, lambda old: [[], *old[1:]])),
         "empty grids": lambda: changed(put_at(GRIDS, lambda old: [[] for _ in old])),
         "a grid that falls": lambda: changed(
-            put_at(GRIDS, lambda old: [each[::-1] for each in old])
+            put_at(GRIDS, lambda old: [grid[::-1] for grid in old])
         ),
         "a grid from zero": lambda: changed(
-            put_at(GRIDS, lambda old: [[0, *each[1:]] for each in old])
+            put_at(GRIDS, lambda old: [[0, *grid[1:]] for grid in old])
         ),
         "a grid of words": lambda: changed(put_at(GRIDS, [["one"]])),
         "half a time": lambda: changed(put_at(FIRST, lambda old: old[:-1])),
@@ -271,30 +271,30 @@ def test_what_an_event_says_beside_is_checked(layout: Layout, changes: dict[str,
 
 def test_a_form_may_have_got_a_constant_since(layout: Layout) -> None:
     """An event without a constant that has a neutral value is read with it; others are needed."""
-    said = EVENTS["gemm"]
+    event = EVENTS["gemm"]
     older = {
         hypothesis: {name: value for name, value in of.items() if name != "depth_us"}
-        for hypothesis, of in said.constants.items()
+        for hypothesis, of in event.constants.items()
     }
-    read = group_of(sealed(layout, replace(said, constants=older)))
+    read = group_of(sealed(layout, replace(event, constants=older)))
     assert read.values == {name: {**of, "depth_us": 0.0} for name, of in older.items()}
     for of in older.values():
         del of["sharpness"]
     with pytest.raises(EvidenceError, match="another form"):
-        group_of(Named(replace(said, constants=older)))  # type: ignore[arg-type]
+        group_of(Named(replace(event, constants=older)))  # type: ignore[arg-type]
 
 
 def test_empty_groups_are_none(layout: Layout) -> None:
     """An event that says that it holds nothing, and does, is no group."""
     nobody = {name: [] for name in unpacked(EVENTS["gemm"])[COLUMNS]}
     fields = [[], [], [], nobody, [], b"", b"", b""]
-    said = replace(EVENTS["gemm"], packed=packed(fields), curves=0, points=0)
+    event = replace(EVENTS["gemm"], packed=packed(fields), curves=0, points=0)
     with pytest.raises(EvidenceError, match="cannot be unpacked"):
-        group_of(sealed(layout, said))
+        group_of(sealed(layout, event))
     flat = unpacked(EVENTS["gemm"])
     flat[GRIDS], flat[RATIO], flat[RESIDUAL] = [[] for _ in flat[GRIDS]], b"", b""
-    said = replace(EVENTS["gemm"], packed=packed(flat), points=0)
-    put(layout, said, take=2)
+    changed = replace(EVENTS["gemm"], packed=packed(flat), points=0)
+    put(layout, changed, take=2)
     newest = recorded_reference(layout, CHIPS)
     assert newest is not None
     with pytest.raises(EvidenceError, match="cannot be unpacked"):
@@ -305,9 +305,9 @@ def test_empty_groups_are_none(layout: Layout) -> None:
 def test_no_bytes_are_another_error(data: bytes) -> None:
     """Any bytes in place of the curves are refused as broken evidence."""
     packed_text = base64.b85encode(lzma.compress(data)).decode()
-    said = replace(EVENTS["gemm"], packed=packed_text)
+    event = replace(EVENTS["gemm"], packed=packed_text)
     with pytest.raises(EvidenceError, match="the curves of here"):
-        group_of(Named(said))  # type: ignore[arg-type]
+        group_of(Named(event))  # type: ignore[arg-type]
 
 
 class Named:
@@ -351,7 +351,7 @@ def test_a_fit_on_another_processor_is_the_same(change: dict[str, float], same: 
     """Constants may differ in their last digit, and those that are nothing; no more."""
     group = OF_EACH["gemm"]
     values = {
-        name: {each: value * change.get(each, 1.0) for each, value in of.items()}
+        name: {item: value * change.get(item, 1.0) for item, value in of.items()}
         for name, of in group.values.items()
     }
     assert group.says_the_same(replace(group, values=values)) == same
@@ -378,9 +378,9 @@ def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
     put(layout, EVENTS["moe_library"], take=2)
     known = recorded_reference(layout, CHIPS)
     assert known is not None
-    assert [*known.reference.groups] == [OF_EACH[each].key for each in ("gemm", "moe_library")]
+    assert [*known.reference.groups] == [OF_EACH[family].key for family in ("gemm", "moe_library")]
     assert known.bands == {
-        (each.regime, each.module, each.formats, each.routing): each for each in BANDS.bands
+        (band.regime, band.module, band.formats, band.routing): band for band in BANDS.bands
     }
     older = known.events[OF_EACH["gemm"].key].event_id
     wider = replace(BANDS.bands[0], band=9.0)
@@ -390,7 +390,7 @@ def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
     assert again.events[OF_EACH["gemm"].key].event_id != older
     assert [*again.bands.values()] == [wider, *BANDS.bands[1:]]
     assert recorded_kernels(layout) == [
-        *(each.event_id for each in again.events.values()), *again.bands_events,
+        *(event.event_id for event in again.events.values()), *again.bands_events,
     ]  # fmt: skip
 
 
@@ -398,7 +398,7 @@ def with_bands(*rows: RegimeBand) -> RecordedReference:
     """Return bands alone."""
     return RecordedReference(
         reference=Reference({}, CHIPS), events={},
-        bands={(each.regime, each.module, each.formats, each.routing): each for each in rows},
+        bands={(row.regime, row.module, row.formats, row.routing): row for row in rows},
     )  # fmt: skip
 
 
@@ -444,9 +444,9 @@ def test_formats_that_were_not_scored_have_the_band_of_like_rows() -> None:
 
 def test_bands_are_row_by_row() -> None:
     """Each question has its own regime's band; without any bands it is 1."""
-    rows = pl.concat(only_curves(each).part.rows for each in (ROWS, LAYER, ROWS))
-    found = with_bands(*BANDS.bands).bands_of(["R0", "R2", "R2"], rows)
-    assert found.tolist() == [0.5, 0.2, 0.1]
+    rows = pl.concat(only_curves(question).part.rows for question in (ROWS, LAYER, ROWS))
+    bands = with_bands(*BANDS.bands).bands_of(["R0", "R2", "R2"], rows)
+    assert bands.tolist() == [0.5, 0.2, 0.1]
     assert with_bands().bands_of(["R3", "R3", "R3"], rows).tolist() == [1.0] * 3
 
 
@@ -454,7 +454,7 @@ def test_the_kind_of_a_question() -> None:
     """It is the module, with a Dense FFN its products, its formats, and the law of its loads."""
     ffn = {**ROWS, "module": "dense_ffn", "weights": "int4"}
     rows = pl.concat(
-        only_curves(each).part.rows for each in (ffn, {**LAYER, "routing": "power_law:1.2"})
+        only_curves(question).part.rows for question in (ffn, {**LAYER, "routing": "power_law:1.2"})
     )
     assert rows_of_bands(rows) == [
         ("gemm", "bfloat16/int4", ""), ("moe_ffn", "bfloat16", "power_law"),

@@ -31,15 +31,15 @@ BETWEEN = 5632
 """A depth that was not measured."""
 
 
-def told(known: Reference, *questions: dict[str, Any]) -> GroupTimes:
+def times_of(known: Reference, *questions: dict[str, Any]) -> GroupTimes:
     """Return what is known of questions that one set of groups answers."""
     (part,) = prepared(*questions)
-    ((rows, found),) = known.times(part)
+    ((rows, times),) = known.times(part)
     assert rows.all()
-    return found
+    return times
 
 
-def asked(**changes: Any) -> dict[str, Any]:
+def question_with(**changes: Any) -> dict[str, Any]:
     """Return the product that is asked of, with some changes."""
     return {**ROWS, "d_model": BETWEEN} | changes
 
@@ -53,7 +53,7 @@ def form_of(known: Reference, platform: str, question: dict[str, Any]) -> np.nda
 
 def group_on(known: Reference, platform: str) -> Group:
     """Return the only group of a platform."""
-    (group,) = (each for key, each in known.groups.items() if key.platform == platform)
+    (group,) = (item for key, item in known.groups.items() if key.platform == platform)
     return group
 
 
@@ -92,40 +92,40 @@ def test_an_answer_stands_on_the_nearest_that_is_known(
     Rows are no shape, formats of 16 bits are one, a kernel without a name is its backend's, and
     products are those of any backend.
     """
-    found = told(OURS, asked(**changes))
-    assert found.regime == [regime]
-    assert tuple(group.key.platform for group in found.groups) == platforms
+    times = times_of(OURS, question_with(**changes))
+    assert times.regime == [regime]
+    assert tuple(group.key.platform for group in times.groups) == platforms
 
 
 def test_a_gpu_and_kernel_that_are_known_answer_by_form_and_residual() -> None:
     """R2: the GPU's own constants, times what curves of other shapes missed."""
-    found = told(OURS, asked())
-    residual = residual_of(OURS, "h100", asked())
-    expected = form_of(OURS, "h100", asked()) * np.exp(residual)
-    assert found.latency_us == pytest.approx(expected)
+    times = times_of(OURS, question_with())
+    residual = residual_of(OURS, "h100", question_with())
+    expected = form_of(OURS, "h100", question_with()) * np.exp(residual)
+    assert times.latency_us == pytest.approx(expected)
     assert np.abs(residual).min() > 0.001
 
 
 def test_a_sibling_answers_by_its_constants_and_residuals() -> None:
     """R1: siblings' constants and residuals on this GPU's facts; of several, the geometric mean."""
     known = reference(*products("h100", "h800", "a100"), bent=by_depth)
-    question = asked(platform="h200")
-    found = told(known, question)
+    question = question_with(platform="h200")
+    times = times_of(known, question)
     logs = [
         np.log(form_of(known, name, question)) + residual_of(known, name, question)
         for name in ("h100", "h800")
     ]
-    assert found.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
-    assert [group.key.platform for group in found.groups] == ["h100", "h800"]
+    assert times.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
+    assert [group.key.platform for group in times.groups] == ["h100", "h800"]
 
 
 def test_strangers_answer_by_constants_alone() -> None:
     """R0: the geometric mean over the GPUs of what their constants say, without a residual."""
-    question = asked(platform="b200")
-    found = told(OURS, question)
+    question = question_with(platform="b200")
+    times = times_of(OURS, question)
     logs = [np.log(form_of(OURS, name, question)) for name in ("a100", "h100")]
-    assert found.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
-    assert found.curves == [()]
+    assert times.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
+    assert times.curves == [()]
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_siblings_share_their_compute_capability(
     here: int | None, there: int | None, *, siblings: bool
 ) -> None:
     """Equal ones are siblings, from 10.0 on all of a major version; unknown ones never are."""
-    only = {key: each for key, each in OURS.groups.items() if key.platform == "h100"}
+    only = {key: item for key, item in OURS.groups.items() if key.platform == "h100"}
     known = Reference(only, {"h100": Chip(there, 295.0), "h200": Chip(here, 206.0)})
-    assert told(known, asked(platform="h200")).regime == ["R1" if siblings else "R0"]
+    assert times_of(known, question_with(platform="h200")).regime == ["R1" if siblings else "R0"]
     left = known.without("h200", siblings=True)
     assert (len(left.groups) == 0) == siblings
 
@@ -159,14 +159,14 @@ def test_siblings_have_a_balance_that_is_alike(
     here: float | None, there: float | None, *, siblings: bool
 ) -> None:
     """Within a factor of four, either way; where it is not known, there are none."""
-    only = {key: each for key, each in OURS.groups.items() if key.platform == "h100"}
+    only = {key: item for key, item in OURS.groups.items() if key.platform == "h100"}
     known = Reference(only, {"h100": Chip(90, there), "h200": Chip(90, here)})
-    assert told(known, asked(platform="h200")).regime == ["R1" if siblings else "R0"]
+    assert times_of(known, question_with(platform="h200")).regime == ["R1" if siblings else "R0"]
     left = known.without("h200", siblings=True)
     assert (len(left.groups) == 0) == siblings
 
 
-INT4, MXFP4 = (PUBLIC_NAMES["vllm", each, MARLIN] for each in ("int4", "mxfp4"))
+INT4, MXFP4 = (PUBLIC_NAMES["vllm", weights, MARLIN] for weights in ("int4", "mxfp4"))
 BY_SGLANG = PUBLIC_NAMES["sglang", "int4", MARLIN]
 
 
@@ -206,10 +206,10 @@ def test_marlin_answers_by_what_is_nearest_of_it(
         *experts(MXFP4, "l40s", "mxfp4"),
     )
     (question, *_) = experts(kernel, platform, weights)
-    found = told(known, {**question, "d_model": BETWEEN})
-    assert found.regime == [regime]
-    keys = [group.key for group in found.groups]
-    assert {(each.platform, each.kernel, each.weights) for each in keys} == groups
+    times = times_of(known, {**question, "d_model": BETWEEN})
+    assert times.regime == [regime]
+    keys = [group.key for group in times.groups]
+    assert {(key.platform, key.kernel, key.weights) for key in keys} == groups
 
 
 def test_a_platform_is_left_out_with_its_siblings_or_alone() -> None:
@@ -221,8 +221,8 @@ def test_a_platform_is_left_out_with_its_siblings_or_alone() -> None:
 
     assert left(siblings=False) == {"h200", "a100"}
     assert left(siblings=True) == {"a100"}
-    assert told(known.without("h100"), asked()).regime == ["R1"]
-    assert told(known.without("h100", siblings=True), asked()).regime == ["R0"]
+    assert times_of(known.without("h100"), question_with()).regime == ["R1"]
+    assert times_of(known.without("h100", siblings=True), question_with()).regime == ["R0"]
 
 
 @pytest.mark.parametrize(
@@ -245,9 +245,9 @@ def test_without_a_name_the_newest_kernel_of_the_release_answers(
         *products(kernel="new", backend_version="2.0", depths=DEPTHS[:4]),
         *products(kernel="old", backend_version="3.0", depths=DEPTHS[:1]),
     )
-    found = told(known, asked(kernel=None, backend_version=release))
-    assert found.regime == ["R2"]
-    assert [group.key.kernel for group in found.groups] == [kernel]
+    times = times_of(known, question_with(kernel=None, backend_version=release))
+    assert times.regime == ["R2"]
+    assert [group.key.kernel for group in times.groups] == [kernel]
 
 
 @pytest.mark.parametrize(
@@ -268,16 +268,16 @@ def test_curves_unlike_a_step_speak_for_none(platform: str, dtype: str, left: se
     """
     on = {"platform": platform, "dtype": dtype}
     known = reference(
-        *(each for name in ("vllm", "trtllm", "sglang")
-          for each in products(backend=name, kernel=name, **on))
+        *(product for name in ("vllm", "trtllm", "sglang")
+          for product in products(backend=name, kernel=name, **on))
     )  # fmt: skip
-    of_any = told(known, asked(backend="torch", kernel=None, **on))
-    assert {each.key.backend for each in of_any.groups} == left
-    of_vllm = told(known, asked(backend="vllm_linear", kernel=None, **on))
-    assert {each.key.backend for each in of_vllm.groups} == ({"vllm"} & left or left)
+    of_any = times_of(known, question_with(backend="torch", kernel=None, **on))
+    assert {group.key.backend for group in of_any.groups} == left
+    of_vllm = times_of(known, question_with(backend="vllm_linear", kernel=None, **on))
+    assert {group.key.backend for group in of_vllm.groups} == ({"vllm"} & left or left)
     for name in ("vllm", "trtllm", "sglang"):
-        named = told(known, asked(backend=name, kernel=name, **on))
-        assert {each.key.backend for each in named.groups} == {name}
+        named = times_of(known, question_with(backend=name, kernel=name, **on))
+        assert {group.key.backend for group in named.groups} == {name}
 
 
 def test_an_engine_s_own_curves_have_its_rules_steps_already() -> None:
@@ -286,27 +286,27 @@ def test_an_engine_s_own_curves_have_its_rules_steps_already() -> None:
     Another library's curves have other steps, and the engine's are said beside them.
     """
     on = {"platform": "h100", "dtype": "float8", "batch": 1, "d_model": DEPTHS[2]}
-    question = asked(backend="vllm_linear", backend_version="0.24.0", kernel=None, **on)
+    question = question_with(backend="vllm_linear", backend_version="0.24.0", kernel=None, **on)
     (part,) = prepared(question)
     assert np.isfinite(part.features["padded_0"]).all()
     for library, alike in (("vllm", True), ("sglang", False)):
         known = reference(*products(backend=library, dtype="float8", platform="h100"))
-        found = told(known, question)
-        assert found.regime == ["R3"]
-        own = told(known, asked(backend=library, **on))
-        assert (found.latency_us == pytest.approx(own.latency_us, rel=1e-6)) is alike
+        times = times_of(known, question)
+        assert times.regime == ["R3"]
+        own = times_of(known, question_with(backend=library, **on))
+        assert (times.latency_us == pytest.approx(own.latency_us, rel=1e-6)) is alike
 
 
 def test_where_all_curves_are_unlike_a_step_none_answers() -> None:
     """Curves of launches are no answer where there are no others."""
     blocked = {"backend": "vllm", "dtype": "float8_block"}
     known = reference(*products(kernel="vllm", **blocked))
-    assert list(known.times(*prepared(asked(kernel=None, **blocked)))) == []
+    assert list(known.times(*prepared(question_with(kernel=None, **blocked)))) == []
 
 
 def test_nothing_is_said_of_what_no_group_knows() -> None:
     """Another form, or another format, is not answered by these curves."""
-    for question in (LAYER, asked(dtype="float8"), asked(weights="int4")):
+    for question in (LAYER, question_with(dtype="float8"), question_with(weights="int4")):
         (part,) = prepared(question)
         assert list(OURS.times(part)) == []
 
@@ -314,17 +314,17 @@ def test_nothing_is_said_of_what_no_group_knows() -> None:
 def test_every_question_is_told_once() -> None:
     """Questions of many regimes at once are answered as each of them alone."""
     questions = [
-        asked(platform=platform, d_model=depth)
+        question_with(platform=platform, d_model=depth)
         for platform in ("h100", "h200", "b200", "a100")
         for depth in (DEPTHS[2], BETWEEN)
     ]
     (part,) = prepared(*questions)
     seen = np.zeros(len(questions), dtype=int)
-    for rows, found in OURS.times(part):
+    for rows, time in OURS.times(part):
         (places,) = np.nonzero(rows)
         seen[rows] += 1
-        for place, regime, times in zip(places, found.regime, found.latency_us, strict=True):
-            alone = told(OURS, questions[place])
+        for place, regime, times in zip(places, time.regime, time.latency_us, strict=True):
+            alone = times_of(OURS, questions[place])
             assert (alone.regime, *alone.latency_us) == ([regime], pytest.approx(times))
     assert (seen == 1).all()
 
@@ -334,7 +334,9 @@ def test_the_order_of_groups_changes_nothing(keys: list[Key]) -> None:
     """What is told follows from the groups, not from the order that they are listed in."""
     again = Reference({key: OURS.groups[key] for key in keys}, CHIPS)
     for platform in ("h100", "b200"):
-        one, two = (told(each, asked(platform=platform)) for each in (OURS, again))
+        one, two = (
+            times_of(reference, question_with(platform=platform)) for reference in (OURS, again)
+        )
         assert one.latency_us.tolist() == two.latency_us.tolist()
         assert one.texts() == two.texts()
 
@@ -349,14 +351,17 @@ def test_a_dense_ffn_is_the_sum_of_its_products(*, gated: bool) -> None:
     up_to = 12288 if gated else 6144
     shapes = ((4096, up_to), (6144, 4096))
     widths = (4096, 6144, 8192, 12288)
-    known = reference(*(each for width in widths for each in products(d_ff=width)), bent=by_depth)
-    whole = told(known, {**FFN, "gated": gated})
-    up, down = (
-        told(known, asked(d_model=depth, d_ff=width, kernel=None)) for depth, width in shapes
+    known = reference(
+        *(product for width in widths for product in products(d_ff=width)), bent=by_depth
     )
-    assert whole.latency_us == pytest.approx(up.latency_us + down.latency_us)
-    assert whole.regime == up.regime == down.regime == ["R3"]
-    assert f"nearest 6144x4096 of 1.0, 4096x{up_to} of 1.0, " in whole.texts()[0]
+    total = times_of(known, {**FFN, "gated": gated})
+    up, down = (
+        times_of(known, question_with(d_model=depth, d_ff=width, kernel=None))
+        for depth, width in shapes
+    )
+    assert total.latency_us == pytest.approx(up.latency_us + down.latency_us)
+    assert total.regime == up.regime == down.regime == ["R3"]
+    assert f"nearest 6144x4096 of 1.0, 4096x{up_to} of 1.0, " in total.texts()[0]
 
 
 @pytest.mark.parametrize(
@@ -366,26 +371,26 @@ def test_a_dense_ffn_was_measured_where_all_its_products_were(width: int, regime
     """One product that was not measured makes the module a new shape."""
     other = products(d_ff=width, depths=(4096, 5120))
     known = reference(*products(d_ff=4096, depths=(4096, 6144)), *other)
-    assert told(known, {**FFN, "gated": False}).regime == [regime]
+    assert times_of(known, {**FFN, "gated": False}).regime == [regime]
 
 
 def test_a_dense_ffn_of_strangers_is_the_sum_by_constants() -> None:
     """R0 of a module of several products has no residual either."""
     question = {**FFN, "platform": "b200", "gated": False}
-    found = told(OURS, question)
-    assert found.regime == ["R0"]
+    times = times_of(OURS, question)
+    assert times.regime == ["R0"]
     halves = [
-        [form_of(OURS, name, asked(platform="b200", d_model=depth, d_ff=width))
+        [form_of(OURS, name, question_with(platform="b200", d_model=depth, d_ff=width))
          for depth, width in ((4096, 6144), (6144, 4096))]
         for name in ("a100", "h100")
     ]  # fmt: skip
-    logs = [np.log(sum(each)) for each in halves]
-    assert found.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
+    logs = [np.log(sum(half)) for half in halves]
+    assert times.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
 
 
 LAYERS = reference(*(
-    {**LAYER, "d_ff": 512 * each, "routing": routing}
-    for each in (1, 2, 3) for routing in ("balanced", "power_law:1.2")
+    {**LAYER, "d_ff": 512 * scale, "routing": routing}
+    for scale in (1, 2, 3) for routing in ("balanced", "power_law:1.2")
 ))  # fmt: skip
 
 
@@ -396,9 +401,9 @@ LAYERS = reference(*(
 def test_another_kernel_s_curves_are_no_shape_of_this_one(changes: dict[str, Any]) -> None:
     """R0: a layer by a kernel or backend that nobody measured has its form's constants alone."""
     question = {**LAYER, **changes}
-    found = told(LAYERS, question)
-    assert found.regime == ["R0"]
-    assert found.latency_us == pytest.approx(form_of(LAYERS, "h100", question))
+    times = times_of(LAYERS, question)
+    assert times.regime == ["R0"]
+    assert times.latency_us == pytest.approx(form_of(LAYERS, "h100", question))
 
 
 @pytest.mark.parametrize(
@@ -416,15 +421,15 @@ def test_a_layer_was_measured_with_its_loads_on_one_rank(
     changes: dict[str, Any], regime: str
 ) -> None:
     """Loads by another law, and experts over several ranks, were not."""
-    assert told(LAYERS, {**LAYER, **changes}).regime == [regime]
+    assert times_of(LAYERS, {**LAYER, **changes}).regime == [regime]
 
 
 def test_an_answer_names_what_it_leans_on() -> None:
     """The text says regime, kernel, GPUs and curves, and the nearest curves, nearest first."""
-    (measured,) = told(OURS, asked(d_model=DEPTHS[2])).texts()
+    (measured,) = times_of(OURS, question_with(d_model=DEPTHS[2])).texts()
     assert measured.startswith("R3: gemm by cublas on h100, 6 curves")
     assert f"nearest {DEPTHS[2]}x8192 of 1.0, " in measured
     assert measured.count(" of 1.0") == NEAREST
-    (strange,) = told(OURS, asked(platform="b200", kernel=None)).texts()
+    (strange,) = times_of(OURS, question_with(platform="b200", kernel=None)).texts()
     assert strange == "R0: gemm by cublas on a100, h100, 12 curves"
     assert set(REGIME_MEANINGS) == set(REGIMES)

@@ -20,11 +20,11 @@ from derive.reference.kept import kept_on_two
 from derive.reference.test_record import put
 
 
-def as_they_are(said: KernelReferenced) -> KernelReferenced:
+def as_they_are(event: KernelReferenced) -> KernelReferenced:
     """Return a kernel as version 1 packed it."""
-    curves = unpacked(said.packed, scale_of(said), stepped=True)
+    curves = unpacked(event.packed, scale_of(event), stepped=True)
     text = base64.b85encode(lzma.compress(msgpack.encode(curves))).decode()
-    return replace(said, packed=text, stepped=False)
+    return replace(event, packed=text, stepped=False)
 
 
 def bands(**of: float) -> BandsCalibrated:
@@ -37,7 +37,7 @@ def bands(**of: float) -> BandsCalibrated:
 
 
 NEW = kept_on_two()
-OLD = [as_they_are(each) for each in NEW]
+OLD = [as_they_are(event) for event in NEW]
 
 
 def test_what_is_read_is_sealed_again_as_it_was(layout: Layout) -> None:
@@ -54,7 +54,7 @@ def test_what_is_read_is_sealed_again_as_it_was(layout: Layout) -> None:
         str(name): sha256(layout.seal(name).read_bytes()) for name in (first, second, third)
     }
     assert {event.data.packed for event in take.events_of(KernelReferenced)} == {
-        each.packed for each in NEW[:4]
+        event.packed for event in NEW[:4]
     }
     after, again = newest_kernels(layout)
     assert {key: replace(event.data, packed="", stepped=True) for key, event in after.items()} == {

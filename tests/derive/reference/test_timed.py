@@ -32,7 +32,7 @@ NEW = {**ROWS, "d_model": 5632}
 SIBLING = {**NEW, "platform": "h200"}
 STRANGER = {**NEW, "platform": "a100"}
 UNKNOWN = HEADS
-ASKED = [MEASURED, NEW, SIBLING, STRANGER, UNKNOWN]
+QUESTIONS = [MEASURED, NEW, SIBLING, STRANGER, UNKNOWN]
 
 
 class Sealed:
@@ -61,20 +61,24 @@ def timed(
     *questions: dict[str, Any], known: RecordedReference | None = None
 ) -> dict[int, tuple[Timed, int]]:
     """Return where T(N) of each question stands: its family's, and which row of it."""
-    asked = TimedQuestions(facts_of(*questions), RESOLVER, CONSTANTS, reference=known)
-    assert asked.refusals() == {}
+    timed_questions = TimedQuestions(facts_of(*questions), RESOLVER, CONSTANTS, reference=known)
+    assert timed_questions.refusals() == {}
     return {
-        question: (each, row) for each in asked.curves() for row, question in enumerate(each.asked)
+        question: (curve, row)
+        for curve in timed_questions.curves()
+        for row, question in enumerate(curve.asked)
     }
 
 
-WITH = timed(*ASKED, known=recorded())
-WITHOUT = timed(*ASKED)
+WITH = timed(*QUESTIONS, known=recorded())
+WITHOUT = timed(*QUESTIONS)
 
 
-def field(found: dict[int, tuple[Timed, int]], name: str) -> list[Any]:
+def field(curves: dict[int, tuple[Timed, int]], name: str) -> list[Any]:
     """Return a field of each question, in their order."""
-    return [getattr(each, name)[row] for each, row in (found[at] for at in range(len(ASKED)))]
+    return [
+        getattr(curve, name)[row] for curve, row in (curves[at] for at in range(len(QUESTIONS)))
+    ]
 
 
 def test_every_answer_says_its_regime() -> None:
@@ -93,7 +97,7 @@ def test_each_answer_has_the_band_of_its_regime() -> None:
     """Row by row, whatever others are asked beside it; of shared constants it is theirs."""
     shared = WITHOUT[4][0].band[WITHOUT[4][1]]
     assert field(WITH, "band") == [*(BANDS[name] for name in ("R3", "R2", "R1", "R0")), shared]
-    for place, question in enumerate(ASKED):
+    for place, question in enumerate(QUESTIONS):
         ((alone, row),) = timed(question, known=recorded()).values()
         assert alone.band[row] == field(WITH, "band")[place]
 
@@ -102,8 +106,8 @@ def test_an_answer_rests_on_the_events_of_its_groups_and_bands() -> None:
     """Kernels by their events and the bands' one; without bands the kernels' alone."""
     mine = ["kernel of h100", "bands"]
     assert field(WITH, "calibration") == [*[mine] * 4, [CONSTANTS["attention_prefill"].event_id]]
-    ((each, row),) = timed(NEW, known=recorded(banded=False)).values()
-    assert each.calibration[row] == ["kernel of h100"]
+    ((timed_forward, row),) = timed(NEW, known=recorded(banded=False)).values()
+    assert timed_forward.calibration[row] == ["kernel of h100"]
     assert field(WITHOUT, "calibration")[0] == [CONSTANTS["gemm"].event_id]
 
 
@@ -121,16 +125,16 @@ def test_the_constants_are_named() -> None:
 
 def test_t_of_n_is_what_the_groups_say() -> None:
     """T(N) and its ratio are those of the reference; of what it does not know, the shared ones."""
-    for place in range(len(ASKED)):
-        each, row = WITH[place]
-        times, ratio = each.latency_us[row], each.ratio[row]
+    for place in range(len(QUESTIONS)):
+        curve, row = WITH[place]
+        times, ratio = curve.latency_us[row], curve.ratio[row]
         assert ratio == pytest.approx(times / times[0])
         shared, at = WITHOUT[place]
         assert np.allclose(times, shared.latency_us[at]) == (place == 4)
     known = {
-        int(part.part.rows["asked"][at]): said.latency_us[row]
+        int(part.part.rows["asked"][at]): group_times.latency_us[row]
         for part, _ in WITH.values()
-        for rows, said in OURS.times(part.part)
+        for rows, group_times in OURS.times(part.part)
         for row, at in enumerate(np.nonzero(rows)[0].tolist())
     }
     assert set(known) == {0, 1, 2, 3}
@@ -140,28 +144,34 @@ def test_t_of_n_is_what_the_groups_say() -> None:
 
 def test_answers_carry_it_all() -> None:
     """The frame of answers has regime, band as low and high, constants and events of each row."""
-    asked = TimedQuestions(facts_of(*ASKED), RESOLVER, CONSTANTS, reference=recorded())
-    found = asked.answers([EPSILON]).sort("asked")
-    assert found["regime"].to_list() == field(WITH, "regime")
-    assert found["constants"].to_list() == field(WITH, "constants")
-    assert found["calibration"].to_list() == field(WITH, "calibration")
-    for row in found.iter_rows(named=True):
-        each, at = WITH[row["asked"]]
-        n, logs = each.part.features["n"][at], np.log(each.ratio[at])
+    timed_questions = TimedQuestions(
+        facts_of(*QUESTIONS), RESOLVER, CONSTANTS, reference=recorded()
+    )
+    answers = timed_questions.answers([EPSILON]).sort("asked")
+    assert answers["regime"].to_list() == field(WITH, "regime")
+    assert answers["constants"].to_list() == field(WITH, "constants")
+    assert answers["calibration"].to_list() == field(WITH, "calibration")
+    for row in answers.iter_rows(named=True):
+        curve, at = WITH[row["asked"]]
+        n, logs = curve.part.features["n"][at], np.log(curve.ratio[at])
         low, n_max, high = (
             n[np.nonzero((logs <= np.log1p(EPSILON) + move) | (n == n[0]))[0].max()]
-            for move in (-each.band[at], 0.0, each.band[at])
+            for move in (-curve.band[at], 0.0, curve.band[at])
         )
         assert (row["low"], row["n_max"], row["high"]) == (low, n_max, high)
-    assert found["refusal"].null_count() == len(ASKED)
+    assert answers["refusal"].null_count() == len(QUESTIONS)
 
 
 def test_a_measured_curve_is_answered_as_it_was_measured() -> None:
     """R3 of a kernel's own curve: N_max is that of the curve where rounding does not decide."""
-    asked = TimedQuestions(facts_of(*products("h100")), RESOLVER, CONSTANTS, reference=recorded())
+    timed_questions = TimedQuestions(
+        facts_of(*products("h100")), RESOLVER, CONSTANTS, reference=recorded()
+    )
     (group,) = OURS.groups.values()
     ratio = np.exp(group.ratio.values(group.counts))
-    ratios = asked.ratios().sort("asked", "n")["ratio"].to_numpy().reshape(len(DEPTHS), -1)
+    ratios = (
+        timed_questions.ratios().sort("asked", "n")["ratio"].to_numpy().reshape(len(DEPTHS), -1)
+    )
     step = (group.residual.high - group.residual.low) / 255
     off = np.abs(np.log(ratios[:, : ratio.shape[1]] / ratio))[group.counts]
     assert off.max() <= step + (group.ratio.high - group.ratio.low) / 510 + 2e-4
@@ -173,14 +183,14 @@ def test_collectives_stand_on_their_own_platform_or_on_others(platform: str, reg
     event: Event = CONSTANTS["collective_nccl"]
     assert (platform in event.data.platforms) == (regime == "R2")
     question = {**OF_FAMILY["collective_nccl"], "platform": platform}
-    ((each, row),) = timed(question, known=recorded()).values()
-    assert (each.regime[row], each.in_sample[row]) == (regime, regime == "R2")
-    assert each.calibration[row] == [event.event_id]
+    ((timed_forward, row),) = timed(question, known=recorded()).values()
+    assert (timed_forward.regime[row], timed_forward.in_sample[row]) == (regime, regime == "R2")
+    assert timed_forward.calibration[row] == [event.event_id]
 
 
 @pytest.mark.parametrize(("gpus", "regime"), [(4, "R2"), (8, "R0")])
 def test_collectives_of_more_gpus_than_curves_have_stand_on_others(gpus: int, regime: str) -> None:
     """Curves of GB200 end at the GPUs of one machine, though NVLink joins those of several."""
     question = {**OF_FAMILY["collective_nccl"], "platform": "gb200", "gpus": gpus}
-    ((each, row),) = timed(question, known=recorded()).values()
-    assert (each.regime[row], each.in_sample[row]) == (regime, regime == "R2")
+    ((timed_forward, row),) = timed(question, known=recorded()).values()
+    assert (timed_forward.regime[row], timed_forward.in_sample[row]) == (regime, regime == "R2")

@@ -16,7 +16,7 @@ def source(source_cache: Cache) -> Sources:
 
     @cache
     def read(package: str, version: str, path: str) -> str:
-        found = fetch(package, version, path.replace(".", r"\."), cache=source_cache)
-        return found.text(path)
+        source = fetch(package, version, path.replace(".", r"\."), cache=source_cache)
+        return source.text(path)
 
     return read

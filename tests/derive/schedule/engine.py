@@ -47,7 +47,7 @@ def place(content: str, name: str) -> ast.stmt:
     """Return the one function, class or annotated field of a dotted name in a file."""
     body: list[ast.stmt] = ast.parse(content).body
     for part in name.split("."):
-        [node] = [each for each in body if part in {_name(each), _target(each)}]
+        [node] = [line for line in body if part in {_name(line), _target(line)}]
         body = getattr(node, "body", [])
     return node
 

@@ -11,7 +11,7 @@ from nearfree.decoders.decoder import States
 from nearfree.decoders.model_file import find_drafter_file, find_model_file, read_model_file
 from nearfree.derive.schedule.doubts import drafter_warnings, release_warnings, state_warnings
 
-ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
+FIELDS: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ def test_a_layer_of_its_own_is_in_the_file_or_the_type(
 ) -> None:
     """Where a model counts no layer for further tokens, its cost is said to be supposed."""
     model = read_model_file(write(tmp_path, change(kind, **changes)))
-    found = list(drafter_warnings("vllm", model, None))
-    assert len(found) == doubts
-    assert all("names no layer of its own" in each for each in found)
+    warnings = list(drafter_warnings("vllm", model, None))
+    assert len(warnings) == doubts
+    assert all("names no layer of its own" in warning for warning in warnings)
 
 
 def test_a_draft_model_has_the_model_s_vocabulary(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_head_beside_chunked_layers_is_told(tmp_path: Path) -> None:
     assert plain.decoder is not None
     states = States(width=64, layers=3)
     head = structs.replace(plain, decoder=structs.replace(plain.decoder, states=states))
-    (said,) = drafter_warnings("vllm", chunked, head)
-    assert "caches all positions" in said
+    (warning,) = drafter_warnings("vllm", chunked, head)
+    assert "caches all positions" in warning
     assert not [*drafter_warnings("sglang", chunked, head), *drafter_warnings("vllm", plain, head)]
 
 
@@ -100,10 +100,10 @@ def test_states_that_drafts_add_are_told(
 ) -> None:
     """Memory counts one state of a request; engines keep one of each draft and one or two more."""
     model = read_model_file(write(tmp_path, SMALL[kind]))
-    said = list(state_warnings(engine, model))
-    assert len(said) == (many is not None)
-    for each in said:
-        assert f"{engine} keeps {many}" in each
+    warnings = list(state_warnings(engine, model))
+    assert len(warnings) == (many is not None)
+    for warning in warnings:
+        assert f"{engine} keeps {many}" in warning
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_a_release_that_reads_no_such_option_is_named(
     engine: str, moe: BackendRelease, *, doubted: bool
 ) -> None:
     """What is pasted into an older release than the first that reads it is said to be in vain."""
-    found = list(release_warnings(engine, [moe, moe]))
-    assert len(found) == doubted
-    assert all(f"{moe} does not read this option" in each for each in found)
+    warnings = list(release_warnings(engine, [moe, moe]))
+    assert len(warnings) == doubted
+    assert all(f"{moe} does not read this option" in warning for warning in warnings)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_a_release_that_reads_no_such_option_is_named(
 def test_an_option_for_one_engine_from_the_steps_of_another_is_doubted(
     engine: str, served: list[BackendRelease], others: list[str]
 ) -> None:
-    """T(N) of one engine says little of the drafts that another should make: it is said, once."""
-    found = list(release_warnings(engine, served))
-    assert len(found) == len(others)
-    for other, each in zip(others, found, strict=True):
-        assert f"as {other} runs them, while {engine} reads" in each
+    """T(N) of one engine says little of the drafts that another should make: one warning."""
+    warnings = list(release_warnings(engine, served))
+    assert len(warnings) == len(others)
+    for other, warning in zip(others, warnings, strict=True):
+        assert f"as {other} runs them, while {engine} reads" in warning

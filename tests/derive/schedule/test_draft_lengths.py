@@ -31,9 +31,9 @@ def test_a_boundary_leaves_one_position_for_the_token_itself() -> None:
 @given(BOUNDARIES, st.integers(1, LONGEST_DRAFT))
 def test_lengths_stay_in_bounds(boundaries: dict[int, float], most: int) -> None:
     """K + 1 positions are within the boundary unless K is 0, and K + 2 are not unless it is cut."""
-    found = draft_lengths(boundaries, most=most)
-    assert list(found) == sorted(boundaries)
-    for batch, k in found.items():
+    lengths = draft_lengths(boundaries, most=most)
+    assert list(lengths) == sorted(boundaries)
+    for batch, k in lengths.items():
         assert 0 <= k <= most
         assert k == 0 or k + 1 <= boundaries[batch]
         assert k == most or k + 2 > boundaries[batch]
@@ -42,19 +42,23 @@ def test_lengths_stay_in_bounds(boundaries: dict[int, float], most: int) -> None
 @given(SCHEDULES)
 def test_ranges_give_back_each_length(k_by_batch: dict[int, int]) -> None:
     """At a known batch size the range has its K; between two, the smaller of theirs."""
-    found = ranges(k_by_batch)
+    length_ranges = ranges(k_by_batch)
     for batch in range(1, max(k_by_batch) + 1):
-        [k] = [each.k for each in found if each.first <= batch <= each.last]
+        [k] = [
+            length_range.k
+            for length_range in length_ranges
+            if length_range.first <= batch <= length_range.last
+        ]
         assert k == between(k_by_batch, batch)
 
 
 @given(SCHEDULES)
 def test_ranges_are_contiguous(k_by_batch: dict[int, int]) -> None:
     """Ranges run from 1 to the largest batch size without gap or overlap; neighbours differ."""
-    found = ranges(k_by_batch)
-    assert found[0].first == 1
-    assert found[-1].last == max(k_by_batch) <= MOST_BATCH
-    for before, after in pairwise(found):
+    length_ranges = ranges(k_by_batch)
+    assert length_ranges[0].first == 1
+    assert length_ranges[-1].last == max(k_by_batch) <= MOST_BATCH
+    for before, after in pairwise(length_ranges):
         assert after.first == before.last + 1
         assert after.k != before.k
 

@@ -25,8 +25,8 @@ FLAT = dict.fromkeys(range(1, 34), 1.0)
 
 def best_lengths(curves: Any, accepted: Any, *, draft_cost: Any) -> dict[int, Any]:
     """Return the best K and its speedup by batch size."""
-    found = speedups(curves, accepted, draft_cost=draft_cost)
-    return {batch: best_choice(speeds) for batch, speeds in found.items()}
+    speedup_curves = speedups(curves, accepted, draft_cost=draft_cost)
+    return {batch: best_choice(speeds) for batch, speeds in speedup_curves.items()}
 
 
 def fraction(value: float) -> Fraction:
@@ -49,15 +49,15 @@ def test_the_best_length_is_that_of_trying_all(
 ) -> None:
     """No other K has more expected tokens per second, counted exactly."""
     accepted = tuple(accumulate(conditional, lambda before, p: before * p))
-    found = best_lengths({4: curve}, accepted, draft_cost=cost)[4]
+    lengths = best_lengths({4: curve}, accepted, draft_cost=cost)[4]
     speedups = {
         n - 1: (1 + sum(map(fraction, accepted[: n - 1])))
         / (fraction(curve[n]) + (n - 1) * fraction(cost))
         for n in sorted(curve)
     }
-    assert found.k in speedups
-    assert float(max(speedups.values())) == pytest.approx(found.speedup, rel=1e-9)
-    assert float(speedups[found.k]) == pytest.approx(found.speedup, rel=1e-9)
+    assert lengths.k in speedups
+    assert float(max(speedups.values())) == pytest.approx(lengths.speedup, rel=1e-9)
+    assert float(speedups[lengths.k]) == pytest.approx(lengths.speedup, rel=1e-9)
 
 
 def test_no_acceptance_means_no_draft() -> None:
@@ -88,16 +88,16 @@ def test_of_equal_lengths_the_smallest_is_taken() -> None:
 def test_a_costly_drafter_shortens_the_draft() -> None:
     """The drafter's time counts once a token: with p = 0.8, T flat and c = 1/4, K is 3, not 8."""
     speedups = [(1 - 0.8 ** (k + 1)) / 0.2 / (1 + k / 4) for k in range(9)]
-    found = best_lengths({1: FLAT}, independent_acceptance(0.8, most=8), draft_cost=0.25)[1]
-    assert (found.k, found.speedup) == (3, pytest.approx(max(speedups)))
+    lengths = best_lengths({1: FLAT}, independent_acceptance(0.8, most=8), draft_cost=0.25)[1]
+    assert (lengths.k, lengths.speedup) == (3, pytest.approx(max(speedups)))
 
 
 def test_each_batch_has_its_own_length() -> None:
     """A curve that rises earlier has the shorter draft; batches come smallest first."""
     curves = {8: {1: 1.0, 2: 1.4, 4: 2.8}, 1: {1: 1.0, 2: 1.0, 4: 1.1}}
-    found = best_lengths(curves, measured_acceptance([0.8, 0.6, 0.5]), draft_cost=0)
-    assert {batch: choice.k for batch, choice in found.items()} == {1: 3, 8: 1}
-    assert list(found) == [1, 8]
+    lengths = best_lengths(curves, measured_acceptance([0.8, 0.6, 0.5]), draft_cost=0)
+    assert {batch: choice.k for batch, choice in lengths.items()} == {1: 3, 8: 1}
+    assert list(lengths) == [1, 8]
 
 
 @pytest.mark.parametrize(
@@ -153,25 +153,25 @@ def test_curves_and_costs_are_refused(curves: dict[Any, Any], cost: Any, says: s
 def test_a_round_s_cost_stands_in_the_place_of_a_token_s() -> None:
     """Costs by batch and K are taken as they are, at K = 0, too: not drafting has a price."""
     costs = {4: [0.1, 0.1, 0.2, 0.3]}
-    found = best_lengths(
+    lengths = best_lengths(
         {4: dict.fromkeys(range(1, 5), 1.0)}, independent_acceptance(0, most=3), draft_cost=costs
     )
-    assert found[4] == (0, pytest.approx(1 / 1.1))
+    assert lengths[4] == (0, pytest.approx(1 / 1.1))
     dear = best_lengths(
         {4: {1: 1.0, 2: 1.0}}, independent_acceptance(0.5, most=1), draft_cost={4: [0.5, 0.5]}
     )
     assert dear[4] == (1, pytest.approx(1.5 / 1.5))
 
 
-@pytest.mark.parametrize(("costs", "said"), [
+@pytest.mark.parametrize(("costs", "message"), [
     ({4: [0.0, 0.1]}, "what drafts at batch 4 cost is given up to 1 of 2 drafts"),
     ({}, "what drafts at batch 4 cost is given up to -1 of 2 drafts"),
     ({4: [0.0, -0.1, 0.2]}, "what drafts at batch 4 cost is -0.1"),
 ])  # fmt: skip
-def test_costs_that_make_no_sense(costs: dict[int, list[float]], said: str) -> None:
+def test_costs_that_make_no_sense(costs: dict[int, list[float]], message: str) -> None:
     """Costs must be there for every K that is compared, and not be negative."""
     with pytest.raises(ConfigError) as refused:
         best_lengths(
             {4: {1: 1.0, 2: 1.0, 3: 1.0}}, independent_acceptance(0.5, most=2), draft_cost=costs
         )
-    assert said in refused.value.what
+    assert message in refused.value.what

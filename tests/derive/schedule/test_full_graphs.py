@@ -17,10 +17,10 @@ Parts = Sequence[tuple[int, int]]
 
 def lengths(parts: Parts) -> dict[int, int]:
     """Return K by batch size of parts that end at a batch size, each with its K."""
-    found: dict[int, int] = {}
+    length_by_batch: dict[int, int] = {}
     for last, k in parts:
-        found |= dict.fromkeys(range(len(found) + 1, last + 1), k)
-    return found
+        length_by_batch |= dict.fromkeys(range(len(length_by_batch) + 1, last + 1), k)
+    return length_by_batch
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_powers_of_two_leave_no_full_graph(parts: Parts, count: int) -> None:
 
 def test_a_batch_leaves_where_the_next_count_is_of_another_width() -> None:
     """Six requests of five tokens: 30 is next in graphs of three tokens, 35 in those of five."""
-    found = outside_full_graphs(lengths([(8, 4), (32, 2), (256, 1)]))
-    assert 6 in found
-    assert {1, 2, 4, 5, 7, 8}.isdisjoint(found)
+    outside = outside_full_graphs(lengths([(8, 4), (32, 2), (256, 1)]))
+    assert 6 in outside
+    assert {1, 2, 4, 5, 7, 8}.isdisjoint(outside)
 
 
 @given(
@@ -60,8 +60,8 @@ def test_a_full_graph_holds_no_more_than_its_tokens_and_requests(
     many requests, and tokens of no more than the largest.
     """
     last, ends = 0, []
-    for each, k in parts:
-        ends.append(((last := last + each), k))
+    for part, k in parts:
+        ends.append(((last := last + part), k))
     by_batch = lengths(ends)
     widths = {b: by_batch[min(b, last)] + 1 for b in range(1, requests + 1)}
     used = {*widths.values()}
@@ -84,12 +84,12 @@ def test_a_full_graph_holds_no_more_than_its_tokens_and_requests(
 @pytest.mark.parametrize("requests", [100, 256, 1024])
 def test_a_single_length_has_the_sizes_of_the_release(k: int, requests: int) -> None:
     """The port captures what the release's own text does for one K at all batch sizes."""
-    found = recorded_extraction(LOG, "vllm-graphs", "0.33.0")
-    assert found is not None
+    extraction = recorded_extraction(LOG, "vllm-graphs", "0.33.0")
+    assert extraction is not None
     given = {"max_num_seqs": requests, "max_num_batched_tokens": 8192, "q": k + 1, "sm": 90,
              "performance_mode": "balanced"}  # fmt: skip
-    said = found.by_name()["capture_sizes"].value(given).value
-    assert capture_sizes(dict.fromkeys(range(1, requests + 1), k + 1), requests, 512) == said
+    sizes = extraction.by_name()["capture_sizes"].value(given).value
+    assert capture_sizes(dict.fromkeys(range(1, requests + 1), k + 1), requests, 512) == sizes
 
 
 def test_an_option_says_which_batches_leave() -> None:

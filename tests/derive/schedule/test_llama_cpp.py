@@ -40,14 +40,14 @@ def flags(kind: str, k: int, shortest: int = 0) -> dict[str, str]:
 @given(st.sampled_from(KINDS), st.integers(1, 1024), st.integers(0, 1024))
 def test_a_drafter_has_its_flags(kind: str, k: int, shortest: int) -> None:
     """The longest draft is K; the shortest is never above it, and a lookup's pattern neither."""
-    found = flags(kind, k, shortest)
-    assert found.pop("--spec-type") == kind
+    flag_values = flags(kind, k, shortest)
+    assert flag_values.pop("--spec-type") == kind
     if kind == LOOKUP:
-        size = int(found["--spec-ngram-simple-size-n"])
-        assert found["--spec-ngram-simple-size-m"] == str(k)
+        size = int(flag_values["--spec-ngram-simple-size-n"])
+        assert flag_values["--spec-ngram-simple-size-m"] == str(k)
         assert 1 <= size <= min(PATTERN, k)
     else:
-        assert found == {
+        assert flag_values == {
             "--spec-draft-n-max": str(k),
             "--spec-draft-n-min": str(min(shortest, k)),
         }
@@ -75,13 +75,13 @@ def test_a_draft_is_worth_its_forward() -> None:
 
 
 def test_without_an_acceptance_no_draft_is_left_out() -> None:
-    """Whether a short draft is verified is then llama.cpp's default; those beyond are told."""
+    """Short drafts follow llama.cpp's default; lengths beyond near-free are named in a note."""
     falls = {1: 1.0, 2: 1.21, 3: 1.1, 4: 1.3, 5: 1.19}
-    for ratio, told in ((falls, True), (FREE, False)):
+    for ratio, options in ((falls, True), (FREE, False)):
         option = llama_cpp_option({1: 4}, kind=MODEL, shortest=None, ratio=ratio, epsilon=0.2)
         assert option.text == "--spec-type draft-simple --spec-draft-n-max 4"
-        assert any(note.startswith("Drafts of 1, 3 tokens are") for note in option.notes) == told
-        assert sum("--acceptance" in note for note in option.notes) == told
+        assert any(note.startswith("Drafts of 1, 3 tokens are") for note in option.notes) == options
+        assert sum("--acceptance" in note for note in option.notes) == options
 
 
 @pytest.mark.slow
@@ -114,9 +114,9 @@ def test_the_release_has_the_flags_and_types(source: Sources) -> None:
 def test_the_array_is_the_cost_of_a_token(ratios: list[float]) -> None:
     """The N-th number is T(N) / (N T(1)), in plain decimals, the first one 1."""
     curve = {1: 1.0} | dict(enumerate(ratios, 2))
-    found = FORM.fullmatch(cost_array(curve))
-    assert found
-    costs = [float(each) for each in found[1].split(",")]
+    match = FORM.fullmatch(cost_array(curve))
+    assert match
+    costs = [float(cost) for cost in match[1].split(",")]
     assert costs == pytest.approx([curve[n] / n for n in sorted(curve)], abs=5.1e-7)
 
 

@@ -23,7 +23,9 @@ PASSING = st.one_of(
     st.frozensets(st.integers(0, 9)).map(lambda ks: ks | {0}),
 )
 """Near-free K where T(N) never falls, and where it may."""
-NEAR_FREE = st.lists(PASSING, min_size=1, max_size=40).map(lambda each: dict(enumerate(each, 1)))
+NEAR_FREE = st.lists(PASSING, min_size=1, max_size=40).map(
+    lambda values: dict(enumerate(values, 1))
+)
 ROWS = st.lists(st.floats(0.5, 2), min_size=4, max_size=4)
 SPEEDS = st.lists(ROWS, min_size=1, max_size=6).map(
     lambda rows: {b: dict(enumerate(row)) for b, row in enumerate(rows, 1)}
@@ -45,22 +47,22 @@ def test_fewest_entries_then_fewest_lengths(
     speeds: dict[int, dict[int, float]], worth: float
 ) -> None:
     """No schedule within the worth has fewer entries, or as many with fewer K: all are tried."""
-    found = [*merged_by_speed(speeds, worth).values()]
-    floors = [(1 - worth) * max(each.values()) for each in speeds.values()]
+    lengths_ = [*merged_by_speed(speeds, worth).values()]
+    floors = [(1 - worth) * max(speed.values()) for speed in speeds.values()]
     able = [
-        [k for k, v in each.items() if v >= floor]
-        for each, floor in zip(speeds.values(), floors, strict=True)
+        [k for k, v in speed.items() if v >= floor]
+        for speed, floor in zip(speeds.values(), floors, strict=True)
     ]
-    assert all(k in here for k, here in zip(found, able, strict=True))
-    least = min((entries([*each]), len({*each})) for each in product(*able))
-    assert (entries(found), len({*found})) == least
+    assert all(k in here for k, here in zip(lengths_, able, strict=True))
+    least = min((entries([*choice]), len({*choice})) for choice in product(*able))
+    assert (entries(lengths_), len({*lengths_})) == least
 
 
 @given(SPEEDS)
 def test_no_worth_is_the_best(speeds: dict[int, dict[int, float]]) -> None:
     """At a worth of 0 each batch size keeps its fastest K."""
-    found = merged_by_speed(speeds, 0)
-    assert all(speeds[b][k] == max(speeds[b].values()) for b, k in found.items())
+    merged = merged_by_speed(speeds, 0)
+    assert all(speeds[b][k] == max(speeds[b].values()) for b, k in merged.items())
 
 
 def test_powers_of_two_are_preferred() -> None:
@@ -75,10 +77,10 @@ def test_what_takes_many_entries_is_merged_further() -> None:
     many = merged_by_speed(speeds, 0.02)
     assert entries([*many.values()]) == 20
     assert losses(speeds, many) == (0.0, 0.0)
-    found = short_by_speed(speeds, 0.02)
-    assert found == merged_by_speed(speeds, 0.04)
-    assert entries([*found.values()]) == 1
-    worst, mean = losses(speeds, found)
+    short_lengths = short_by_speed(speeds, 0.02)
+    assert short_lengths == merged_by_speed(speeds, 0.04)
+    assert entries([*short_lengths.values()]) == 1
+    worst, mean = losses(speeds, short_lengths)
     assert worst == pytest.approx(1 - 1 / 1.04)
     assert 0 < mean < worst
     assert short_by_speed(speeds, 0) == merged_by_speed(speeds, 0)
@@ -88,10 +90,10 @@ def test_what_takes_many_entries_is_merged_further() -> None:
 def test_merged_downwards(near_free: dict[int, frozenset[int]], worth: float) -> None:
     """Each K is near-free itself, they are few, and rise at most up to one batch size."""
     assume(any(max(ks) for ks in near_free.values()))
-    found = merged_below(near_free, worth)
-    ks = [*found.values()]
-    assert found.keys() == near_free.keys()
-    assert all(k in near_free[b] for b, k in found.items())
+    merged = merged_below(near_free, worth)
+    ks = [*merged.values()]
+    assert merged.keys() == near_free.keys()
+    assert all(k in near_free[b] for b, k in merged.items())
     assert entries(ks) <= MOST_ENTRIES
     assert len({*ks}) <= MOST_LENGTHS
     signs = [k > before for before, k in pairwise(ks) if k != before]
@@ -101,9 +103,9 @@ def test_merged_downwards(near_free: dict[int, frozenset[int]], worth: float) ->
 @given(st.lists(st.integers(4, 5), min_size=2, max_size=60))
 def test_noise_makes_no_entries(ks: list[int]) -> None:
     """5, 4, 5, 4 never comes out."""
-    found = merged_below(up_to(dict(enumerate(ks, 1))), 0.02)
-    assert len(ranges(found)) <= 3
-    for parts in combinations(ranges(found), 3):
+    merged = merged_below(up_to(dict(enumerate(ks, 1))), 0.02)
+    assert len(ranges(merged)) <= 3
+    for parts in combinations(ranges(merged), 3):
         assert [part.k for part in parts] != [5, 4, 5]
 
 
@@ -135,23 +137,23 @@ def test_of_its_lengths_no_schedule_of_as_few_entries_is_faster(
     speeds: dict[int, dict[int, float]], worth: float
 ) -> None:
     """With the chosen K none within the worth, in as many entries, has a larger product."""
-    found = merged_by_speed(speeds, worth)
-    chosen, few = {*found.values()}, entries([*found.values()])
+    merged = merged_by_speed(speeds, worth)
+    chosen, few = {*merged.values()}, entries([*merged.values()])
     able = [
-        [k for k, v in each.items() if k in chosen and v >= (1 - worth) * max(each.values())]
-        for each in speeds.values()
+        [k for k, v in speed.items() if k in chosen and v >= (1 - worth) * max(speed.values())]
+        for speed in speeds.values()
     ]
     others = (
         math.prod(speeds[b][k] for b, k in zip(speeds, ks, strict=True))
         for ks in product(*able)
         if entries([*ks]) <= few
     )
-    assert math.prod(speeds[b][k] for b, k in found.items()) == pytest.approx(max(others))
+    assert math.prod(speeds[b][k] for b, k in merged.items()) == pytest.approx(max(others))
 
 
 SHORT = st.lists(
     st.frozensets(st.integers(0, 3)).map(lambda ks: ks | {0}), min_size=1, max_size=5
-).map(lambda each: dict(zip((1, 2, 3, 7, 20), each, strict=False)))
+).map(lambda values: dict(zip((1, 2, 3, 7, 20), values, strict=False)))
 
 
 @given(SHORT, st.floats(0.001, 0.3))
@@ -165,8 +167,8 @@ def test_near_free_lengths_lose_fewest_positions_in_entries_worth_their_place(
     longest = [max(ks) for ks in near_free.values()]
 
     def lost(ks: Sequence[int]) -> float:
-        each = zip(weights, longest, ks, strict=True)
-        return sum(weight * math.log((most + 1) / (k + 1)) for weight, most, k in each)
+        entry = zip(weights, longest, ks, strict=True)
+        return sum(weight * math.log((most + 1) / (k + 1)) for weight, most, k in entry)
 
     least: dict[int, float] = {}
     for ks in product(*near_free.values()):
@@ -176,9 +178,9 @@ def test_near_free_lengths_lose_fewest_positions_in_entries_worth_their_place(
             least[count] = min(least.get(count, math.inf), lost(ks))
     allowed = min(least.values()) + worth * math.log(batches[-1] + 1)
     few = min(count for count, loss in least.items() if loss <= allowed + 1e-12)
-    found = [*merged_below(near_free, worth).values()]
-    assert entries(found) == few
-    assert lost(found) == pytest.approx(least[few])
+    lengths_ = [*merged_below(near_free, worth).values()]
+    assert entries(lengths_) == few
+    assert lost(lengths_) == pytest.approx(least[few])
 
 
 def test_without_a_worth_the_shortest_of_equals_is_taken() -> None:
@@ -192,6 +194,6 @@ def test_a_length_that_another_stands_for_is_in_no_schedule() -> None:
     """4 drafts do at two batch sizes, 5 at these and at another: 5 is taken where both do."""
     able = {1: (4, 5), 2: (4, 5), 3: (5, 8), 4: (8,), 5: (8,)}
     speeds = {b: {k: 2.0 if k in ks else 1.0 for k in (4, 5, 8)} for b, ks in able.items()}
-    found = merged_by_speed(speeds, 0.1)
-    assert {found[1], found[2]} == {5}
-    assert {found[4], found[5]} == {8}
+    merged = merged_by_speed(speeds, 0.1)
+    assert {merged[1], merged[2]} == {5}
+    assert {merged[4], merged[5]} == {8}

@@ -13,14 +13,16 @@ from derive.schedule.engine import lines, place
 
 LOCK = read_lock(Path(__file__).parents[3] / "config" / "rules.lock")
 PARSERS = (*VLLM_PARSERS, *SGLANG_PARSERS)
-EACH = pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
+EACH_PARSER = pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
 
 
-@EACH
+@EACH_PARSER
 def test_a_parser_is_of_a_known_release(parser: Parser) -> None:
     """The lock knows the release that a parser was read from, and one engine has one release."""
     assert parser.version in LOCK.versions(parser.package)
-    assert {each.version for each in PARSERS if each.package == parser.package} == {parser.version}
+    assert {parser_.version for parser_ in PARSERS if parser_.package == parser.package} == {
+        parser.version
+    }
 
 
 def test_a_parser_is_shown_with_its_place() -> None:
@@ -31,7 +33,7 @@ def test_a_parser_is_shown_with_its_place() -> None:
 
 
 @pytest.mark.slow
-@EACH
+@EACH_PARSER
 def test_the_recorded_lines_are_the_parser(source: Sources, parser: Parser) -> None:
     """File and lines hold the named function, class or field, and their digest is the recorded."""
     content = source(parser.package, parser.version, parser.file)
@@ -42,7 +44,7 @@ def test_the_recorded_lines_are_the_parser(source: Sources, parser: Parser) -> N
 
 
 @pytest.mark.slow
-@EACH
+@EACH_PARSER
 def test_the_newest_release_reads_it_the_same(source: Sources, parser: Parser) -> None:
     """In the newest release of the lock the parser's text is the recorded one, wherever it is."""
     newest = LOCK.versions(parser.package)[-1]

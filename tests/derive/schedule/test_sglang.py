@@ -51,8 +51,8 @@ def test_the_file_is_as_the_loader_asks(k_by_batch: dict[int, int]) -> None:
         assert key.isdigit()
         steps = entry["candidate_steps"]
         assert steps
-        assert all(type(each) is int and each >= 0 for each in steps)
-    union = sorted({each for entry in entries.values() for each in entry["candidate_steps"]})
+        assert all(type(step) is int and step >= 0 for step in steps)
+    union = sorted({step for entry in entries.values() for step in entry["candidate_steps"]})
     assert union[len(union) // 2] > 0
 
 
@@ -70,7 +70,7 @@ def test_text() -> None:
 @pytest.mark.parametrize("last", [48, 49, 201])
 def test_more_requests_than_sglang_runs_are_asked_for(last: int) -> None:
     """Under speculation it runs 48 at once: a schedule of more says which option has them run."""
-    notes = [each for each in sglang_option({1: 3, last: 1}).notes if "running" in each]
+    notes = [note for note in sglang_option({1: 3, last: 1}).notes if "running" in note]
     assert len(notes) == (last > 48)
     assert all(note.startswith(f"Give --max-running-requests {last}: ") for note in notes)
 
@@ -86,7 +86,7 @@ def test_what_sglang_refuses_is_never_written(k_by_batch: dict[int, int]) -> Non
 @pytest.mark.parametrize(("name", "expression"), RULES)
 def test_sglang_reads_the_file_so(source: Sources, name: str, expression: str) -> None:
     """Each expression that the file's form rests on stands in SGLang's own source."""
-    parser = next(each for each in SGLANG_PARSERS if each.name == name)
+    parser = next(sglang_parser for sglang_parser in SGLANG_PARSERS if sglang_parser.name == name)
     node = place(source(parser.package, parser.version, parser.file), name)
     wanted = ast.dump(ast.parse(expression, mode="eval").body)
     assert wanted in map(ast.dump, ast.walk(node))

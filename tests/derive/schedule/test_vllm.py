@@ -28,7 +28,7 @@ EXAMPLES: tuple[dict[int, int], ...] = (
 
 
 def read(k_by_batch: dict[int, int]) -> tuple[list[list[int]], int]:
-    """Return the schedule and the longest draft of what is written for vLLM."""
+    """Return the schedule and the longest draft of the option written for vLLM."""
     config = json.loads(vllm_option(k_by_batch).text)
     assert set(config) == {KEY, "num_speculative_tokens"}
     return config[KEY], config["num_speculative_tokens"]
@@ -79,7 +79,7 @@ class _Cut(ast.NodeTransformer):
 
 def program(source: Sources) -> Program:
     """Return vLLM's lookup with its validator, in the form that is stepped through."""
-    parser = next(each for each in VLLM_PARSERS if each.name == LOOKUP)
+    parser = next(vllm_parser for vllm_parser in VLLM_PARSERS if vllm_parser.name == LOOKUP)
     tree = _Cut().visit(ast.parse(source(parser.package, parser.version, parser.file)))
     # Entries out of JSON are lists, which is what these ask for.
     leaves = {r"isinstance\(.*\)": "True"}
@@ -94,8 +94,8 @@ def run(code: Program, schedule: Any, batches: int, most: int) -> Any:
         "vllm_num_speculative_tokens": most,
         "zeros": [0] * (batches + 1),
     }
-    found = Interpreter(code).run(LOOKUP, inputs)
-    return found if found == REFUSED else found[1:]
+    result = Interpreter(code).run(LOOKUP, inputs)
+    return result if result == REFUSED else result[1:]
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_vllm_reads_what_is_written(
         ([[1, 4, 3], [3, 3, 2]], 3, None),
     ],
 )
-def test_what_vllm_refuses_is_never_written(
+def test_options_that_vllm_refuses_are_never_written(
     source: Sources, schedule: Any, most: int, ours: dict[int, int] | None
 ) -> None:
     """The code of vLLM refuses these; from such lengths nothing is written, or none make them."""

@@ -108,8 +108,8 @@ def test_a_group_names_its_evidence(made: Layout, accuracy: pl.DataFrame) -> Non
 def test_drift_counts_what_moved(made: Layout) -> None:
     """Each pair of versions has the N_max of both, and how many settings went that way."""
     moved = read_table(made, "imported", DRIFT)
-    said = moved.select("platform", "backend_version", "other_version", "other_n_max", "n_max")
-    assert set(said.rows()) == {
+    pairs = moved.select("platform", "backend_version", "other_version", "other_n_max", "n_max")
+    assert set(pairs.rows()) == {
         ("a100", "0.14.0", "0.19.0", 128, 128),
         ("a100", "0.19.0", "0.14.0", 128, 128),
         ("l40s", "0.14.0", "0.19.0", 256, 128),

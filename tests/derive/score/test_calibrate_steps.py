@@ -15,12 +15,12 @@ STREAMS = ("kernels", "constants", "collective_constants")
 @pytest.mark.parametrize("stream", STREAMS)
 def test_steps_rest_on_every_take_that_times_a_module(stream: str, tmp_path: Path) -> None:
     """Kernels, shared constants and those of collectives: none may change behind a fit."""
-    found = evidence_digests(LOG)
-    assert {take.split("/")[1] for take in found} == {*STREAMS}
+    digests = evidence_digests(LOG)
+    assert {take.split("/")[1] for take in digests} == {*STREAMS}
     less = Layout(tmp_path)
-    for each in STREAMS:
-        if each != stream:
-            shutil.copytree(LOG.events / "public" / each, less.events / "public" / each)
+    for stream_ in STREAMS:
+        if stream_ != stream:
+            shutil.copytree(LOG.events / "public" / stream_, less.events / "public" / stream_)
     assert evidence_digests(less) == {
-        take: sha for take, sha in found.items() if f"/{stream}/" not in take
+        take: sha for take, sha in digests.items() if f"/{stream}/" not in take
     }

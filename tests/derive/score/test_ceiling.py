@@ -23,8 +23,8 @@ def pairs(*curves: Curve) -> dict[int, int]:
 
 def test_the_version_before_else_the_one_after() -> None:
     """Versions are ordered as versions, not as text."""
-    found = pairs(curve("0.10.0"), curve("0.9.1"), curve("0.11.0"))
-    assert found == {1: 0, 0: 1, 2: 0}
+    pair_rows = pairs(curve("0.10.0"), curve("0.9.1"), curve("0.11.0"))
+    assert pair_rows == {1: 0, 0: 1, 2: 0}
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def test_what_differs_has_no_twin(changes: dict[str, Any]) -> None:
 def test_any_engine_is_a_product_s_twin() -> None:
     """A matrix product by another engine or kernel is as good as by another version."""
     gemm: dict[str, Any] = {"module": "gemm"}
-    found = pairs(
+    pair_rows = pairs(
         curve("1.0", **gemm, kernel="a"), curve("1.0", **gemm, backend="sglang", kernel="b")
     )
-    assert found == {0: 1, 1: 0}
+    assert pair_rows == {0: 1, 1: 0}
 
 
 def test_a_twin_predicts_its_own_boundary() -> None:
@@ -63,17 +63,17 @@ def test_a_twin_predicts_its_own_boundary() -> None:
     both = twins(truth)
     assert twin_answers(truth, both).select("asked", "n_max").rows() == [(0, 1.0), (1, 4.0)]
     assert twin_ratios(truth, both).filter(asked=0)["ratio"].to_list() == [1.0, 3.0, 3.0, 3.0]
-    found = evaluate(truth, IdleCompute(), [0.2], [TWIN]).scores.sort("curve")
-    assert found["curve"].to_list() == [0, 1]
-    assert found["hit"].to_list() == [False, False]
-    assert found["t_ratio_error"].to_list() == pytest.approx([2.0, 2 / 3])
+    evaluation = evaluate(truth, IdleCompute(), [0.2], [TWIN]).scores.sort("curve")
+    assert evaluation["curve"].to_list() == [0, 1]
+    assert evaluation["hit"].to_list() == [False, False]
+    assert evaluation["t_ratio_error"].to_list() == pytest.approx([2.0, 2 / 3])
 
 
 def test_twins_that_agree_reach_the_ceiling() -> None:
     """Two versions with one curve hit each other, with no error in T(N)."""
-    found = evaluate(make_truth(curve("1"), curve("2")), IdleCompute(), [0.2], [TWIN]).scores
-    assert found["hit"].all()
-    assert found["t_ratio_error"].to_list() == [0.0, 0.0]
+    evaluation = evaluate(make_truth(curve("1"), curve("2")), IdleCompute(), [0.2], [TWIN]).scores
+    assert evaluation["hit"].all()
+    assert evaluation["t_ratio_error"].to_list() == [0.0, 0.0]
 
 
 def test_ratios_need_the_same_baseline() -> None:

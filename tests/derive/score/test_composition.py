@@ -22,9 +22,9 @@ from derive.modelled import (
     T,
     made,
     plan,
-    said,
+    predicted_payload,
+    record_predictions,
     write_model,
-    write_said,
     write_tables,
 )
 from derive.tables.logs import make_visits, write_probe, write_study
@@ -34,48 +34,57 @@ Row = dict[str, Any]
 
 def row(layout: Layout, *payloads: Any) -> Row:
     """Return what the table says of the sum of modules, given its prediction first."""
-    found = made(layout, *payloads)(COMPOSITION).filter(predictor="modules_sum")
-    return found.row(0, named=True)
+    table_rows = made(layout, *payloads)(COMPOSITION).filter(predictor="modules_sum")
+    return table_rows.row(0, named=True)
 
 
 def test_the_measured_limiter_grew_most(layout: Layout) -> None:
     """Up to the N after the boundary attention grew by 15 of 30; the FFN only grew later."""
-    found = row(layout)
-    assert (found["n_max"], found["next_n"]) == (2, 4)
-    assert (found["measured_limiter"], found["measured_growth"]) == (ATTENTION, 0.5)
+    composition_row = row(layout)
+    assert (composition_row["n_max"], composition_row["next_n"]) == (2, 4)
+    assert (composition_row["measured_limiter"], composition_row["measured_growth"]) == (
+        ATTENTION,
+        0.5,
+    )
 
 
 def test_at_the_grids_end_all_growth_counts(layout: Layout) -> None:
     """Where no N lies after the boundary, growth is that from the baseline to the last N."""
     write_probe(layout)
-    write_said(layout)
+    record_predictions(layout)
     write_model(layout, times=dict.fromkeys(T, 100.0))
-    (found,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
-    assert (found["n_max"], found["next_n"]) == (8, None)
-    assert found["measured_limiter"] == DENSE
-    assert found["measured_growth"] == pytest.approx(53 / 100)
+    (rows,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
+    assert (rows["n_max"], rows["next_n"]) == (8, None)
+    assert rows["measured_limiter"] == DENSE
+    assert rows["measured_growth"] == pytest.approx(53 / 100)
 
 
 def watched(layout: Layout, parts: dict[int, dict[str, float]]) -> Row:
     """Return what the table says where the modules took these times inside the model."""
     write_probe(layout)
-    write_said(layout)
+    record_predictions(layout)
     write_model(layout, parts=parts)
-    (found,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
-    return found
+    (rows,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
+    return rows
 
 
 def test_between_is_no_limiter(layout: Layout) -> None:
     """What is no module is never named, even if it grew most; its 60 us count as growth."""
     parts = {n: {BETWEEN: us, **PARTS[n]} for n, us in ((1, 10.0), (4, 70.0))}
-    found = watched(layout, parts)
-    assert (found["measured_limiter"], found["measured_growth"]) == (ATTENTION, 15 / 90)
+    composition_row = watched(layout, parts)
+    assert (composition_row["measured_limiter"], composition_row["measured_growth"]) == (
+        ATTENTION,
+        15 / 90,
+    )
 
 
 def test_what_shrinks_is_no_growth(layout: Layout) -> None:
     """A part of growth is that of what grew: 15 of 27 us where the FFN gets 20 us faster."""
-    found = watched(layout, PARTS | {4: PARTS[4] | {DENSE: 20.0}})
-    assert (found["measured_limiter"], found["measured_growth"]) == (ATTENTION, 15 / 27)
+    composition_row = watched(layout, PARTS | {4: PARTS[4] | {DENSE: 20.0}})
+    assert (composition_row["measured_limiter"], composition_row["measured_growth"]) == (
+        ATTENTION,
+        15 / 27,
+    )
 
 
 @pytest.mark.slow
@@ -94,22 +103,25 @@ def test_what_was_not_watched_has_no_limiter(
     layout: Layout, parts: dict[int, dict[str, float]], limiter: str | None, growth: float | None
 ) -> None:
     """Without shares at the baseline and the next N nothing is said; no growth has no parts."""
-    found = watched(layout, parts)
-    assert (found["measured_limiter"], found["measured_growth"]) == (limiter, growth)
+    composition_row = watched(layout, parts)
+    assert (composition_row["measured_limiter"], composition_row["measured_growth"]) == (
+        limiter,
+        growth,
+    )
 
 
 def test_the_predicted_limiter_is_held_against_it(layout: Layout) -> None:
     """What a prediction names is compared with what was measured, and weighed by its share."""
     payloads = [
-        said(),
-        said("modules_minimum", limiting_module=DENSE),
-        said("principle_counted", None, basis="probed_gemm"),
+        predicted_payload(),
+        predicted_payload("modules_minimum", limiting_module=DENSE),
+        predicted_payload("principle_counted", None, basis="probed_gemm"),
     ]
     rows = made(layout, *payloads)(COMPOSITION).to_dicts()
-    found = {each["predictor"]: each for each in rows if each["predictor"] in
+    by_predictor = {row["predictor"]: row for row in rows if row["predictor"] in
              ("modules_sum", "modules_minimum", "principle_counted")}  # fmt: skip
-    named = {name: (each["limiter"], each["same_limiter"], each["limiter_share"])
-             for name, each in found.items()}  # fmt: skip
+    named = {name: (item["limiter"], item["same_limiter"], item["limiter_share"])
+             for name, item in by_predictor.items()}  # fmt: skip
     assert named == {
         "modules_sum": (ATTENTION, True, 0.3),
         "modules_minimum": (DENSE, False, 0.4),
@@ -124,15 +136,19 @@ def test_the_predicted_limiter_is_held_against_it(layout: Layout) -> None:
 )
 def test_hits_and_intervals(layout: Layout, n_max: float, *, hit: bool, within: bool) -> None:
     """A hit lies in [N_max, next N); within is inside the measured interval of N_max."""
-    found = row(layout, said(n_max=n_max))
-    assert (found["n_low"], found["n_high"]) == (2, 2)
-    assert (found["predicted"], found["hit"], found["within"]) == (n_max, hit, within)
+    composition_row = row(layout, predicted_payload(n_max=n_max))
+    assert (composition_row["n_low"], composition_row["n_high"]) == (2, 2)
+    assert (composition_row["predicted"], composition_row["hit"], composition_row["within"]) == (
+        n_max,
+        hit,
+        within,
+    )
 
 
-def test_the_intervals_width_is_told(layout: Layout) -> None:
-    """A prediction within [2, 4] is told beside the width of what it lies in, here x2."""
+def test_the_interval_s_width_is_a_column(layout: Layout) -> None:
+    """A prediction within [2, 4] is listed with the interval's width, here x2."""
     write_probe(layout)
-    write_said(layout)
+    record_predictions(layout)
     write_events(
         layout,
         "small",
@@ -144,8 +160,8 @@ def test_the_intervals_width_is_told(layout: Layout) -> None:
             for visit in make_visits(SETTING, T)
         ],
     )
-    found = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").row(0, named=True)
-    assert (found["n_low"], found["n_high"], found["measured_width"]) == (2, 4, 2.0)
+    rows = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").row(0, named=True)
+    assert (rows["n_low"], rows["n_high"], rows["measured_width"]) == (2, 4, 2.0)
 
 
 @pytest.mark.slow
@@ -153,18 +169,18 @@ def test_the_intervals_width_is_told(layout: Layout) -> None:
 def test_the_grids_end_is_open_above(layout: Layout, n_max: float, *, within: bool) -> None:
     """A boundary at the grid's end may lie anywhere beyond: any larger prediction is within."""
     write_probe(layout)
-    write_said(layout, said(n_max=n_max))
+    record_predictions(layout, predicted_payload(n_max=n_max))
     write_model(layout, times=dict.fromkeys(T, 100.0))
-    (found,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
-    assert (found["n_low"], found["n_high"], found["next_n"]) == (8, 8, None)
-    assert found["within"] is within
+    (rows,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
+    assert (rows["n_low"], rows["n_high"], rows["next_n"]) == (8, 8, None)
+    assert rows["within"] is within
 
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_no_bound_lies_beyond_the_grid(layout: Layout, *, ends: bool) -> None:
     """What says that no N is too large has a flag, no number, and is within at a grid's end."""
     write_probe(layout)
-    write_said(layout)
+    record_predictions(layout)
     write_model(layout, times=dict.fromkeys(T, 100.0) if ends else T)
     read = write_tables(layout)
     none = pl.lit(None, pl.Float64)
@@ -174,17 +190,21 @@ def test_no_bound_lies_beyond_the_grid(layout: Layout, *, ends: bool) -> None:
         validate(read(BOUNDARIES), laws), {*read(BOUNDARIES)["row_id"], *laws["row_id"]}
     )
     takes = read_scope(layout, "cpu")
-    (found,) = compose(judged, read(BOUNDARIES), laws, read(TIME_SHARES), takes)
-    assert (found["unbounded"], found["predicted"]) == (True, None)
-    assert (found["hit"], found["within"]) == (ends, ends)
+    (composition,) = compose(judged, read(BOUNDARIES), laws, read(TIME_SHARES), takes)
+    assert (composition["unbounded"], composition["predicted"]) == (True, None)
+    assert (composition["hit"], composition["within"]) == (ends, ends)
 
 
 def test_a_refusal_is_a_miss(layout: Layout) -> None:
     """A refusal neither hits nor lies within, and keeps its reason."""
-    found = row(layout, said(n_max=None))
-    assert (found["hit"], found["within"], found["predicted"]) == (False, False, None)
-    assert found["refusal"] == "nothing was measured"
-    assert found["foretold"]
+    composition_row = row(layout, predicted_payload(n_max=None))
+    assert (composition_row["hit"], composition_row["within"], composition_row["predicted"]) == (
+        False,
+        False,
+        None,
+    )
+    assert composition_row["refusal"] == "nothing was measured"
+    assert composition_row["foretold"]
 
 
 @pytest.mark.slow
@@ -204,40 +224,40 @@ def test_what_was_on_record_first_is_foretold(layout: Layout, log: str, *, foret
     takes = {"said": 0, "taken": 0}
     for step in log.split():
         takes[step] += 1
-        (write_said if step == "said" else write_model)(layout, take=takes[step])
-    (found,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
-    assert found["foretold"] is foretold
+        (record_predictions if step == "said" else write_model)(layout, take=takes[step])
+    (rows,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
+    assert rows["foretold"] is foretold
 
 
-def test_laws_are_not_foretold(layout: Layout) -> None:
-    """Only what was put on record can be foretold: a law that is asked now is not."""
-    found = made(layout)(COMPOSITION)
-    told = dict(found.select("predictor", "foretold").rows())
-    assert told["modules_sum"]
-    assert not any(on for name, on in told.items() if name != "modules_sum")
-    assert {"principle", "idle_compute"} <= set(told)
+def test_laws_are_not_predicted_in_advance(layout: Layout) -> None:
+    """Only recorded predictions count as made in advance: a law evaluated now does not."""
+    table_rows = made(layout)(COMPOSITION)
+    by_predictor = dict(table_rows.select("predictor", "foretold").rows())
+    assert by_predictor["modules_sum"]
+    assert not any(on for name, on in by_predictor.items() if name != "modules_sum")
+    assert {"principle", "idle_compute"} <= set(by_predictor)
 
 
 def test_the_newest_shares_count(layout: Layout) -> None:
     """Where a model was taken by another protocol since, its limiter is that of the newer take."""
     write_probe(layout)
-    write_said(layout)
+    record_predictions(layout)
     grown = {n: us | {HEAD: us[HEAD] * n} for n, us in PARTS.items()}
     first, second = sorted((8, 9), key=lambda rounds: plan_digest(plan(rounds=rounds)))[::-1]
     write_model(layout, rounds=first)
     write_model(layout, rounds=second, parts=grown)
-    (found,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
-    assert found["measured_limiter"] == HEAD
+    (rows,) = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").to_dicts()
+    assert rows["measured_limiter"] == HEAD
 
 
 def test_studies_have_shares_of_their_own(layout: Layout) -> None:
     """Where two studies took one setting, each has the limiter and shares of its own take."""
     write_probe(layout)
-    write_said(layout, said(limiting_module=HEAD))
+    record_predictions(layout, predicted_payload(limiting_module=HEAD))
     write_model(layout, study="grown", parts=PARTS | {4: PARTS[4] | {HEAD: 90.0}})
     write_model(layout, study="large", parts={n: us | {HEAD: 100.0} for n, us in PARTS.items()})
-    found = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").sort("stream")
-    assert found.select("stream", "measured_limiter", "limiter_share").rows() == [
+    rows = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").sort("stream")
+    assert rows.select("stream", "measured_limiter", "limiter_share").rows() == [
         ("grown", HEAD, 0.1),
         ("large", ATTENTION, 100 / 190),
     ]
@@ -249,9 +269,9 @@ def test_every_id_exists(layout: Layout) -> None:
     tables = {kind.name: set(read(kind)["row_id"])
               for kind in (VALIDATION, BOUNDARIES, PREDICTIONS, TIME_SHARES)}  # fmt: skip
     for ids in read(COMPOSITION)["from_ids"].to_list():
-        kinds = [each.partition(":")[0] for each in ids]
+        kinds = [event_id.partition(":")[0] for event_id in ids]
         assert kinds == [*list(tables)[:3], "time_shares", "time_shares"]
-        assert all(each in tables[kind] for each, kind in zip(ids, kinds, strict=True))
+        assert all(event_id in tables[kind] for event_id, kind in zip(ids, kinds, strict=True))
 
 
 def test_modules_are_not_composed(layout: Layout) -> None:

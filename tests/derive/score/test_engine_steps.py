@@ -17,8 +17,8 @@ def test_a_curve_as_the_model_says_has_none() -> None:
 def test_a_rise_is_listed_where_it_happens_and_nowhere_behind_it() -> None:
     """T(3) is 2 above the model: by 2/11 of T(1); that T(4) is so, too, is no other step."""
     high = {n: us + (2.0 if n > 2 else 0.0) for n, us in MODEL.items()}
-    (found,) = unnamed_steps(high, MODEL, ())
-    assert found == UnnamedStep(n=3, excess=pytest.approx(2 / 11), since=2)
+    (steps,) = unnamed_steps(high, MODEL, ())
+    assert steps == UnnamedStep(n=3, excess=pytest.approx(2 / 11), since=2)
 
 
 def test_what_a_rule_names_is_not_listed() -> None:
@@ -31,8 +31,8 @@ def test_what_a_rule_names_is_not_listed() -> None:
 def test_a_rise_is_named_by_a_step_between_its_ends() -> None:
     """The grid may pass over the N at which a rule steps: the rise to the next has that name."""
     model, curve = {1: 10.0, 8: 12.0, 16: 14.0}, {1: 10.0, 8: 8.0, 16: 14.0}
-    (found,) = unnamed_steps(curve, model, ())
-    assert found == UnnamedStep(n=16, excess=pytest.approx(0.4), since=8)
+    (steps,) = unnamed_steps(curve, model, ())
+    assert steps == UnnamedStep(n=16, excess=pytest.approx(0.4), since=8)
     assert unnamed_steps(curve, model, {9}) == []
     assert len(unnamed_steps(curve, model, {8})) == 1
 
@@ -41,8 +41,8 @@ def test_a_rise_is_named_by_a_step_between_its_ends() -> None:
 def test_a_rise_that_its_interval_leaves_open_is_not_sure(half: float, *, sure: bool) -> None:
     """T(3) is 4/11 of T(1) above the model's, of which the intervals of both ends may take some."""
     high = MODEL | {3: MODEL[3] + 4.0}
-    (found,) = unnamed_steps(high, MODEL, (), dict.fromkeys(MODEL, half))
-    assert (found.n, found.sure) == (3, sure)
+    (steps,) = unnamed_steps(high, MODEL, (), dict.fromkeys(MODEL, half))
+    assert (steps.n, steps.sure) == (3, sure)
 
 
 @given(st.dictionaries(st.integers(1, 40), st.floats(1.0, 2.0), min_size=1), st.floats(-1.0, 0.149))

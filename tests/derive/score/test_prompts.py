@@ -26,8 +26,8 @@ def timed(*several: dict[str, object]) -> list[TimedStep]:
 
 
 def prompts(*several: dict[str, object]) -> list[Prompts]:
-    """Return what is read of prompts in a step of each row."""
-    return [each.prompts for each in timed(*several) if each.prompts]
+    """Return the prompt tokens in a step of each row."""
+    return [curve.prompts for curve in timed(*several) if curve.prompts]
 
 
 def test_prompts_are_in_a_mean_alone() -> None:
@@ -43,7 +43,7 @@ def test_prompts_are_in_a_mean_alone() -> None:
 
 def test_a_request_waits_for_others_prompts_alone() -> None:
     """A group's other b - 1 are read once an output; a request's own comes before its tokens."""
-    shares = [each.share for each in prompts({}, {"osl": 512}, {"batch": 1}, {"batch": 2})]
+    shares = [prompt.share for prompt in prompts({}, {"osl": 512}, {"batch": 1}, {"batch": 2})]
     assert shares == [63 / 256, 63 / 512, 0.0, 1 / 256]
     (parted,) = prompts({"tp": 1, "dp": 4})
     assert parted.share == 15 / 256
@@ -68,8 +68,8 @@ def test_a_forward_apart_has_all_that_a_step_has() -> None:
     about = {"layers": 10, "d_model": 1000, "bandwidth_gb_s": 1000.0}
     moved = 10 * 5 * 4 * 1000 * 50 / 1e6
     for apart, besides in ((False, 0.0), (True, 10 * 10 + 100 + 1)):
-        found = Prompts(share=0.5, tokens=50, modules_us=7.0, separate=apart)
-        assert found.us(constants, **about) == pytest.approx(0.5 * (7 + moved + besides))  # type: ignore[arg-type]
+        prompt_times = Prompts(share=0.5, tokens=50, modules_us=7.0, separate=apart)
+        assert prompt_times.us(constants, **about) == pytest.approx(0.5 * (7 + moved + besides))  # type: ignore[arg-type]
 
 
 def test_a_prompt_has_logits_of_its_last_position_alone() -> None:
@@ -81,8 +81,8 @@ def test_a_prompt_has_logits_of_its_last_position_alone() -> None:
     assert step.deployment is not None
     assert step.prompts is not None
     alone = replace(step.deployment, batch=1, context=1, served=False)
-    found = total(Questions([alone], [1, 64, 2048, 2112]), ANSWERER)
-    latency, roles = found.latency_us[0], found.roles[0]
+    total_us = total(Questions([alone], [1, 64, 2048, 2112]), ANSWERER)
+    latency, roles = total_us.latency_us[0], total_us.roles[0]
     head = [place for place, role in roles.items() if role in ("LM head", "logits gather")]
     assert len(head) == 2
     assert (latency[head, 3] - latency[head, 1]).sum() > 100

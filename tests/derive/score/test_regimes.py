@@ -32,10 +32,10 @@ def keyed(every: list[Curves]) -> list[Curves]:
     """Return curves whose questions have keys of their own over all of them."""
     return [
         Curves(
-            replace(each.part, rows=each.part.rows.with_columns(pl.col("asked") + 100 * number)),
-            each.latency_us, each.members, each.keys,
+            replace(part.part, rows=part.part.rows.with_columns(pl.col("asked") + 100 * number)),
+            part.latency_us, part.members, part.keys,
         )
-        for number, each in enumerate(every)
+        for number, part in enumerate(every)
     ]  # fmt: skip
 
 
@@ -60,8 +60,8 @@ def heavy(row: dict[str, Any]) -> bool:
     return 2.0 * float(row["d_model"]) * float(row["d_ff"]) >= 64e6
 
 
-def said(fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return what a regime answers."""
+def answers_of(fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return a regime's answers."""
     return answers(fold, OURS, CHIPS, EPSILONS, EPSILON)
 
 
@@ -71,31 +71,31 @@ def test_a_curve_has_an_answer_at_each_tolerance(fold: Fold) -> None:
 
     Products of less than 64 MB are learnt from alone.
     """
-    found, ratios = said(fold)
-    rows = [row for each in OURS for row in each.part.rows.to_dicts() if heavy(row)]
-    asked = [row["asked"] for row in rows]
-    assert 0 < len(asked) < sum(each.part.rows.height for each in OURS)
+    answer_rows, ratios = answers_of(fold)
+    rows = [row for measured in OURS for row in measured.part.rows.to_dicts() if heavy(row)]
+    curve_ids = [row["asked"] for row in rows]
+    assert 0 < len(curve_ids) < sum(measured.part.rows.height for measured in OURS)
     twins = {row["asked"] for row in rows
              if row["platform"] == "h100" and row["d_model"] in MODELS[:4]}  # fmt: skip
-    assert sorted(found["asked"]) == sorted(2 * (list(twins) if fold == "R3" else asked))
-    assert found.schema == pl.Schema(SCORED_SCHEMA | {"regime": pl.String})
-    assert set(found.select("epsilon", "regime", "in_sample", "predictor").rows()) == {
+    assert sorted(answer_rows["asked"]) == sorted(2 * (list(twins) if fold == "R3" else curve_ids))
+    assert answer_rows.schema == pl.Schema(SCORED_SCHEMA | {"regime": pl.String})
+    assert set(answer_rows.select("epsilon", "regime", "in_sample", "predictor").rows()) == {
         (epsilon, fold, False, "work_model") for epsilon in EPSILONS
     }
-    assert set(found["constants"]) == {f"{fold}: all but what is asked of"}
-    assert (found["low"] <= found["n_max"]).all()
-    assert (found["n_max"] <= found["high"]).all()
-    assert ratios["asked"].n_unique() == found["asked"].n_unique()
+    assert set(answer_rows["constants"]) == {f"{fold}: all but what is asked of"}
+    assert (answer_rows["low"] <= answer_rows["n_max"]).all()
+    assert (answer_rows["n_max"] <= answer_rows["high"]).all()
+    assert ratios["asked"].n_unique() == answer_rows["asked"].n_unique()
     assert ratios.filter(pl.col("n") == 1)["ratio"].to_list() == pytest.approx(
         [1.0] * ratios["asked"].n_unique()
     )
 
 
 def test_the_answer_follows_from_the_ratios() -> None:
-    """N_max is the last N whose ratio is within the tolerance, of the grid that is asked of."""
-    found, ratios = said("R1")
+    """N_max is the last N of the question's grid whose ratio is within the tolerance."""
+    answer_rows, ratios = answers_of("R1")
     assert ratios["n"].unique().sort().to_list() == [2**power for power in range(8)]
-    for row in found.iter_rows(named=True):
+    for row in answer_rows.iter_rows(named=True):
         passes = ratios.filter(
             pl.col("asked") == row["asked"], pl.col("ratio") <= 1 + row["epsilon"]
         )
@@ -111,16 +111,16 @@ def test_bands_of_one_half_score_the_other(monkeypatch: pytest.MonkeyPatch) -> N
         "calibrated_bands",
         lambda _told, _epsilon: {(kind, half): wide[half] for half in wide},
     )
-    found, _ = said("R2m")
+    answer_rows, _ = answers_of("R2m")
     halves = {
-        asked: digest[1] % 2
-        for each in OURS
-        for asked, digest in zip(
-            each.part.rows["asked"], model_digests(each.part.rows), strict=True
+        row: digest[1] % 2
+        for measured in OURS
+        for row, digest in zip(
+            measured.part.rows["asked"], model_digests(measured.part.rows), strict=True
         )
     }
     assert set(halves.values()) == {0, 1}
-    for row in found.iter_rows(named=True):
+    for row in answer_rows.iter_rows(named=True):
         ends = (row["low"], row["high"])
         if halves[row["asked"]] == 0:
             assert ends == (1, 128)
@@ -131,15 +131,15 @@ def test_bands_of_one_half_score_the_other(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("fold", ["R0", "R1", "R2m"])
 def test_intervals_meet_four_in_five_where_their_band_is_from(fold: Fold) -> None:
     """Of the half that a band is calibrated on, intervals of that band meet four in five."""
-    told = list(predictions_of(fold, OURS, CHIPS, EPSILON))
-    found = calibrated_bands(told, EPSILON)
-    for (_, half), band in found.items():
+    predictions = list(predictions_of(fold, OURS, CHIPS, EPSILON))
+    bands = calibrated_bands(predictions, EPSILON)
+    for (_, half), band in bands.items():
         moved = [
             value
-            for each, kept, known in told
+            for prediction, group_times, known in predictions
             for value, digest in zip(
-                needed_shifts(each, kept, known, EPSILON),
-                model_digests(each.part.rows.filter(pl.Series(kept))),
+                needed_shifts(prediction, group_times, known, EPSILON),
+                model_digests(prediction.part.rows.filter(pl.Series(group_times))),
                 strict=True,
             )
             if digest[1] % 2 == half
@@ -152,12 +152,12 @@ def test_what_is_exact_is_hit() -> None:
     """Of curves that follow the form a regime finds N_max, in intervals of no width."""
     exact = keyed(curves(*products("h100", "h200", "b200", depths=MODELS)))
     true_n: dict[int, float] = {}
-    for each in exact:
-        ratio = each.latency_us / each.latency_us[:, :1]
-        n_max = each.part.features["n"][0, last_pass(ratio <= 1 + EPSILON)]
-        of = zip(each.part.rows.to_dicts(), n_max, strict=True)
+    for curve in exact:
+        ratio = curve.latency_us / curve.latency_us[:, :1]
+        n_max = curve.part.features["n"][0, last_pass(ratio <= 1 + EPSILON)]
+        of = zip(curve.part.rows.to_dicts(), n_max, strict=True)
         true_n |= {row["asked"]: last for row, last in of if heavy(row)}
-    found, _ = answers("R2m", exact, CHIPS, (EPSILON,), EPSILON)
-    assert dict(found.select("asked", "n_max").rows()) == true_n
-    assert found["low"].to_list() == found["n_max"].to_list() == found["high"].to_list()
+    rows, _ = answers("R2m", exact, CHIPS, (EPSILON,), EPSILON)
+    assert dict(rows.select("asked", "n_max").rows()) == true_n
+    assert rows["low"].to_list() == rows["n_max"].to_list() == rows["high"].to_list()
     assert 1 < min(true_n.values()) < max(true_n.values()) < 128

@@ -86,17 +86,17 @@ def test_a_refusal_is_a_miss(value: float | None) -> None:
     assert (row["log2_error"], row["covered"], row["width"]) == (None, None, None)
 
 
-def test_what_nobody_answered_is_a_miss() -> None:
-    """A predictor cannot leave out a question, or all of them."""
+def test_an_unanswered_question_is_a_miss() -> None:
+    """A predictor that leaves out a question, or all of them, scores a miss for each."""
     truth = make_truth(*[({}, {1: 1.0, 2: 5.0})] * 3)
-    found = score(truth, make_answers({"n_max": 1.0}), ["principle", "idle_compute"])
-    assert found.height == 6
-    assert found.filter("answered").select("curve", "predictor").rows() == [(0, "principle")]
-    assert found["hit"].sum() == 1
+    score_rows = score(truth, make_answers({"n_max": 1.0}), ["principle", "idle_compute"])
+    assert score_rows.height == 6
+    assert score_rows.filter("answered").select("curve", "predictor").rows() == [(0, "principle")]
+    assert score_rows["hit"].sum() == 1
 
 
 def test_an_undecided_boundary_is_a_miss() -> None:
-    """What a measurement left open counts as a miss, whatever was predicted."""
+    """A boundary that its measurement leaves undecided counts as a miss for any prediction."""
     sure = known(8)
     columns = sure.boundaries.with_columns(pl.lit(value=True).alias("undecided"))
     vague = Truth(
@@ -145,8 +145,8 @@ def test_the_error_of_t_of_n() -> None:
         pl.lit("principle").alias("predictor"), pl.lit(0).alias("asked").cast(pl.Int64), "n",
         "ratio",
     )  # fmt: skip
-    (found,) = score(truth, make_answers({"n_max": 4.0}), ["principle"], predicted).to_dicts()
-    assert found["t_ratio_error"] == pytest.approx((0 + 0.1) / 2)
+    (score_rows,) = score(truth, make_answers({"n_max": 4.0}), ["principle"], predicted).to_dicts()
+    assert score_rows["t_ratio_error"] == pytest.approx((0 + 0.1) / 2)
 
 
 TRUTH = make_truth(
@@ -165,7 +165,7 @@ SCORES = score(TRUTH, ANSWERS, ["principle"])
 
 
 def test_groups_count_every_setting() -> None:
-    """Shares are of all settings, answered or not; what is not grouped by is null."""
+    """Shares are of all settings, answered or not; columns that are not grouped by are null."""
     (group,) = groups(SCORES.filter(pl.col("epsilon") == 0.2), ["predictor"])
     assert group == {
         **dict.fromkeys(GROUP_KEYS), "predictor": "principle", "epsilon": 0.2,
@@ -186,11 +186,11 @@ def test_groups_count_every_setting() -> None:
 @pytest.mark.parametrize("by", [[], ["epsilon"], ["platform", "in_sample"], ["routing", "dtype"]])
 def test_groups_add_up(by: list[str]) -> None:
     """However scores are grouped, no setting is lost and none counted twice."""
-    found = groups(SCORES, by)
+    group_rows = groups(SCORES, by)
     for count in ("settings", "answered", "refused", "hits", "intervals"):
         pooled = groups(SCORES, [])[0]
-        assert sum(int(str(group[count])) for group in found) == pooled[count]
-    for group in found:
+        assert sum(int(str(group[count])) for group in group_rows) == pooled[count]
+    for group in group_rows:
         assert {*GROUP_KEYS, "epsilon", *by} <= set(group)
         assert all(group[key] is None for key in GROUP_KEYS if key not in by)
 

@@ -48,9 +48,9 @@ def predictions(n_max: float | None, **changes: object) -> pl.DataFrame:
 
 def judge(n_max: int, next_n: int | None, predicted: float | None) -> dict[str, object]:
     """Return the validation of one prediction against one boundary."""
-    found = validate(boundaries(n_max, next_n), predictions(predicted))
-    assert found["from_ids"].to_list() == [["boundaries:1", "predictions:1"]]
-    return found.row(0, named=True)
+    validation = validate(boundaries(n_max, next_n), predictions(predicted))
+    assert validation["from_ids"].to_list() == [["boundaries:1", "predictions:1"]]
+    return validation.row(0, named=True)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ EVERY_BOUNDARY = pl.concat(
 @given(st.floats(1.0, 1000.0))
 def test_each_prediction_hits_one_grid_point(predicted: float) -> None:
     """Whatever is predicted hits exactly one of the N_max that the grid allows: the next below."""
-    said = ONE_PREDICTION.with_columns(pl.lit(predicted).alias("n_max"))
-    found = validate(EVERY_BOUNDARY, said)
-    assert found.filter("hit")["n_max"].to_list() == [max(n for n in GRID if n <= predicted)]
+    predictions_ = ONE_PREDICTION.with_columns(pl.lit(predicted).alias("n_max"))
+    validation = validate(EVERY_BOUNDARY, predictions_)
+    assert validation.filter("hit")["n_max"].to_list() == [max(n for n in GRID if n <= predicted)]
 
 
 def test_only_the_newest_boundary_counts() -> None:
@@ -118,21 +118,21 @@ def test_only_the_newest_boundary_counts() -> None:
 
 def test_the_dense_settings_of_the_paper_are_hits(published: Layout) -> None:
     """Every law hits all six dense settings that the paper measured on H20, at epsilon 0.2."""
-    found = read_table(published, "public", VALIDATION).filter(
+    table = read_table(published, "public", VALIDATION).filter(
         pl.col("module") == "dense_ffn",
         pl.col("epsilon") == 0.2,
         pl.col("predictor").is_in(LAWS),
     )
-    assert sorted(found["batch"]) == sorted([1, 2, 4, 8, 16, 32] * len(LAWS))
-    assert found["hit"].all()
+    assert sorted(table["batch"]) == sorted([1, 2, 4, 8, 16, 32] * len(LAWS))
+    assert table["hit"].all()
 
 
 def test_every_setting_of_the_paper_is_there(published: Layout) -> None:
     """The principle hits 44 of the 54; without rules or constants in the log the others refuse."""
-    found = read_table(published, "public", VALIDATION).filter(pl.col("epsilon") == 0.2)
-    assert found["setting_key"].n_unique() == 54
-    assert found.filter(predictor="principle")["hit"].sum() == 44
-    refused = found.filter(~pl.col("answered"))
+    table = read_table(published, "public", VALIDATION).filter(pl.col("epsilon") == 0.2)
+    assert table["setting_key"].n_unique() == 54
+    assert table.filter(predictor="principle")["hit"].sum() == 44
+    refused = table.filter(~pl.col("answered"))
     assert set(refused["predictor"]) == {"principle_resolved", "work_model"}
     assert not refused["hit"].any()
     assert refused["refusal"].str.contains("in the log|no constants").all()
@@ -145,18 +145,18 @@ def test_the_judgement_is_that_of_the_scores(published: Layout) -> None:
     _, known = load_published(published, epsilons)
     answerer = Answerer(published, Config(CONFIG), offline=True, log_alone=True)
     judged = ("hit", "within_1_31", "within_2", "log2_error")
-    said = evaluate(known, answerer, epsilons, PREDICTORS).scores.with_columns(
+    evaluation = evaluate(known, answerer, epsilons, PREDICTORS).scores.with_columns(
         pl.when(pl.col("log2_error").is_finite()).then("log2_error").alias("log2_error")
     )
     keys = ["setting_key", "epsilon", "predictor"]
-    named = said.join(known.settings.select("curve", "setting_key"), on="curve")
+    named = evaluation.join(known.settings.select("curve", "setting_key"), on="curve")
     ours = table.select(*keys, *judged).sort(keys)
     assert ours.rows() == named.select(*keys, *judged).sort(keys).rows()
     assert ours.height == 54 * len(epsilons) * len(PREDICTORS)
 
 
 def test_an_undecided_boundary_is_a_miss() -> None:
-    """A boundary that its measurement leaves undecided is no hit, whatever was predicted."""
+    """A boundary that its measurement leaves undecided is no hit for any prediction."""
     loose = boundaries(16, 32).with_columns(pl.lit("undecided").alias("verdict"))
     (row,) = validate(loose, predictions(16.0)).to_dicts()
     assert (row["hit"], row["within_2"], row["undecided"]) == (False, False, True)
@@ -165,9 +165,9 @@ def test_an_undecided_boundary_is_a_miss() -> None:
 
 def test_an_unbounded_prediction_hits_the_end_of_a_grid_alone() -> None:
     """What says that no N is too large is right where the grid ends, and wrong elsewhere."""
-    said = predictions(None, unbounded=True, refusal=None)
-    assert validate(boundaries(32, None), said)["hit"].to_list() == [True]
-    row = validate(boundaries(16, 32), said).row(0, named=True)
+    prediction_rows = predictions(None, unbounded=True, refusal=None)
+    assert validate(boundaries(32, None), prediction_rows)["hit"].to_list() == [True]
+    row = validate(boundaries(16, 32), prediction_rows).row(0, named=True)
     assert (row["hit"], row["answered"], row["log2_error"]) == (False, True, None)
 
 
@@ -187,5 +187,5 @@ def test_another_baseline_is_another_question() -> None:
 
 def test_without_boundaries_the_table_is_empty() -> None:
     """Where nothing was measured there is nothing to validate, in the table's own schema."""
-    found = validate(boundaries(16, 32).clear(), predictions(16.0).clear())
-    assert VALIDATION.build(found, set()).is_empty()
+    validation = validate(boundaries(16, 32).clear(), predictions(16.0).clear())
+    assert VALIDATION.build(validation, set()).is_empty()

@@ -37,8 +37,8 @@ def row(**changes: object) -> WholeRow:
 
 def timed(**changes: object) -> TimedStep:
     """Return a row of Qwen3-32B as it is answered."""
-    (found,) = timed_steps([row(**changes)], CONFIG, ANSWERER)
-    return found
+    (steps,) = timed_steps([row(**changes)], CONFIG, ANSWERER)
+    return steps
 
 
 def test_a_row_is_asked_as_it_was_served() -> None:
@@ -63,7 +63,7 @@ def test_a_head_is_what_the_row_names() -> None:
         timed(**drafted, head=head) for head in ("eagle_llama_3_1_8b", "eagle3_llama_3_1_8b", "")
     )
     assert eagle.modules_us == third.modules_us == own.modules_us
-    taken = [each.draft.modules_us[0] for each in (eagle, own, third) if each.draft]
+    taken = [drafter.draft.modules_us[0] for drafter in (eagle, own, third) if drafter.draft]
     assert len(taken) == 3
     assert taken[0] == taken[1] > taken[2] > 0
     assert timed(**drafted | {"positions": 1}, head="eagle_llama_3_1_8b").draft is None
@@ -73,7 +73,7 @@ def test_a_head_is_what_the_row_names() -> None:
     assert "reads states of 4096 elements" in str(other.refusal)
 
 
-@pytest.mark.parametrize(("changes", "said"), [
+@pytest.mark.parametrize(("changes", "reason"), [
     ({"engine": "llama.cpp"}, "no kernels of llama.cpp on a GPU are known"),
     ({"config": ""}, "no file is named for Qwen3-32B"),
     ({"gpu": "RTX 3090 (220 W cap)"}, "does not run as its datasheet says"),
@@ -83,22 +83,22 @@ def test_a_head_is_what_the_row_names() -> None:
     ({"draft": "yes (MTP)", "positions": 4, "how": "mean TPOT", "isl": 1, "osl": 9},
      "how many a step with drafts gave is not published"),
 ])  # fmt: skip
-def test_what_is_not_known_is_refused_by_reason(changes: dict[str, object], said: str) -> None:
+def test_what_is_not_known_is_refused_by_reason(changes: dict[str, object], reason: str) -> None:
     """No row is dropped in silence, and none answered for another setup."""
-    found = timed(**changes)
-    assert found.deployment is None
-    assert said in (found.refusal or "")
+    timed_forward = timed(**changes)
+    assert timed_forward.deployment is None
+    assert reason in (timed_forward.refusal or "")
 
 
-def test_attention_is_what_the_engine_was_told() -> None:
-    """A kernel that a row's option names is asked; one whose T(N) nobody knows refuses the row."""
+def test_attention_is_the_kernel_of_the_engine_s_option() -> None:
+    """A kernel named by a row's option is used; one without a known T(N) refuses the row."""
     about: dict[str, object] = {"engine": "sglang", "engine_version": "0.5.9"}
-    told, chosen = (timed(**about, attention_backend=name) for name in ("flashinfer", ""))
-    assert told.deployment is not None
+    timed_forward, chosen = (timed(**about, attention_backend=name) for name in ("flashinfer", ""))
+    assert timed_forward.deployment is not None
     assert chosen.deployment is not None
-    assert told.deployment.attention.name == "flashinfer_fa2"
+    assert timed_forward.deployment.attention.name == "flashinfer_fa2"
     assert chosen.deployment.attention.name == "vllm_fa3"
-    assert told.modules_us != chosen.modules_us
+    assert timed_forward.modules_us != chosen.modules_us
     other = timed(**about, attention_backend="triton")
     assert other.deployment is None
     assert other.refusal == "no T(N) is known of the attention that triton names to sglang"
@@ -114,19 +114,19 @@ def test_models_come_from_a_folder(tmp_path: Path) -> None:
     folder.mkdir()
     own = ROOT / "config" / "whole" / "models" / "qwen3_32b.json"
     (folder / "config.json").write_bytes(own.read_bytes())
-    found, other = timed_steps([row(), row(model="Other")], CONFIG, ANSWERER, tmp_path)
-    assert found.modules_us == timed().modules_us
+    steps, other = timed_steps([row(), row(model="Other")], CONFIG, ANSWERER, tmp_path)
+    assert steps.modules_us == timed().modules_us
     assert "no " in (other.refusal or "")
 
 
-def test_caches_that_nobody_names() -> None:
+def test_a_cache_s_default_element_type() -> None:
     """On Blackwell a quantised model's cache has 8 bits where its source does not say; else 16."""
-    said = {
+    deployments = {
         (gpu, kv): timed(gpu=gpu, kv_dtype=kv, precision="fp8").deployment
         for gpu in ("B200", "H100")
         for kv in ("unknown", "auto", "fp8")
     }
-    formats = {key: each.formats.kv for key, each in said.items() if each}
+    formats = {key: item.formats.kv for key, item in deployments.items() if item}
     assert {key for key, kv in formats.items() if kv == "float8"} == {
         ("B200", "unknown"), ("B200", "fp8"), ("H100", "fp8"),
     }  # fmt: skip
@@ -136,11 +136,11 @@ def test_a_model_is_answered_without_its_rows() -> None:
     """Constants of a row change with other models' rows, and never with its own model's."""
     steps = some()
     fit = StepFit(steps, ANSWERER.bandwidths_gb_s)
-    mine = next(each for each in fit.used if each.row.config == "qwen3_235b_a22b_fp8")
+    mine = next(row for row in fit.used if row.row.config == "qwen3_235b_a22b_fp8")
     odd = [
-        each._replace(row=replace(each.row, t_us=3 * each.row.t_us))
-        if each.row.config == "qwen3_235b_a22b_fp8" else each
-        for each in steps
+        step._replace(row=replace(step.row, t_us=3 * step.row.t_us))
+        if step.row.config == "qwen3_235b_a22b_fp8" else step
+        for step in steps
     ]  # fmt: skip
     other = StepFit(odd, ANSWERER.bandwidths_gb_s)
     assert other.predicted_us(mine) == fit.predicted_us(mine)
@@ -152,14 +152,16 @@ def test_constants_are_found_again() -> None:
     wanted = StepConstants(layer_us=8.0, step_us=500.0, request_us=3.0)
     beta = ANSWERER.bandwidths_gb_s
     made = []
-    for each in some():
-        if each.deployment and each.row.engine == "trtllm":
-            us = each.predicted_us(wanted, beta[each.deployment.platform] or 0.0)
-            made.append(each._replace(row=replace(each.row, t_us=us)))
-    found = StepFit(made, beta).of("trtllm")
-    assert found is not None
-    for each in CONSTANTS:
-        assert getattr(found, each.name) == pytest.approx(getattr(wanted, each.name), rel=0.02)
+    for row in some():
+        if row.deployment and row.row.engine == "trtllm":
+            us = row.predicted_us(wanted, beta[row.deployment.platform] or 0.0)
+            made.append(row._replace(row=replace(row.row, t_us=us)))
+    step_fit = StepFit(made, beta).of("trtllm")
+    assert step_fit is not None
+    for constant in CONSTANTS:
+        assert getattr(step_fit, constant.name) == pytest.approx(
+            getattr(wanted, constant.name), rel=0.02
+        )
 
 
 @pytest.mark.slow
@@ -171,14 +173,14 @@ def test_scores_count_every_row() -> None:
     fit = StepFit(some(), ANSWERER.bandwidths_gb_s)
     score = whole_score(some(), fit)
     assert score.rows.height == len(some()) == score.answered + sum(score.refusals.values())
-    (whole,) = grouped(score, ()).to_dicts()
-    assert whole["settings"] == len(some())
-    assert whole["answered"] == score.answered
+    (grouped_rows,) = grouped(score, ()).to_dicts()
+    assert grouped_rows["settings"] == len(some())
+    assert grouped_rows["answered"] == score.answered
     known = score.rows.drop_nulls("predicted_us")
     missed = (known["predicted_us"] / known["t_us"]).log().abs()
     within = missed <= known["engine"].replace_strict(fit.bands, return_dtype=pl.Float64)
     assert 0.7 <= (within.mean() or 0) <= 0.9  # type: ignore[operator]
-    assert whole["interval_coverage"] < within.mean()
+    assert grouped_rows["interval_coverage"] < within.mean()
     by_model = grouped(score, ("model", "several"))
     assert by_model["settings"].sum() == len(some())
     worst = by_model["t_error_median"].drop_nulls()
@@ -191,23 +193,23 @@ def test_a_band_is_of_other_models() -> None:
     So it is where an engine's other models have rows of several positions alone.
     """
     fit = StepFit(some(), ANSWERER.bandwidths_gb_s)
-    mine = [each for each in fit.used if each.row.config == "qwen3_235b_a22b_fp8"]
+    mine = [row for row in fit.used if row.row.config == "qwen3_235b_a22b_fp8"]
     engine = mine[0].row.engine
     far = [
-        each._replace(row=replace(each.row, t_us=1000 * each.row.t_us))
-        if each.row.config == "qwen3_235b_a22b_fp8" else each
-        for each in some()
+        row._replace(row=replace(row.row, t_us=1000 * row.row.t_us))
+        if row.row.config == "qwen3_235b_a22b_fp8" else row
+        for row in some()
     ]  # fmt: skip
     other = StepFit(far, ANSWERER.bandwidths_gb_s)
     assert other.bands[engine] > fit.bands[engine]
-    told = whole_score(mine, fit).rows
-    (width,) = told["width"].unique()
+    score_row = whole_score(mine, fit).rows
+    (width,) = score_row["width"].unique()
     band = fit.band(engine, without="qwen3_235b_a22b_fp8")
     assert band is not None
     assert width == pytest.approx(np.exp(2 * band))
-    alone = [each for each in some() if each.row.engine != engine] + mine * 6
-    asked = mine[0]._replace(row=replace(mine[0].row, config="other"))
-    bare = whole_score([asked], StepFit(alone, ANSWERER.bandwidths_gb_s)).rows
+    alone = [row for row in some() if row.row.engine != engine] + mine * 6
+    other_step = mine[0]._replace(row=replace(mine[0].row, config="other"))
+    bare = whole_score([other_step], StepFit(alone, ANSWERER.bandwidths_gb_s)).rows
     assert bare["predicted_us"].null_count() == 0
     assert (bare["covered"].item(), bare["width"].item()) == (None, None)
 
@@ -215,24 +217,27 @@ def test_a_band_is_of_other_models() -> None:
 def test_growth_is_of_one_series() -> None:
     """Where T and the prediction grow alike from the fewest rows on, growth has no error."""
     fit = StepFit(some(), ANSWERER.bandwidths_gb_s)
-    base = next(each for each in fit.used if each.row.engine == "trtllm")
+    base = next(row for row in fit.used if row.row.engine == "trtllm")
     rows = [base._replace(row=replace(base.row, batch=b, t_us=1.0, source="a:b")) for b in (4, 64)]
-    said = [fit.predicted_us(each) for each in rows]
-    like = [e._replace(row=replace(e.row, t_us=2 * us)) for e, us in zip(rows, said, strict=True)]
+    predicted_us = [fit.predicted_us(row) for row in rows]
+    like = [
+        e._replace(row=replace(e.row, t_us=2 * us))
+        for e, us in zip(rows, predicted_us, strict=True)
+    ]
     score = whole_score(like, fit)
     assert score.growth["t_ratio_error"].to_list() == pytest.approx([0.0])
     assert score.rows["t_error"].to_list() == pytest.approx([0.5, 0.5])
 
 
 def test_an_engine_without_other_models_is_refused() -> None:
-    """Where no other model's rows give constants, nothing is said, and why."""
+    """Where no other model's rows give constants, the row is refused with the reason."""
     fit = StepFit(some(), ANSWERER.bandwidths_gb_s)
     alone = [
-        each for each in some()
-        if each.row.engine != "trtllm" or each.row.config in ("qwen3_235b_a22b_fp8", "")
+        row for row in some()
+        if row.row.engine != "trtllm" or row.row.config in ("qwen3_235b_a22b_fp8", "")
     ]  # fmt: skip
     lone = StepFit(alone, ANSWERER.bandwidths_gb_s)
-    mine = [each for each in alone if each.row.engine == "trtllm"]
+    mine = [module_stairs for module_stairs in alone if module_stairs.row.engine == "trtllm"]
     score = whole_score(mine, lone)
     assert score.refusals == {NO_OTHERS: len(mine)}
     assert StepFit(mine, ANSWERER.bandwidths_gb_s).bands == {}

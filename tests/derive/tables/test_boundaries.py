@@ -69,11 +69,11 @@ def test_a_boundary_is_read_off_the_latency_table() -> None:
     for row in rows:
         points = latency.filter(pl.col("take") == row["take"]).sort("n").to_dicts()
         curve = [Ratio(p["n"], p["ratio"], p["ratio_low"], p["ratio_high"]) for p in points]
-        found = boundary(curve, row["epsilon"], 1)
+        limits = boundary(curve, row["epsilon"], 1)
         assert (row["n_max"], row["first_exit"], row["next_n"], row["verdict"]) == (
-            found.last_pass, found.first_exit, found.next_n, found.verdict,
+            limits.last_pass, limits.first_exit, limits.next_n, limits.verdict,
         )  # fmt: skip
-        assert (row["n_low"], row["n_high"]) == (found.low, found.high)
+        assert (row["n_low"], row["n_high"]) == (limits.low, limits.high)
         assert row["from_ids"] == [p["row_id"] for p in points]
         assert row["origin"] == "measured"
     assert {row["take"]: row["n_max"] for row in rows} == {1: 8, 2: 4}
@@ -89,7 +89,7 @@ def test_a_slow_baseline_shows() -> None:
 
 
 def test_a_boundary_from_a_single_position_stands_beside_the_papers() -> None:
-    """Where the baseline is not N=1 and N=1 was measured, N_max from T(1) is told too."""
+    """Where the baseline is not N=1 and N=1 was measured, N_max from T(1) is listed too."""
     curve = {1: 30.0, 2: 35.0, 4: 100.0, 8: 110.0}
     (row,) = measured_rows(frame(curve, baseline=4), (0.2,))
     assert (row["n_max"], row["n_max_from_1"]) == (8, 2)
@@ -99,21 +99,21 @@ def test_a_boundary_from_a_single_position_stands_beside_the_papers() -> None:
     assert (without["n_max_from_1"], usual["n_max_from_1"]) == (None, None)
 
 
-def test_printed_boundaries_are_those_that_are_asked_for(table: Reader) -> None:
+def test_printed_boundaries_are_those_of_the_tolerances(table: Reader) -> None:
     """Printed values are taken at the asked tolerances, with the next N of the inferred grid."""
-    found = table(BOUNDARIES, "public")
-    assert found.height == 270 * 4 // 5
-    assert set(found["epsilon"]) == set(TOLERANCES)
-    assert set(found["verdict"]) == {"printed"}
-    dense = found.filter(pl.col("epsilon") == 0.2, pl.col("stream") == "tab:sensitivity-dense")
+    rows = table(BOUNDARIES, "public")
+    assert rows.height == 270 * 4 // 5
+    assert set(rows["epsilon"]) == set(TOLERANCES)
+    assert set(rows["verdict"]) == {"printed"}
+    dense = rows.filter(pl.col("epsilon") == 0.2, pl.col("stream") == "tab:sensitivity-dense")
     assert dense.sort("batch").select("batch", "n_max", "next_n").rows() == [
         (1, 32, 64), (2, 16, 32), (4, 8, 16), (8, 4, 8), (16, 2, 4), (32, 1, 2),
     ]  # fmt: skip
-    assert set(found["origin"]) == {"published"}
+    assert set(rows["origin"]) == {"published"}
     assert not set(TOLERANCES) & {row["epsilon"] for row in published_rows([], TOLERANCES)}
 
 
-def test_a_mended_value_takes_the_place_of_the_one_before(empty: Layout, tmp_path: Path) -> None:
+def test_a_corrected_value_replaces_the_earlier_one(empty: Layout, tmp_path: Path) -> None:
     """Of several imports of the paper's values the newest is in the tables, whatever its name."""
     older = write_public(empty).name
     folder = shutil.copytree(CONFIG / "published", tmp_path / "published")
@@ -127,9 +127,9 @@ def test_a_mended_value_takes_the_place_of_the_one_before(empty: Layout, tmp_pat
     newer = import_published(empty, folder).name
     project(empty, "public", SHEETS)
     write_boundaries(empty, "public", tolerances=TOLERANCES, epsilon=0.2)
-    found = read_table(empty, "public", BOUNDARIES)
+    rows = read_table(empty, "public", BOUNDARIES)
     dense = pl.col("stream") == "tab:sensitivity-dense", pl.col("batch") == 1
-    assert found.filter(*dense, pl.col("epsilon") == 0.2)["n_max"].to_list() == [64]
+    assert rows.filter(*dense, pl.col("epsilon") == 0.2)["n_max"].to_list() == [64]
     assert "72" in read_table(empty, "public", GRANULARITY)["value"]
     for table in (BOUNDARIES, GRANULARITY, SETTINGS):
         ids = read_table(empty, "public", table)["from_ids"].explode()
@@ -178,9 +178,9 @@ def test_how_far_a_boundary_moves(n_max: tuple[int, ...], verdict: str) -> None:
 def test_every_boundary_has_its_sensitivity(table: Reader) -> None:
     """Each setting of each take and printed table has one row over all tolerances."""
     for scope, count in (("cpu", 4), ("public", 54)):
-        found = table(SENSITIVITY, scope)
-        assert found.height == count
-        assert set(found["tolerances"]) == {len(TOLERANCES)}
+        rows = table(SENSITIVITY, scope)
+        assert rows.height == count
+        assert set(rows["tolerances"]) == {len(TOLERANCES)}
 
 
 def test_settings_are_those_of_curves_and_printed_values(table: Reader) -> None:

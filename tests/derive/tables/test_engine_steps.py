@@ -36,25 +36,25 @@ def made(layout: Layout, *settings: Setting, **changes: Any) -> pl.DataFrame:
     return table(layout)
 
 
-def rows_of(found: pl.DataFrame, kind: str = "q8_0", **changes: Any) -> list[int]:
+def rows_of(steps: pl.DataFrame, kind: str = "q8_0", **changes: Any) -> list[int]:
     """Return the numbers of rows at which the passes over one type change."""
-    return found.filter(type=kind, **changes)["rows"].sort().to_list()
+    return steps.filter(type=kind, **changes)["rows"].sort().to_list()
 
 
 def test_a_row_a_type_and_number_of_rows(layout: Layout) -> None:
     """Blocks of four rows change at their ends, weights that are taken row by row at each row."""
-    found = made(layout)
-    blocks = found.filter(type="q8_0").sort("rows")
+    table_rows = made(layout)
+    blocks = table_rows.filter(type="q8_0").sort("rows")
     more = blocks.filter(pl.col("passes") > pl.col("passes_before"))
     assert more["rows"].to_list() == [*FOURS]
     assert more["passes"].to_list() == [2, 3, 4]
-    assert rows_of(found, "q4_1") == [*range(2, GRID[-1] + 1)]
+    assert rows_of(table_rows, "q4_1") == [*range(2, GRID[-1] + 1)]
 
 
 def test_matrices_of_one_type_that_agree_are_one_row(layout: Layout) -> None:
     """What agrees at every number of rows is told once, with the names of all its matrices."""
-    found = made(layout)
-    assert set(found.select("type", "parts").rows()) == {
+    table_rows = made(layout)
+    assert set(table_rows.select("type", "parts").rows()) == {
         ("q8_0", "ffn_up, attn_q"),
         ("q4_1", "output"),
     }
@@ -62,31 +62,31 @@ def test_matrices_of_one_type_that_agree_are_one_row(layout: Layout) -> None:
 
 def test_a_step_names_the_rule_with_file_and_lines(layout: Layout) -> None:
     """From one row to two the way is chosen by `sgemm`; blocks follow from their own rule."""
-    found = made(layout).filter(type="q8_0").sort("rows")
-    first, *_, last = found.select("rows", "rule", "path", "file", "lines").rows()
+    table_rows = made(layout).filter(type="q8_0").sort("rows")
+    first, *_, last = table_rows.select("rows", "rule", "path", "file", "lines").rows()
     assert first == (2, "sgemm", "sgemm", FILE, "30-31")
     assert last[1:] == ("block_tile", "sgemm", FILE, "40-41")
 
 
 def test_a_step_rests_on_what_was_loaded_and_on_its_rule(layout: Layout) -> None:
     """Each row is made from the event of the engine that ran, and from that of its rule."""
-    found = made(layout)
+    table_rows = made(layout)
     rules = {
         event.event_id: event.data.rule
         for take in read_scope(layout, "sources")
         for event in take.events_of(RuleExtracted)
     }
-    for row in found.to_dicts():
-        ran, said = row["from_ids"]
+    for row in table_rows.to_dicts():
+        ran, rule_id = row["from_ids"]
         assert ran.startswith("cpu/an_engine/")
-        assert rules[said] == row["rule"]
+        assert rules[rule_id] == row["rule"]
 
 
 def test_n_is_the_least_that_has_the_rows(layout: Layout) -> None:
     """Four requests have five rows at two positions each."""
-    found = made(layout, structs.replace(SETTING, batch=4))
-    assert found.filter(rows=5)["n"].unique().to_list() == [2]
-    assert found["rows"].max() == 4 * GRID[-1]
+    table_rows = made(layout, structs.replace(SETTING, batch=4))
+    assert table_rows.filter(rows=5)["n"].unique().to_list() == [2]
+    assert table_rows["rows"].max() == 4 * GRID[-1]
 
 
 def test_features_that_the_library_does_not_have_change_nothing(layout: Layout) -> None:
@@ -110,11 +110,11 @@ def test_what_no_rule_says_is_one_row_with_the_reason(layout: Layout, lacking: s
 @pytest.mark.parametrize("what", ["experts", "LLAMAFILE"])
 def test_what_is_not_read_is_not_guessed(layout: Layout, what: str) -> None:
     """Rows that fall on experts, and a library without a way of the rules, have a refusal."""
-    routed = [structs.replace(each, routed=what == "experts") for each in MATRICES]
-    told = "CPU : WIDE = 1 |" if what == "LLAMAFILE" else loaded().system_info
-    found = made(layout, ran=[loaded(matrices=tuple(routed), system_info=told)])
-    assert found["rows"].null_count() == found.height == 2
-    assert all(what in refusal for refusal in found["refusal"])
+    routed = [structs.replace(matrix, routed=what == "experts") for matrix in MATRICES]
+    system_info = "CPU : WIDE = 1 |" if what == "LLAMAFILE" else loaded().system_info
+    table_rows = made(layout, ran=[loaded(matrices=tuple(routed), system_info=system_info)])
+    assert table_rows["rows"].null_count() == table_rows.height == 2
+    assert all(what in refusal for refusal in table_rows["refusal"])
 
 
 def test_an_engine_that_did_not_run_says_nothing(layout: Layout) -> None:
@@ -131,9 +131,9 @@ def test_a_platform_without_engines_has_no_row(layout: Layout) -> None:
 def test_a_row_of_another_event_is_refused(tmp_path: Path) -> None:
     """A row names the events that it is made from; one that is not there is an error."""
     layout = Layout(tmp_path)
-    found = made(layout)
+    table_rows = made(layout)
     with pytest.raises(TableError, match="not there"):
-        ENGINE_STEPS.build(found.drop("row_id"), [])
+        ENGINE_STEPS.build(table_rows.drop("row_id"), [])
 
 
 def test_an_engine_without_matrices_on_record_has_no_steps(layout: Layout) -> None:

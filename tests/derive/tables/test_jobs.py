@@ -69,8 +69,8 @@ def test_figures_read_what_their_record_says(
 ) -> None:
     """Without an import the figures of a scope are of these tables, all of them."""
     charts(made, scope, 0.2)
-    said = STAGES["figures"].inputs(scope)
-    assert traced[0] == {each for each in said if each[0] != IMPORTED}
+    inputs = STAGES["figures"].inputs(scope)
+    assert traced[0] == {path for path in inputs if path[0] != IMPORTED}
 
 
 def test_the_report_reads_each_scope_as_its_record_says(

@@ -68,11 +68,11 @@ def expected(visits: list[LatencyMeasured]) -> dict[int, Row]:
         if values:
             by_n.setdefault(visit.n, {})[visit.round] = median(values)
     base = by_n.get(1, {})
-    found: dict[int, Row] = {}
+    curve_by_n: dict[int, Row] = {}
     for n, rounds in by_n.items():
         shares = [us / base[number] for number, us in rounds.items() if number in base]
         if shares:
-            found[n] = {
+            curve_by_n[n] = {
                 "latency_us": median(rounds.values()),
                 "ratio": median(shares),
                 "interval": interval(list(rounds.values())),
@@ -80,7 +80,7 @@ def expected(visits: list[LatencyMeasured]) -> dict[int, Row]:
                 "rounds": len(rounds),
                 "timer": "wall" if wall else "process",
             }
-    return found
+    return curve_by_n
 
 
 def interval(values: list[float]) -> tuple[float, float]:
@@ -117,8 +117,8 @@ def test_the_order_of_events_is_irrelevant(visits: list[LatencyMeasured], source
     source.shuffle(shuffled)
     drop = {"from_ids"}
     one, other = (
-        [{k: v for k, v in row.items() if k not in drop} for row in points(*each)]
-        for each in (visits, shuffled)
+        [{k: v for k, v in row.items() if k not in drop} for row in points(*order)]
+        for order in (visits, shuffled)
     )
     assert one == other
 
@@ -200,13 +200,13 @@ def test_a_row_names_its_visits() -> None:
 )
 def test_which_take_is_newer(older: Row, newer: Row) -> None:
     """The higher take is newer; of the same number, the later run; then the plan's digest."""
-    takes = [make_take(*make_visits(SETTING, {1: 10.0}), **each) for each in (newer, older)]
+    takes = [make_take(*make_visits(SETTING, {1: 10.0}), **take) for take in (newer, older)]
     for order in (takes, takes[::-1]):
         rows = [dict(row) for row in latency_rows(curves(order))]
         assert len(rows) == 2
         fields = {"take": 1, "plan8": "0" * 8} | newer
-        (found,) = [row for row in rows if row["newest"]]
-        assert (found["take"], found["plan8"]) == (fields["take"], fields["plan8"])
+        (newest,) = [row for row in rows if row["newest"]]
+        assert (newest["take"], newest["plan8"]) == (fields["take"], fields["plan8"])
 
 
 def test_rows_fit_the_table() -> None:

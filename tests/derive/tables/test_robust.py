@@ -24,10 +24,10 @@ def judged(
     ]
     rows = []
     for epsilon in TOLERANCES:
-        found = boundary(curve, epsilon, 1, resolution if epsilon == EPSILON else None)
+        limits = boundary(curve, epsilon, 1, resolution if epsilon == EPSILON else None)
         rows.append(
-            {"epsilon": epsilon, "n_max": found.last_pass, "next_n": found.next_n, "noisy": False,
-             "n_low": found.low, "n_high": found.high, "verdict": found.verdict}
+            {"epsilon": epsilon, "n_max": limits.last_pass, "next_n": limits.next_n, "noisy": False,
+             "n_low": limits.low, "n_high": limits.high, "verdict": limits.verdict}
         )  # fmt: skip
     points = {
         p.n: {"row_id": f"latency:{p.n}", "n": p.n, "baseline": 1, "ratio": p.value,
@@ -48,8 +48,8 @@ def printed(*n_max: int, noisy: bool = False) -> Robustness:
 
 def test_a_staircase_is_robust() -> None:
     """The same N at every tolerance, and a jump behind it that no interval reaches."""
-    found = judged({1: 1.0, 16: 1.02, 64: 1.03, 65: 2.0}, noise=0.01)
-    assert found == (
+    row = judged({1: 1.0, 16: 1.02, 64: 1.03, 65: 2.0}, noise=0.01)
+    assert row == (
         True,
         "the same N from 5% to 30%; the step at N = 65 is +94%",
         ("latency:64", "latency:65"),
@@ -58,15 +58,15 @@ def test_a_staircase_is_robust() -> None:
 
 def test_a_leap_is_fragile() -> None:
     """N moves by more than a grid step from one tolerance to the next; the ratios say how."""
-    found = judged({1: 1.0, 16: 1.02, 32: 1.23, 48: 1.25, 64: 1.27, 80: 2.0})
-    assert not found.robust
-    assert found.why == (
+    row = judged({1: 1.0, 16: 1.02, 32: 1.23, 48: 1.25, 64: 1.27, 80: 2.0})
+    assert not row.robust
+    assert row.why == (
         "N_max moves from 16 to 64 between 20% and 30%: T(32)/T(1) is 1.23 and T(64)/T(1) is 1.27"
     )
 
 
 @pytest.mark.parametrize(
-    ("n_max", "found"),
+    ("n_max", "values"),
     [
         (
             (16, 16, 16, 32, 32),
@@ -82,10 +82,10 @@ def test_a_leap_is_fragile() -> None:
     ],
 )
 def test_printed_values_are_judged_by_their_steps(
-    n_max: tuple[int, ...], found: tuple[object, ...]
+    n_max: tuple[int, ...], values: tuple[object, ...]
 ) -> None:
     """Without ratios the tolerances alone tell."""
-    assert printed(*n_max) == found
+    assert printed(*n_max) == values
 
 
 def test_what_its_source_marks_as_noise_is_fragile() -> None:
@@ -96,33 +96,33 @@ def test_what_its_source_marks_as_noise_is_fragile() -> None:
 @pytest.mark.parametrize(("ratio", "noise"), [(1.19, 0.02), (1.21, 0.02)])
 def test_a_ratio_within_its_interval_of_the_limit_is_fragile(ratio: float, noise: float) -> None:
     """Noise alone could move N_max by a step, whichever side of the limit the ratio is on."""
-    found = judged({1: 1.0, 2: 1.0, 4: ratio, 5: 2.0}, noise)
-    assert not found.robust
-    assert f"T(4)/T(1) is {ratio}" in found.why
-    assert "contains the limit 1.2" in found.why
+    row = judged({1: 1.0, 2: 1.0, 4: ratio, 5: 2.0}, noise)
+    assert not row.robust
+    assert f"T(4)/T(1) is {ratio}" in row.why
+    assert "contains the limit 1.2" in row.why
 
 
 def test_an_interval_wider_than_promised_is_fragile() -> None:
     """A boundary that the protocol left undecided is fragile, with the interval as the reason."""
-    found = judged({1: 1.0, 8: 1.19, 16: 1.21, 17: 2.0}, 0.02, resolution=1.5)
-    assert not found.robust
-    assert "at 20% its interval, 1 to 16, is wider than the protocol allows" in found.why
+    row = judged({1: 1.0, 8: 1.19, 16: 1.21, 17: 2.0}, 0.02, resolution=1.5)
+    assert not row.robust
+    assert "at 20% its interval, 1 to 16, is wider than the protocol allows" in row.why
 
 
 @pytest.mark.parametrize("ratios", [{1: 1.0, 8: 1.02, 32: 1.05}, {1: 1.0, 8: 1.02, 32: 1.199}])
 def test_the_end_of_a_grid_is_said(ratios: dict[int, float]) -> None:
     """Where nothing lies behind N_max, robust or not, it is only known to be no smaller."""
-    found = judged(ratios, 0.01)
-    assert found.robust == (ratios[32] < 1.1)
-    assert found.why.endswith("the grid ends there: N_max is at least 32")
-    assert "no intervals are printed" not in found.why
+    row = judged(ratios, 0.01)
+    assert row.robust == (ratios[32] < 1.1)
+    assert row.why.endswith("the grid ends there: N_max is at least 32")
+    assert "no intervals are printed" not in row.why
 
 
 def test_the_largest_step_has_its_tolerances() -> None:
     """Of several steps it is the one by the largest factor."""
-    found = judged({1: 1.0, 2: 1.08, 8: 1.12, 16: 1.22, 32: 2.0})
-    assert found.robust
-    assert found.why.startswith(
+    row = judged({1: 1.0, 2: 1.08, 8: 1.12, 16: 1.22, 32: 2.0})
+    assert row.robust
+    assert row.why.startswith(
         "N_max moves 3 times, a grid step each, the largest from 2 to 8, between 10% and 15%; "
     )
 

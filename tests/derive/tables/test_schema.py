@@ -232,9 +232,9 @@ SEGMENTS = ("cpu/a/1-00000000.1", "cpu/a/1-00000000.2", "cpu/b/1-00000000.1")
 ids = st.tuples(st.sampled_from(SEGMENTS), st.integers(1, 30))
 
 
-def text(found: tuple[str, int]) -> str:
+def text(ids: tuple[str, int]) -> str:
     """Return an event's id."""
-    return f"{found[0]}#{found[1]}"
+    return f"{ids[0]}#{ids[1]}"
 
 
 @given(st.lists(ids), st.lists(ids))
@@ -243,8 +243,8 @@ def test_what_is_absent_is_told_as_sets_tell_it(
 ) -> None:
     """The absent ids are those of the named ones that were never given, in any order."""
     there = EventIds((segment, [place]) for segment, place in known)
-    found = there.absent(pl.Series([text(each) for each in named], dtype=pl.String))
-    assert sorted(found) == sorted(text(each) for each in named if each not in known)
+    absent = there.absent(pl.Series([text(name) for name in named], dtype=pl.String))
+    assert sorted(absent) == sorted(text(name) for name in named if name not in known)
 
 
 def test_what_is_no_id_is_absent() -> None:

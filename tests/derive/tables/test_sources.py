@@ -45,7 +45,7 @@ def test_a_row_is_a_branch_with_its_place(layout: Layout) -> None:
 
 
 def test_an_absent_mechanism_is_a_row_without_a_place(layout: Layout) -> None:
-    """What a release lacks is said, not left out."""
+    """A mechanism that a release lacks is a row, not left out."""
     rows = read_table(layout, SOURCES, GRANULARITY)
     absent = rows.filter(pl.col("path") == "mechanism_modular_naive").to_dicts()
     assert [(row["value"], row["place"], row["lines"]) for row in absent] == [
@@ -56,8 +56,8 @@ def test_an_absent_mechanism_is_a_row_without_a_place(layout: Layout) -> None:
 def test_a_tuned_file_is_its_intervals(layout: Layout) -> None:
     """Intervals follow the nearest entry, meet without a gap, and the last one is open."""
     rows = read_table(layout, SOURCES, TUNED).filter(pl.col("odd").is_null())
-    found = rows.sort("tokens_from").select("tokens_from", "tokens_to", "block_size_m").rows()
-    assert found == [(1, 16, 16), (17, 47, 32), (48, None, 64)]
+    tiles = rows.sort("tokens_from").select("tokens_from", "tokens_to", "block_size_m").rows()
+    assert tiles == [(1, 16, 16), (17, 47, 32), (48, None, 64)]
     assert set(rows["device"]) == {"NVIDIA_H20"}
 
 
@@ -93,13 +93,13 @@ def test_only_the_newest_take_of_a_release_has_rows(
     project(layout, SOURCES, {})
     rows = read_table(layout, SOURCES, TUNED)
     assert rows.height == 3
-    assert all("/2-" in each for ids in rows["from_ids"] for each in ids)
+    assert all("/2-" in event_id for ids in rows["from_ids"] for event_id in ids)
     rules = read_table(layout, SOURCES, GRANULARITY)
     assert rules.height == sum(len(rule.branches) for rule in made_release().rules)
 
 
 def test_an_odd_file_is_one_row_that_says_why(layout: Layout) -> None:
-    """A file that chooses nothing is not lost."""
+    """A tuned file without an entry is a row with the reason."""
     rows = read_table(layout, SOURCES, TUNED).filter(pl.col("odd").is_not_null()).to_dicts()
     assert [(row["file"], row["block_size_m"]) for row in rows] == [(ODD, None)]
     assert "backend=other" in rows[0]["odd"]

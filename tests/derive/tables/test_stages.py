@@ -1,4 +1,4 @@
-"""The stages: the same log gives the same bytes, and what is gone from the log is gone here."""
+"""The stages: the same log gives the same bytes, and rows of removed events disappear."""
 
 import shutil
 from pathlib import Path
@@ -172,7 +172,7 @@ def test_a_setting_comes_from_its_newest_take(made: Layout) -> None:
     """What is predicted of a setting asks the release of the take that its boundary is of."""
     settings = read_table(made, "cpu", SETTINGS).filter(pl.col("origin") == "measured")
     assert settings.height
-    assert {each.split("/")[2][:2] for (each,) in settings["from_ids"]} == {"2-"}
+    assert {setting.split("/")[2][:2] for (setting,) in settings["from_ids"]} == {"2-"}
 
 
 def test_a_take_with_an_added_batch_hides_only_what_it_repeats(empty: Layout) -> None:
@@ -234,7 +234,7 @@ def test_a_retracted_probe_disappears(empty: Layout) -> None:
 
 
 def test_a_scope_without_evidence_is_refused(empty: Layout) -> None:
-    """A scope that holds nothing sealed is refused by name, and nothing is written."""
+    """A scope without sealed takes is refused by name, and nothing is written."""
     with pytest.raises(EvidenceError, match="nothing sealed for mars"):
         project(empty, "mars", {})
     with pytest.raises(TableError, match=r"mars/latency.parquet is missing"):

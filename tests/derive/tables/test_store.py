@@ -138,10 +138,10 @@ def test_writing_again_replaces_both(empty: Layout, path: Path) -> None:
 def test_the_bytes_do_not_depend_on_chunks(empty: Layout) -> None:
     """A frame that was put together from parts is written as the same bytes as a whole one."""
     rows = [{"n": n, "name": "x", "from_ids": ["e#1"]} for n in range(1, 9)]
-    whole = KIND.build(KIND.frame(rows), {"e#1"})
-    parts = pl.concat([whole[:3], whole[3:]], rechunk=False)
+    table = KIND.build(KIND.frame(rows), {"e#1"})
+    parts = pl.concat([table[:3], table[3:]], rechunk=False)
     found = []
-    for frame in (whole, parts):
+    for frame in (table, parts):
         write_table(empty, "cpu", KIND, frame, {})
         found.append(empty.table("cpu", "kind").read_bytes())
     assert found[0] == found[1]

@@ -56,16 +56,28 @@ def made(layout: Layout, *payloads: Payload) -> pl.DataFrame:
 
 def test_a_row_a_module(layout: Layout) -> None:
     """Each module has its time, its place in the forward, and its share of all of them."""
-    found = made(layout, *latencies(), *map(shares, range(3))).sort("place")
-    assert found.select("place", "role", "latency_us", "share").rows() == [
+    table_rows = made(layout, *latencies(), *map(shares, range(3))).sort("place")
+    assert table_rows.select("place", "role", "latency_us", "share").rows() == [
         (1, BETWEEN, 1.0, 0.1),
         (2, QKV, 2.0, 0.2),
         (3, ATTENTION, 3.0, 0.3),
         (4, HEAD, 4.0, 0.4),
     ]
-    said = ("platform", "stream", "take", "newest", "n", "baseline", "rounds", "model_us", "timer")
-    assert set(found.select(said).rows()) == {("cpu", "small", 1, True, 1, 1, 3, 7.0, "cpu")}
-    assert set(found["origin"]) == {ORIGINS[0]}
+    columns = (
+        "platform",
+        "stream",
+        "take",
+        "newest",
+        "n",
+        "baseline",
+        "rounds",
+        "model_us",
+        "timer",
+    )
+    assert set(table_rows.select(columns).rows()) == {
+        ("cpu", "small", 1, True, 1, 1, 3, 7.0, "cpu")
+    }
+    assert set(table_rows["origin"]) == {ORIGINS[0]}
 
 
 PART = st.floats(0.001, 1e6)
@@ -83,34 +95,38 @@ def test_shares_sum_to_one(
         shares(number, part_us=dict(zip(PARTS, parts, strict=True)))
         for number, parts in enumerate(rounds)
     ]
-    found = made(layout, *latencies(), *watched)
-    assert found["share"].sum() == pytest.approx(1.0)
-    assert found["share"].min() > 0  # type: ignore[operator]
+    table_rows = made(layout, *latencies(), *watched)
+    assert table_rows["share"].sum() == pytest.approx(1.0)
+    assert table_rows["share"].min() > 0  # type: ignore[operator]
 
 
 def test_the_median_over_rounds_counts(layout: Layout) -> None:
     """A module's time is the median of its rounds, each module by itself."""
     factors = [1.0, 5.0, 2.0]
-    found = made(
+    table_rows = made(
         layout, *latencies(), *(shares(r, factor=factor) for r, factor in enumerate(factors))
     )
-    assert dict(found.select("role", "latency_us").rows()) == {r: 2 * us for r, us in PARTS.items()}
+    assert dict(table_rows.select("role", "latency_us").rows()) == {
+        r: 2 * us for r, us in PARTS.items()
+    }
 
 
 def test_disturbed_rounds_are_left_out(layout: Layout) -> None:
     """A round in which another process took the core does not count, in no module."""
     watched = [shares(0), shares(1, factor=9.0, dirty=True), shares(2, factor=3.0)]
-    found = made(layout, *latencies(), *watched)
-    assert dict(found.select("role", "latency_us").rows()) == {r: 2 * us for r, us in PARTS.items()}
-    assert set(found["rounds"]) == {2}
-    assert {len(ids) for ids in found["from_ids"].to_list()} == {2 + 1}
+    table_rows = made(layout, *latencies(), *watched)
+    assert dict(table_rows.select("role", "latency_us").rows()) == {
+        r: 2 * us for r, us in PARTS.items()
+    }
+    assert set(table_rows["rounds"]) == {2}
+    assert {len(ids) for ids in table_rows["from_ids"].to_list()} == {2 + 1}
 
 
 def test_disturbed_rounds_are_better_than_none(layout: Layout) -> None:
     """Where every round was disturbed all of them count."""
-    found = made(layout, *latencies(), *(shares(number, dirty=True) for number in range(3)))
-    assert set(found["rounds"]) == {3}
-    assert dict(found.select("role", "latency_us").rows()) == PARTS
+    table_rows = made(layout, *latencies(), *(shares(number, dirty=True) for number in range(3)))
+    assert set(table_rows["rounds"]) == {3}
+    assert dict(table_rows.select("role", "latency_us").rows()) == PARTS
 
 
 def test_points_are_told_apart(layout: Layout) -> None:
@@ -118,8 +134,8 @@ def test_points_are_told_apart(layout: Layout) -> None:
     other = SWEEPS[1].setting
     payloads = [*latencies(), *curve(SETTING, {4: (7.0,) * 3}), *latencies(other)]
     watched = [shares(), shares(n=4, factor=2.0), shares(setting=other, factor=3.0)]
-    found = made(layout, *payloads, *watched).filter(role=QKV)
-    assert set(found.select("batch", "n", "latency_us").rows()) == {
+    table_rows = made(layout, *payloads, *watched).filter(role=QKV)
+    assert set(table_rows.select("batch", "n", "latency_us").rows()) == {
         (1, 1, 2.0),
         (1, 4, 4.0),
         (2, 1, 6.0),
@@ -128,11 +144,13 @@ def test_points_are_told_apart(layout: Layout) -> None:
 
 def test_a_row_names_its_events_and_its_point(layout: Layout) -> None:
     """A row is made from the watched forwards and from the point's own latency."""
-    found = made(layout, *latencies(), *map(shares, range(3)))
+    table_rows = made(layout, *latencies(), *map(shares, range(3)))
     (point,) = read_table(layout, "cpu", LATENCY)["row_id"]
-    for ids in found["from_ids"].to_list():
+    for ids in table_rows["from_ids"].to_list():
         assert ids[-1] == point
-        assert [each.partition("#")[0] for each in ids[:-1]] == [ids[0].partition("#")[0]] * 3
+        assert [event_id.partition("#")[0] for event_id in ids[:-1]] == [
+            ids[0].partition("#")[0]
+        ] * 3
         assert len(set(ids)) == 4
 
 
@@ -146,8 +164,8 @@ def test_the_newest_take_is_marked(layout: Layout) -> None:
     plan = plan_of(MODEL, SWEEPS)
     for take in (1, 2):
         write_events(layout, "small", plan, [*latencies(), shares(factor=take)], take)
-    found = table(layout).filter(role=QKV)
-    assert set(found.select("take", "newest", "latency_us").rows()) == {
+    rows = table(layout).filter(role=QKV)
+    assert set(rows.select("take", "newest", "latency_us").rows()) == {
         (1, False, 2.0),
         (2, True, 4.0),
     }

@@ -1,4 +1,4 @@
-"""Data sets by name: what is not there is refused with a remedy, and small weights left out."""
+"""Data sets by name: missing ones are refused with a remedy, small weights left out."""
 
 from collections import Counter
 from pathlib import Path
@@ -87,12 +87,12 @@ def test_the_newest_imported_release(layout: Layout) -> None:
     import_gemm(layout, "aiconfigurator_core_0_12_0", flat, 8192)
     import_gemm(layout, "aiconfigurator_core_0_9_0", steep, 8192)
     import_gemm(layout, "curves_mine", steep, 8192)
-    name, found = load_aiconfigurator(layout, [0.2], Grids(minimum_mb=64.0))
+    name, datasets = load_aiconfigurator(layout, [0.2], Grids(minimum_mb=64.0))
     assert name == (
         "aiconfigurator (aiconfigurator_core_0_12_0),"
         " gemm weights of 64 MB or more: 0 curves left out"
     )
-    assert found.boundaries["n_max"].to_list() == [2]
+    assert datasets.boundaries["n_max"].to_list() == [2]
 
 
 def test_an_older_release_counts_where_the_newest_is_retracted(layout: Layout) -> None:
@@ -112,9 +112,9 @@ def test_an_older_release_counts_where_the_newest_is_retracted(layout: Layout) -
 def test_the_tables_of_every_platform(layout: Layout, published: Layout) -> None:
     """Measured boundaries are those of each platform that has tables, named in the title."""
     make_results(layout, published, takes=1)
-    name, found = load_measured(layout, Config(CONFIG), [0.2])
+    name, rows = load_measured(layout, Config(CONFIG), [0.2])
     assert name == "measured modules (cpu)"
-    assert found.settings["platform"].to_list() == ["cpu", "cpu"]
+    assert rows.settings["platform"].to_list() == ["cpu", "cpu"]
 
 
 def test_a_file_of_curves(tmp_path: Path) -> None:
@@ -123,12 +123,12 @@ def test_a_file_of_curves(tmp_path: Path) -> None:
     rows = [f"h100,gemm,vllm,0.9.0,bfloat16,1,,8192,8192,,,,,,,,,{n},{us}" for n, us in
             ((1, 50.0), (64, 51.0), (256, 70.0), (1024, 200.0))]  # fmt: skip
     path.write_text(HEADER + "\n".join(rows) + "\n")
-    name, found = load_file(path, Config(CONFIG), [0.2], Grids())
+    name, truth_rows = load_file(path, Config(CONFIG), [0.2], Grids())
     assert name == "mine.csv"
-    assert found.boundaries.select("baseline", "n_max", "next_n").rows() == [(1, 64, 256)]
-    name, found = load_file(path, Config(CONFIG), [0.2], Grids(minimum_mb=135.0))
+    assert truth_rows.boundaries.select("baseline", "n_max", "next_n").rows() == [(1, 64, 256)]
+    name, question_table = load_file(path, Config(CONFIG), [0.2], Grids(minimum_mb=135.0))
     assert "135 MB or more: 1 curves left out" in name
-    assert found.settings.is_empty()
+    assert question_table.settings.is_empty()
 
 
 @given(
@@ -139,15 +139,15 @@ def test_a_file_of_curves(tmp_path: Path) -> None:
 def test_small_products_are_left_out(
     d_model: int, d_ff: int, formats: tuple[str, str | None, int]
 ) -> None:
-    """The weights of a product decide, as stored; other modules are kept whatever their size."""
+    """The stored weights of a product decide; other modules are kept at any size."""
     element_type, stored, size = formats
     shape = {"d_model": d_model, "d_ff": d_ff, "dtype": element_type, "weights": stored}
     settings, _ = make_curves(
         ({"module": "gemm", **shape}, {1: 1.0}), ({"module": "dense_ffn", **shape}, {1: 1.0})
     )
     weights = d_model * d_ff * size
-    kept = heavy_enough(settings, 64.0)["module"].to_list()
-    assert kept == (["gemm", "dense_ffn"] if weights >= 64e6 else ["dense_ffn"])
+    modules = heavy_enough(settings, 64.0)["module"].to_list()
+    assert modules == (["gemm", "dense_ffn"] if weights >= 64e6 else ["dense_ffn"])
 
 
 TOLERANCES = [0.05, 0.1, 0.15, 0.2, 0.3]
@@ -179,10 +179,10 @@ def printed(study_log: Layout, epsilons: list[float]) -> Truth:
 
 def test_the_paper_s_settings(study_log: Layout) -> None:
     """There are 54 settings of three modules on H20, and 270 boundaries over five tolerances."""
-    found = printed(study_log, TOLERANCES)
-    assert Counter(found.settings["module"]) == {"dense_ffn": 6, "attention": 16, "moe_ffn": 32}
-    assert set(found.settings["platform"]) == {"h20"}
-    assert found.boundaries.height == 270
+    truth = printed(study_log, TOLERANCES)
+    assert Counter(truth.settings["module"]) == {"dense_ffn": 6, "attention": 16, "moe_ffn": 32}
+    assert set(truth.settings["platform"]) == {"h20"}
+    assert truth.boundaries.height == 270
     assert printed(study_log, [0.2]).boundaries.height == 54
 
 
@@ -190,51 +190,51 @@ def test_a_question_says_how_a_gpu_launched_its_kernels(
     study_log: Layout, tables: tuple[pl.DataFrame, pl.DataFrame]
 ) -> None:
     """The paper's were launched one by one; a GPU's take says it, a CPU launches none."""
-    asked = questions(printed(study_log, TOLERANCES))
-    assert set(asked["launch"]) == {"eager"}
+    question_rows = questions(printed(study_log, TOLERANCES))
+    assert set(question_rows["launch"]) == {"eager"}
     boundaries, latency = tables
     assert set(latency["launch"]) == {"eager"}
-    for timer, launch, said in (
+    for timer, launch, expected in (
         ("process", "eager", None), ("simulated", "eager", None),
         ("cuda_events", "eager", "eager"), ("cuda_events", "graph", "graph"),
     ):  # fmt: skip
         timed = latency.with_columns(pl.lit(timer).alias("timer"), pl.lit(launch).alias("launch"))
-        found = questions(measured_truth(boundaries, timed, [0.2]))
-        assert set(found["launch"]) == {said}
+        truth_rows = questions(measured_truth(boundaries, timed, [0.2]))
+        assert set(truth_rows["launch"]) == {expected}
         (mine,) = with_launch(read_table(study_log, "cpu", SETTINGS), timed)["launch"].unique()
-        assert mine == said
+        assert mine == expected
 
 
 def test_a_printed_boundary_stands_on_its_grid(study_log: Layout) -> None:
     """N_max and the N after it are neighbours of the grid, which begins at the baseline."""
-    found = printed(study_log, TOLERANCES)
-    asked = questions(found).rename({"asked": "curve"})
-    for row in found.boundaries.join(asked, on=["curve", "baseline"]).to_dicts():
+    truth = printed(study_log, TOLERANCES)
+    question_rows = questions(truth).rename({"asked": "curve"})
+    for row in truth.boundaries.join(question_rows, on=["curve", "baseline"]).to_dicts():
         grid = [*row["grid"], None]
         assert grid[0] == row["baseline"]
         assert grid[grid.index(row["n_max"]) + 1] == row["next_n"]
         assert row["censored"] == (row["next_n"] is None)
-    balanced = asked.filter(routing="balanced")
+    balanced = question_rows.filter(routing="balanced")
     assert (balanced["baseline"] * balanced["top_k"] == balanced["experts"]).all()
 
 
 def test_the_paper_s_dense_settings_are_hits(study_log: Layout) -> None:
     """The law hits all six dense settings at epsilon 0.2; what it refuses are misses."""
-    found = evaluate(printed(study_log, [0.2]), IdleCompute(), [0.2], EVERY)
-    rows = groups(found.scores.filter(predictor="idle_compute"), ["module"])
+    evaluation = evaluate(printed(study_log, [0.2]), IdleCompute(), [0.2], EVERY)
+    rows = groups(evaluation.scores.filter(predictor="idle_compute"), ["module"])
     assert [(r["module"], r["settings"], r["answered"], r["hits"]) for r in rows] == [
         ("attention", 16, 0, 0),
         ("dense_ffn", 6, 6, 6),
         ("moe_ffn", 32, 0, 0),
     ]
     assert all(row["hits_first_exit"] is None for row in rows)
-    assert found.constants == {"work_model": ["none fitted"]}
+    assert evaluation.constants == {"work_model": ["none fitted"]}
 
 
-def test_a_tolerance_that_nobody_printed(
+def test_a_tolerance_without_boundaries_is_refused(
     study_log: Layout, tables: tuple[pl.DataFrame, pl.DataFrame]
 ) -> None:
-    """A tolerance without boundaries is refused, with those that there are."""
+    """A tolerance without boundaries is refused with the list of available ones."""
     with pytest.raises(ConfigError, match=r"0\.25: the paper prints 0\.05, 0\.1, 0\.15, 0\.2"):
         printed(study_log, [0.2, 0.25])
     with pytest.raises(ConfigError, match=r"0\.25: the tables hold 0\.05, 0\.1, 0\.2, 0\.3"):
@@ -246,15 +246,19 @@ def test_measured_boundaries_are_those_of_the_tables(
 ) -> None:
     """The newest take's boundaries and paired ratios are taken as they stand."""
     boundaries, _ = tables
-    found = measured_truth(*tables, [0.1, 0.2])
+    truth_rows = measured_truth(*tables, [0.1, 0.2])
     expected = boundaries.filter("newest", pl.col("epsilon").is_in([0.1, 0.2]))
     columns = ["setting_key", "epsilon", "baseline", "n_max", "first_exit", "next_n"]
-    joined = found.boundaries.join(found.settings.select("curve", "setting_key"), on="curve")
+    joined = truth_rows.boundaries.join(
+        truth_rows.settings.select("curve", "setting_key"), on="curve"
+    )
     assert joined.select(columns).sort(columns).equals(expected.select(columns).sort(columns))
-    assert found.boundaries["next_n_first"].to_list() == found.boundaries["next_n"].to_list()
-    assert set(found.settings["platform"]) == {"cpu"}
-    assert found.ratios.group_by("curve").len()["len"].to_list() == [6, 6]
-    assert found.ratios.filter(n=1)["ratio"].to_list() == [1.0, 1.0]
+    assert (
+        truth_rows.boundaries["next_n_first"].to_list() == truth_rows.boundaries["next_n"].to_list()
+    )
+    assert set(truth_rows.settings["platform"]) == {"cpu"}
+    assert truth_rows.ratios.group_by("curve").len()["len"].to_list() == [6, 6]
+    assert truth_rows.ratios.filter(n=1)["ratio"].to_list() == [1.0, 1.0]
 
 
 def test_a_boundary_that_a_measurement_left_open_is_undecided(

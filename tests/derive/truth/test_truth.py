@@ -30,8 +30,8 @@ MOE = {"module": "moe_ffn", "experts": 64, "top_k": 8, "routing": "balanced"}
 @given(st.lists(latencies, min_size=1, max_size=5))
 def test_a_boundary_is_the_one_of_a_measured_curve(every: list[dict[int, float]]) -> None:
     """Over frames as over one curve: last pass, first exit and the grid points after them."""
-    found = make_truth(*(({}, times) for times in every), epsilons=EPSILONS)
-    for row in found.boundaries.to_dicts():
+    truth = make_truth(*(({}, times) for times in every), epsilons=EPSILONS)
+    for row in truth.boundaries.to_dicts():
         times = every[row["curve"]]
         grid = sorted(times)
         ratios = [Ratio(n, r := times[n] / times[grid[0]], r, r) for n in grid]
@@ -48,7 +48,7 @@ def test_a_boundary_is_the_one_of_a_measured_curve(every: list[dict[int, float]]
             "censored": one.last_pass == grid[-1],
             "undecided": False,
         }
-    assert found.boundaries.height == len(every) * len(EPSILONS)
+    assert truth.boundaries.height == len(every) * len(EPSILONS)
 
 
 @given(st.lists(latencies, min_size=2, max_size=4), st.integers(0, 99))
@@ -56,9 +56,9 @@ def test_the_order_of_points_does_not_matter(every: list[dict[int, float]], seed
     """Points of a curve may come in any order, and those of several curves mixed."""
     settings, points = make_curves(*(({}, times) for times in every))
     mixed = points.sample(fraction=1.0, shuffle=True, seed=seed)
-    found, expected = truth(settings, mixed, (0.2,)), truth(settings, points, (0.2,))
-    assert found.boundaries.equals(expected.boundaries)
-    assert found.settings.equals(expected.settings)
+    truth_rows, expected = truth(settings, mixed, (0.2,)), truth(settings, points, (0.2,))
+    assert truth_rows.boundaries.equals(expected.boundaries)
+    assert truth_rows.settings.equals(expected.settings)
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,15 @@ def test_the_order_of_points_does_not_matter(every: list[dict[int, float]], seed
 def test_the_baseline(changes: dict[str, object], baseline: int) -> None:
     """It is the smallest grid N, for balanced routing the smallest that reaches every expert."""
     times = dict.fromkeys((1, 2, 4, 8, 16, 32), 10.0) | {1: 1.0}
-    found = make_truth((dict(changes), times))
-    (asked,) = questions(found).to_dicts()
-    assert asked["baseline"] == asked["grid"][0] == found.boundaries["baseline"][0] == baseline
-    assert found.ratios.filter(pl.col("n") == baseline)["ratio"].to_list() == [1.0]
+    truth = make_truth((dict(changes), times))
+    (question_rows,) = questions(truth).to_dicts()
+    assert (
+        question_rows["baseline"]
+        == question_rows["grid"][0]
+        == truth.boundaries["baseline"][0]
+        == baseline
+    )
+    assert truth.ratios.filter(pl.col("n") == baseline)["ratio"].to_list() == [1.0]
 
 
 def test_curves_without_a_boundary_are_named() -> None:
@@ -93,13 +98,13 @@ def test_curves_without_a_boundary_are_named() -> None:
         ({}, {1: 3.0}),
     )
     along = pl.when(pl.col("curve") == 3).then(512).alias("context").cast(pl.Int64)
-    found = truth(settings, points.with_columns(along), (0.2,))
-    assert found.excluded.select("event_id", "platform", "reason").rows() == [
+    truth_rows = truth(settings, points.with_columns(along), (0.2,))
+    assert truth_rows.excluded.select("event_id", "platform", "reason").rows() == [
         ("e#1", "h20", NO_BASELINE),
         ("e#2", "a100", ONE_POINT),
         ("e#3", "h20", VARIED_CONTEXT),
     ]
-    for frame in (found.settings, found.boundaries, found.ratios):
+    for frame in (truth_rows.settings, truth_rows.boundaries, truth_rows.ratios):
         assert set(frame["curve"]) == {0}
 
 
@@ -115,7 +120,7 @@ def test_a_part_of_a_truth() -> None:
 
 
 def test_a_question_holds_no_latency() -> None:
-    """Predictors are asked the same whatever was measured."""
+    """Questions to predictors do not depend on measured latencies."""
     slow, fast = (make_truth(({}, {1: us, 2: 2 * us, 4: us})) for us in (1.0, 50.0))
     assert questions(slow).equals(questions(fast))
     assert questions(slow).columns == [
@@ -146,6 +151,6 @@ def test_many_curves_are_read_as_each_alone(drawn: list[list[float]], epsilon: f
 @given(st.integers(0, 4), st.lists(st.booleans(), min_size=5, max_size=5))
 def test_a_baseline_passes_and_counts_from_there(baseline: int, passes: list[bool]) -> None:
     """What lies before a baseline does not count, and the baseline itself always passes."""
-    found = last_pass(np.array([passes]), np.array([baseline]))
+    n_pass = last_pass(np.array([passes]), np.array([baseline]))
     later = [place for place in range(baseline + 1, 5) if passes[place]]
-    assert found.tolist() == [max([baseline, *later])]
+    assert n_pass.tolist() == [max([baseline, *later])]

@@ -56,10 +56,10 @@ def test_the_rows_of_all_sequences_of_a_batch_count_together() -> None:
     alone = priced((1, 50.0), (2, 70.0), (3, 80.0), (8, 90.0))
     others = priced((1, 60.0), (2, 70.0), threads=2)
     batch, lone = priced((1, 90.0), (2, 150.0), batch=3), priced((1, 9.0), batch=3, threads=4)
-    found, unpriced = of_batch([alone, others, batch, lone], 3)
+    curve, unpriced = of_batch([alone, others, batch, lone], 3)
     assert unpriced == lone, "without one sequence's curve of its threads"
-    assert (found.few, found.ids) == (((1, 50.0), (2, 70.0)), ("1-1", "3-1"))
-    assert [found.at(rows) for rows in (1, 2, 3, 4, 6)] == [50, 70, 90, 110, 150]
+    assert (curve.few, curve.ids) == (((1, 50.0), (2, 70.0)), ("1-1", "3-1"))
+    assert [curve.at(rows) for rows in (1, 2, 3, 4, 6)] == [50, 70, 90, 110, 150]
     assert of_batch([alone, others, batch, lone], 1) == [alone, others]
 
 
@@ -79,7 +79,7 @@ def test_a_long_forward_that_was_always_disturbed_is_not_missing() -> None:
     """Where no visit to an N was clean its CPU time stands in; elsewhere wall time stands."""
     events = [visit(2 * number, 1, dirty=False) for number in range(4)]
     events += [visit(1, 49, dirty=True), visit(3, 49, dirty=True)]
-    found = engine_curve(curve_of(events))
-    assert found.timer == "wall"
-    assert found.n == (1, 49)
-    assert found.t_us == (100.0, 4900.0)
+    curve = engine_curve(curve_of(events))
+    assert curve.timer == "wall"
+    assert curve.n == (1, 49)
+    assert curve.t_us == (100.0, 4900.0)

@@ -22,11 +22,11 @@ def test_quantiles_are_those_that_tables_print(
 
 def test_an_interval_is_of_the_geometric_mean() -> None:
     """Half as fast and twice as fast are equally far from as fast."""
-    found = ratio_interval([0.5, 2.0])
-    assert found.value == pytest.approx(1)
-    assert found.low == pytest.approx(1 / found.high)
+    interval = ratio_interval([0.5, 2.0])
+    assert interval.value == pytest.approx(1)
+    assert interval.low == pytest.approx(1 / interval.high)
     half = t_quantile(0.95, 1) * math.log(2)
-    assert found.high == pytest.approx(math.exp(half))
+    assert interval.high == pytest.approx(math.exp(half))
 
 
 def test_equal_repeats_leave_no_doubt_and_one_repeat_leaves_all() -> None:
@@ -39,12 +39,12 @@ def test_equal_repeats_leave_no_doubt_and_one_repeat_leaves_all() -> None:
 def test_noise_within_strata_is_added_and_what_lies_between_them_is_not() -> None:
     """Twice 0.02 and three times 0.03 make a variance of 0.13, with 2.99 degrees of freedom: 2."""
     strata = [0.0, 0.2], [5.1, 5.1, 5.4]
-    found = stratified_interval(1.5, strata)
+    interval = stratified_interval(1.5, strata)
     half = t_quantile(0.95, 2) * math.sqrt(2 * 0.02 + 3 * 0.03)
     assert int((0.04 + 0.09) ** 2 / (0.04**2 / 1 + 0.09**2 / 2)) == 2
-    assert found.value == 1.5
-    assert math.log(found.high / 1.5) == pytest.approx(half)
-    assert math.log(1.5 / found.low) == pytest.approx(half)
+    assert interval.value == 1.5
+    assert math.log(interval.high / 1.5) == pytest.approx(half)
+    assert math.log(1.5 / interval.low) == pytest.approx(half)
     narrower = stratified_interval(1.5, strata, 0.5)
     assert math.log(narrower.high / 1.5) == pytest.approx(
         half * t_quantile(0.5, 2) / t_quantile(0.95, 2)

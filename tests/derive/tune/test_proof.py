@@ -24,7 +24,7 @@ def ran(drafting: Drafting, seconds: Callable[[int, int], float], batch: int = 1
     plan = trace_plan(asked(batch=batch), SOURCES, PLAIN)
     (first, *_) = plan.prompts
 
-    def each() -> Iterator[object]:
+    def events() -> Iterator[object]:
         for repeat in range(REPEATS):
             for prompt in range(PROMPTS):
                 data = decode(
@@ -33,16 +33,16 @@ def ran(drafting: Drafting, seconds: Callable[[int, int], float], batch: int = 1
                 )  # fmt: skip
                 yield SimpleNamespace(data=data)
 
-    return [cast("Event", event) for event in each()]
+    return [cast("Event", event) for event in events()]
 
 
 def test_that_prompts_win_more_or_less_is_not_noise() -> None:
     """A setting that wins on some prompts and loses on others, equally at each visit, is known."""
     plain = ran(PLAIN, lambda prompt, _: 1.0 + prompt)
     drafts = ran(DRAFTS, lambda prompt, _: 2.0 if prompt % 2 else 0.5)
-    found = gain(drafts, plain, "wall")
-    assert found.value == pytest.approx(36 / 10)
-    assert found.low == pytest.approx(found.value) == found.high
+    measured_gain = gain(drafts, plain, "wall")
+    assert measured_gain.value == pytest.approx(36 / 10)
+    assert measured_gain.low == pytest.approx(measured_gain.value) == measured_gain.high
 
 
 def test_what_slows_down_both_is_not_noise() -> None:
@@ -53,8 +53,10 @@ def test_what_slows_down_both_is_not_noise() -> None:
 
     plain = ran(PLAIN, slowed)
     drafts = ran(DRAFTS, lambda *at: slowed(*at) / 1.25)
-    found = gain(drafts, plain, "wall")
-    assert (found.low, found.value, found.high) == pytest.approx((1.25,) * 3)
+    measured_gain = gain(drafts, plain, "wall")
+    assert (measured_gain.low, measured_gain.value, measured_gain.high) == pytest.approx(
+        (1.25,) * 3
+    )
 
 
 def test_of_a_batch_a_repeat_is_one_visit() -> None:
@@ -74,8 +76,8 @@ def test_of_a_batch_a_repeat_is_one_visit() -> None:
 
 def test_one_visit_tells_nothing_of_its_noise() -> None:
     """The interval has no end as soon as one prompt was visited once."""
-    found = stratified_interval(1.5, [[0.1, 0.2], [0.1]])
-    assert (found.value, found.low, found.high) == (1.5, 0.0, math.inf)
+    interval = stratified_interval(1.5, [[0.1, 0.2], [0.1]])
+    assert (interval.value, interval.low, interval.high) == (1.5, 0.0, math.inf)
 
 
 def test_intervals_hold_the_gain_as_often_as_they_say() -> None:
@@ -101,8 +103,8 @@ def test_intervals_hold_the_gain_as_often_as_they_say() -> None:
             noise = math.exp(rng.gauss(0, 0.08))
             return lengths[prompt] / win * by[prompt, repeat] * noise
 
-        plain = ran(PLAIN, lambda *at, told=spent: told(*at, 1.0))
-        drafts = ran(DRAFTS, lambda *at, told=spent: told(*at, wins[at[0]]))
-        found = gain(drafts, plain, "wall")
-        held += found.low <= truth <= found.high
+        plain = ran(PLAIN, lambda *at, time=spent: time(*at, 1.0))
+        drafts = ran(DRAFTS, lambda *at, time=spent: time(*at, wins[at[0]]))
+        measured_gain = gain(drafts, plain, "wall")
+        held += measured_gain.low <= truth <= measured_gain.high
     assert 554 <= held <= 594

@@ -55,8 +55,8 @@ from derive.tune.tuned import (
 )
 
 
-def said(takes: list[Take]) -> RecordedProof:
-    """Return what a proof says, given the takes before it."""
+def proof_of(takes: list[Take]) -> RecordedProof:
+    """Return a recorded proof, given the takes before it."""
     return read_proof(takes[-1], {str(take.name): take for take in takes[:-1]})
 
 
@@ -84,7 +84,7 @@ def test_a_trace_over_another_output_is_refused(layout: Layout) -> None:
 
 
 def test_t_between_two_n_is_on_the_line_between_them() -> None:
-    """What was measured counts as it is; beyond the grid nothing is said."""
+    """Measured N keep their latency; beyond the grid T(N) is unknown."""
     known = curve({1: 10.0, 4: 40.0, 8: 48.0})
     assert [known.at(n) for n in (1, 2, 4, 6, 8)] == [10, 20, 40, 44, 48]
     with pytest.raises(EvidenceError, match="N = 9 is asked"):
@@ -106,13 +106,13 @@ def test_a_draft_model_decodes_what_it_has_not_seen_first() -> None:
 
 def test_where_rows_are_almost_free_it_speculates(layout: Layout) -> None:
     """A flat T(N) and copies: the longest drafts are chosen, and win what was predicted."""
-    found = said(write_all(layout, FLAT))
-    assert found.answer.verdict == "speculate"
-    assert found.answer.run == found.choice.chosen.drafting
-    assert found.answer.run.k > 16
-    assert found.answer.over_none is not None
-    assert found.answer.over_none.low > 1.5
-    for setting in found.answer.settings:
+    proof = proof_of(write_all(layout, FLAT))
+    assert proof.answer.verdict == "speculate"
+    assert proof.answer.run == proof.choice.chosen.drafting
+    assert proof.answer.run.k > 16
+    assert proof.answer.over_none is not None
+    assert proof.answer.over_none.low > 1.5
+    for setting in proof.answer.settings:
         assert setting.result.steps_equal
         assert setting.result.identical == 1
         assert setting.predicted_tokens_s == pytest.approx(setting.result.tokens_s.value, rel=0.02)
@@ -120,15 +120,17 @@ def test_where_rows_are_almost_free_it_speculates(layout: Layout) -> None:
 
 def test_each_type_has_its_default_beside_what_to_run(layout: Layout) -> None:
     """Those that draft anything ran; one that never does is as none, and is not run."""
-    found = said(write_all(layout, FLAT))
-    ran = {setting.result.drafting for setting in found.answer.settings}
+    proof = proof_of(write_all(layout, FLAT))
+    ran = {setting.result.drafting for setting in proof.answer.settings}
     assert {DEFAULT, CACHE} <= ran
     assert IDLE not in ran
-    by_default = {each.drafting: each for each in found.answer.over_defaults}
+    by_default = {
+        over_default.drafting: over_default for over_default in proof.answer.over_defaults
+    }
     assert list(by_default) == list(DEFAULTS)
-    assert [each.drafts for each in by_default.values()] == [True, True, False]
-    assert by_default[DEFAULT].gain == found.answer.over_default
-    assert by_default[IDLE].gain == found.answer.over_none
+    assert [setting_.drafts for setting_ in by_default.values()] == [True, True, False]
+    assert by_default[DEFAULT].gain == proof.answer.over_default
+    assert by_default[IDLE].gain == proof.answer.over_none
     cache = by_default[CACHE].gain
     assert cache is not None
     assert cache.low > 1
@@ -138,7 +140,7 @@ def test_a_default_on_other_threads_is_not_what_none_was(layout: Layout) -> None
     """One that drafts nothing is as none only where none ran so: else nothing is said of it."""
     takes = [write_forwards(layout, FLAT), write_trace(layout)]
     proof = write_proof(layout, takes, FLAT, defaults=(on(IDLE, 2),))
-    (over,) = said([*takes, proof]).answer.over_defaults
+    (over,) = proof_of([*takes, proof]).answer.over_defaults
     assert (over.drafts, over.ran, over.gain) == (False, None, None)
 
 
@@ -147,7 +149,7 @@ def test_a_default_in_the_steps_of_another_does_not_run_twice(layout: Layout) ->
     alike = Drafting(drafter="ngram_map_k", k=CACHE.k, ngram_max=12, ngram_min=12)
     takes = [write_forwards(layout, FLAT), write_trace(layout, (DEFAULT, CACHE, alike))]
     proof = write_proof(layout, takes, FLAT, defaults=(CACHE, alike))
-    cache, other = said([*takes, proof]).answer.over_defaults
+    cache, other = proof_of([*takes, proof]).answer.over_defaults
     assert alike not in proof.started.data.plan.runs
     assert (cache.ran, other.ran) == (CACHE, CACHE)
     assert other.drafts
@@ -156,27 +158,27 @@ def test_a_default_in_the_steps_of_another_does_not_run_twice(layout: Layout) ->
 
 def test_where_every_row_costs_as_much_it_does_not(layout: Layout) -> None:
     """A steep T(N): drafts win nothing, and the proof has the two settings that come nearest."""
-    found = said(write_all(layout, STEEP))
-    assert found.answer.verdict == "none"
-    assert found.answer.run == found.choice.none.drafting
-    assert found.answer.over_none is None
-    assert len(found.choice.neighbours) == 2
+    proof = proof_of(write_all(layout, STEEP))
+    assert proof.answer.verdict == "none"
+    assert proof.answer.run == proof.choice.none.drafting
+    assert proof.answer.over_none is None
+    assert len(proof.choice.neighbours) == 2
 
 
 def test_a_choice_that_wins_less_than_its_noise_is_undecided(layout: Layout) -> None:
     """Repeats that differ widely leave it open, and none is what to run."""
-    found = said(write_all(layout, FLAT, noise=(0.2, 2.0, 0.9)))
-    assert found.answer.verdict == "undecided"
-    assert found.answer.run.drafter == "none"
+    proof = proof_of(write_all(layout, FLAT, noise=(0.2, 2.0, 0.9)))
+    assert proof.answer.verdict == "undecided"
+    assert proof.answer.run.drafter == "none"
 
 
 def test_the_choice_is_by_prompts_that_are_tuned_on(layout: Layout) -> None:
-    """What is held out neither chooses nor is left out of what is reported."""
-    found = said(write_all(layout, FLAT))
-    tuned = {part.sha256 for part in found.plan.prompts if not part.held_out}
+    """Held-out prompts do not influence the choice, and are reported."""
+    proof = proof_of(write_all(layout, FLAT))
+    tuned = {part.sha256 for part in proof.plan.prompts if not part.held_out}
     assert not tuned
-    assert {trace.held_out for trace in found.traces} == {True, False}
-    assert found.answer.prompts == 2
+    assert {trace.held_out for trace in proof.traces} == {True, False}
+    assert proof.answer.prompts == 2
 
 
 def test_each_kind_chooses_apart_and_its_choice_is_proven(layout: Layout) -> None:
@@ -184,13 +186,13 @@ def test_each_kind_chooses_apart_and_its_choice_is_proven(layout: Layout) -> Non
 
     Their choice runs, though nothing else asks for it, and is what to run on such prompts.
     """
-    found = said(write_all(layout, MIDDLING, default=None, defaults=()))
-    assert found.choice.chosen.drafting.drafter == "none"
-    assert found.answer.verdict == "none"
-    copying, text = found.kinds["copying"], found.kinds["text"]
+    proof = proof_of(write_all(layout, MIDDLING, default=None, defaults=()))
+    assert proof.choice.chosen.drafting.drafter == "none"
+    assert proof.answer.verdict == "none"
+    copying, text = proof.kinds["copying"], proof.kinds["text"]
     chosen = copying.choice.chosen
-    assert chosen.drafting in found.plan.runs
-    assert chosen.drafting not in found.choice.neighbours
+    assert chosen.drafting in proof.plan.runs
+    assert chosen.drafting not in proof.choice.neighbours
     assert copying.gain is not None
     assert copying.gain.low > 1
     predicted = chosen.tokens_s / copying.choice.none.tokens_s
@@ -201,12 +203,12 @@ def test_each_kind_chooses_apart_and_its_choice_is_proven(layout: Layout) -> Non
 
 def test_a_kinds_choice_that_won_less_than_its_noise_is_not_to_run(layout: Layout) -> None:
     """Its gain is said, and none is what to run; one kind alone chooses nothing apart."""
-    copying = said(write_all(layout, MIDDLING, noise=(1.0, 2.0, 0.4))).kinds["copying"]
+    copying = proof_of(write_all(layout, MIDDLING, noise=(1.0, 2.0, 0.4))).kinds["copying"]
     assert copying.gain is not None
     assert copying.gain.low < 1
     assert copying.run.drafter == "none"
     takes = [read_take(layout, name) for name in layout.takes("cpu")]
-    (tuned, *_) = [each for each in traces_of(takes) if not each.held_out]
+    (tuned, *_) = [trace for trace in traces_of(takes) if not trace.held_out]
     curves = Cost(curves=[curve(MIDDLING)])
     assert choose_by_kind([tuned], curves, SOURCES) == {}
     ended = structs.replace(tuned, kind="other", tokens=1)
@@ -215,9 +217,9 @@ def test_a_kinds_choice_that_won_less_than_its_noise_is_not_to_run(layout: Layou
 
 def test_how_much_is_copied_is_what_three_tokens_foretell(layout: Layout) -> None:
     """All of a copy, none of free text, and nothing is known where no such lookup was traced."""
-    found = said(write_all(layout, FLAT)).kinds
-    assert (found["copying"].copied_tuned, found["copying"].copied_held_out) == (1, 1)
-    assert (found["text"].copied_tuned, found["text"].copied_held_out) == (0, 0)
+    proof = proof_of(write_all(layout, FLAT)).kinds
+    assert (proof["copying"].copied_tuned, proof["copying"].copied_held_out) == (1, 1)
+    assert (proof["text"].copied_tuned, proof["text"].copied_held_out) == (0, 0)
     takes = [read_take(layout, name) for name in layout.takes("cpu")]
     (known, *_) = traces_of(takes)
     assert copied_share([known]) == 1
@@ -236,10 +238,10 @@ def test_a_gain_is_paired_within_repeats(layout: Layout) -> None:
 
 def test_outputs_that_end_at_once_are_refused(layout: Layout) -> None:
     """Where nothing was decoded there is no speed to compare."""
-    found = said(write_all(layout, FLAT)).traces
-    refuse_empty(found)
+    proof = proof_of(write_all(layout, FLAT)).traces
+    refuse_empty(proof)
     with pytest.raises(EvidenceError, match="ended every answer with its first token"):
-        refuse_empty([structs.replace(each, tokens=1) for each in found])
+        refuse_empty([structs.replace(trace, tokens=1) for trace in proof])
 
 
 def test_a_proof_without_its_grounds_says_which(layout: Layout) -> None:
@@ -255,13 +257,13 @@ def test_two_at_once_are_priced_by_the_rows_of_both(layout: Layout) -> None:
     T(N) of the batch, and of one row alone, are read at the rows of all; alone it is otherwise.
     """
     takes = [write_forwards(layout, FLAT, few=(1,)), write_trace(layout)]
-    found = said([*takes, write_proof(layout, takes, FLAT, batch=2, noise=(1.0,) * 3)])
-    assert found.cost.batch == 2
-    assert {curve.setting.batch for curve in found.cost.curves} == {2}
-    for setting in found.answer.settings:
+    proof = proof_of([*takes, write_proof(layout, takes, FLAT, batch=2, noise=(1.0,) * 3)])
+    assert proof.cost.batch == 2
+    assert {curve.setting.batch for curve in proof.cost.curves} == {2}
+    for setting in proof.answer.settings:
         assert setting.result.steps_equal
         assert setting.predicted_tokens_s == pytest.approx(setting.result.tokens_s.value, rel=0.03)
-    none = next(each for each in found.answer.settings if not each.result.drafting.k)
+    none = next(setting for setting in proof.answer.settings if not setting.result.drafting.k)
     assert none.predicted_tokens_s == pytest.approx(2e6 / line(FLAT, 2), rel=0.03)
     write_tuning(layout, "cpu")
     table = read_table(layout, "cpu", TUNING)
@@ -306,8 +308,8 @@ def test_the_table_has_all_that_was_weighed_and_what_ran(layout: Layout) -> None
     assert every.filter("run").height == 1
     assert ran.filter(role="none")["gain"].item() == pytest.approx(1)
     one = ran.filter(role="choice").row(0, named=True)
-    assert any(each.startswith(str(takes[-1].name)) for each in one["from_ids"])
-    assert any("llama_cpp_tiny/" in each for each in one["from_ids"])
+    assert any(event_id.startswith(str(takes[-1].name)) for event_id in one["from_ids"])
+    assert any("llama_cpp_tiny/" in event_id for event_id in one["from_ids"])
     text = rows.filter(kind="text", role="choice").row(0, named=True)
     copying = rows.filter(kind="copying", role="choice").row(0, named=True)
     assert copying["gain"] > text["gain"]
@@ -322,7 +324,7 @@ def test_what_rests_on_a_retracted_take_is_left_out(layout: Layout) -> None:
 
 
 def test_a_scope_without_proofs_has_an_empty_table(tmp_path: Path) -> None:
-    """Nothing was tuned: nothing is said."""
+    """A scope where nothing was tuned has a table without rows."""
     layout = Layout(tmp_path)
     layout.events.mkdir(parents=True)
     write_tuning(layout, "cpu")

@@ -58,7 +58,7 @@ def prompts() -> tuple[PromptPart, ...]:
 
 
 def asked(heat: float = 0, batch: int = 1) -> Subject:
-    """Return what is tuned."""
+    """Return the subject of a tuning."""
     return Subject(
         engine="llama_cpp",
         release="3.22.1",
@@ -152,8 +152,10 @@ def write_trace(layout: Layout, defaults: tuple[Drafting, ...] = DEFAULTS, heat:
     for part in plan.prompts:
         payloads.append(decode(plan, part, Drafting(), seconds=TOKENS / 1000))
         payloads += [
-            DraftsTraced(**about(plan, part), drafting=each, available=available(part.kind, each))
-            for each in plan.traced
+            DraftsTraced(
+                **about(plan, part), drafting=prompt, available=available(part.kind, prompt)
+            )
+            for prompt in plan.traced
         ]
     name = take_name("cpu", "llama_cpp_tiny_trace", 1, plan)
     write_payloads(layout, name, plan, *payloads)

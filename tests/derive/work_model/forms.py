@@ -94,29 +94,29 @@ COMPUTED = [name for name in FAMILIES if name not in (*COLLECTIVE_FAMILIES, *OF_
 """The families of what one GPU computes, those with shared constants."""
 MIXED = [*OF_FAMILY.values(), DENSE]
 SHARED = [
-    *(each for name, each in OF_FAMILY.items() if name not in (*OF_KERNELS, *STATED)), DENSE,
+    *(item for name, item in OF_FAMILY.items() if name not in (*OF_KERNELS, *STATED)), DENSE,
 ]  # fmt: skip
 """Those that shared constants answer, whatever is known of kernels."""
 
 
 def arrays(n: list[int], **facts: float) -> dict[str, Any]:
     """Return features of one row: N [1, grid], each fact [1, 1], and b N; loads are even."""
-    found: dict[str, Any] = {name: np.array([[float(value)]]) for name, value in facts.items()}
+    features: dict[str, Any] = {name: np.array([[float(value)]]) for name, value in facts.items()}
     grid = np.array([n], dtype=np.float64)
-    tokens = grid * found.get("batch", np.ones((1, 1)))
-    found["spread"] = np.array([[None]], dtype=object)
-    return {**found, "n": grid, "grid": grid, "tokens": tokens, "rows": tokens}
+    tokens = grid * features.get("batch", np.ones((1, 1)))
+    features["spread"] = np.array([[None]], dtype=object)
+    return {**features, "n": grid, "grid": grid, "tokens": tokens, "rows": tokens}
 
 
 def start(family: Family, **changes: float) -> dict[str, float]:
     """Return the constants where calibration starts, some of them changed."""
-    return {each.name: each.start for each in family.constants} | changes
+    return {constant.name: constant.start for constant in family.constants} | changes
 
 
 def constants(family: Family) -> st.SearchStrategy[dict[str, float]]:
     """Return any constants that a calibration may find."""
     return st.fixed_dictionaries(
-        {each.name: st.floats(each.low, each.high) for each in family.constants}
+        {constant.name: st.floats(constant.low, constant.high) for constant in family.constants}
     )
 
 

@@ -9,7 +9,7 @@ KIB, MIB = 1024, 1024**2
 
 
 @pytest.mark.parametrize(
-    ("engine", "sm", "gpus", "size", "found"),
+    ("engine", "sm", "gpus", "size", "algorithms"),
     [
         (("vllm", "0.14.0"), 90, 8, 256 * KIB - 16, "one_shot"),
         (("vllm", "0.14.0"), 90, 8, 256 * KIB, "two_shot"),
@@ -60,10 +60,10 @@ KIB, MIB = 1024, 1024**2
     ],
 )  # fmt: skip
 def test_the_switches(
-    engine: tuple[str, str | None], sm: int, gpus: int, size: int, found: str
+    engine: tuple[str, str | None], sm: int, gpus: int, size: int, algorithms: str
 ) -> None:
     """Release, capability, ranks and bytes decide, on either side of each limit."""
-    assert algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size) == found
+    assert algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size) == algorithms
 
 
 LARGER = {
@@ -89,40 +89,40 @@ def test_larger_messages_never_go_back_to_an_algorithm_of_smaller_ones(
     engine: tuple[str, str | None], sm: int, gpus: int, sizes: list[int], dtype: str
 ) -> None:
     """Any number of GPUs of any capability has an algorithm at any size, NCCL where none is own."""
-    found = [
+    algorithms = [
         algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size, dtype=dtype)
         for size in sorted(sizes)
     ]
-    places = [LARGER[engine[0]].index(each) for each in found]
+    places = [LARGER[engine[0]].index(algorithm) for algorithm in algorithms]
     assert places == sorted(places)
-    assert gpus in (2, 4, 6, 8) or set(found) == {"nccl"}
+    assert gpus in (2, 4, 6, 8) or set(algorithms) == {"nccl"}
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size", "found"),
+    ("dtype", "size", "algorithms"),
     [
         ("bfloat16", 256 * KIB, "multicast"),
         ("float16", 256 * KIB - 16, "one_shot"),
         ("float16", 256 * KIB, "nccl"),
     ],
 )
-def test_symmetric_memory_is_of_bfloat16(dtype: str, size: int, found: str) -> None:
+def test_symmetric_memory_is_of_bfloat16(dtype: str, size: int, algorithms: str) -> None:
     """Own kernels of vLLM end at the same size in float16, and NCCL has what is larger."""
     given = algorithm_of("vllm", None, sm=90, nvlink=True, gpus=8, size=size, dtype=dtype)
-    assert given == found
+    assert given == algorithms
 
 
-@pytest.mark.parametrize(("gpus", "found"), [(2, "one_shot"), (4, "nccl")])
-def test_over_pcie_more_than_two_use_nccl(gpus: int, found: str) -> None:
+@pytest.mark.parametrize(("gpus", "algorithm"), [(2, "one_shot"), (4, "nccl")])
+def test_over_pcie_more_than_two_use_nccl(gpus: int, algorithm: str) -> None:
     """Without NVLink the engines' own kernels join two GPUs at most."""
-    assert algorithm_of("vllm", "0.24.0", sm=89, nvlink=False, gpus=gpus, size=16) == found
+    assert algorithm_of("vllm", "0.24.0", sm=89, nvlink=False, gpus=gpus, size=16) == algorithm
 
 
-@pytest.mark.parametrize(("backend", "found"), [("vllm", "multicast"), ("sglang", "nccl")])
-def test_own_kernels_end_at_the_machine(backend: str, found: str) -> None:
+@pytest.mark.parametrize(("backend", "algorithm"), [("vllm", "multicast"), ("sglang", "nccl")])
+def test_own_kernels_end_at_the_machine(backend: str, algorithm: str) -> None:
     """Ranks on two machines of one NVLink domain do not run an engine's own kernels."""
     given = algorithm_of(backend, None, sm=103, nvlink=True, gpus=8, size=16, machine=4)
-    assert given == found
+    assert given == algorithm
 
 
 def test_rounds_of_a_grid() -> None:

@@ -50,13 +50,13 @@ def test_the_keys_that_tiles_see(
 def test_no_tile_computes_fewer_keys_than_a_step() -> None:
     """A tile over a few keys costs as one over 64."""
     shape = {"heads": 8, "kv_heads": 8, "head_dim": 64, "batch": 1, "tile_rows": 64}
-    found = [
+    times_us = [
         _parts(arrays([1], **H100, **shape, context=context, rows_per_position=1), VALUES,
                in_waves=False)[0][0, 0]
         for context in (0, 63, 127)
     ]  # fmt: skip
-    assert found[0] == found[1]
-    assert found[2] == pytest.approx(2 * found[1])
+    assert times_us[0] == times_us[1]
+    assert times_us[2] == pytest.approx(2 * times_us[1])
 
 
 def test_tiles_without_a_cache_come_in_waves() -> None:
@@ -77,13 +77,13 @@ def test_over_a_cache_a_full_tile_is_a_step() -> None:
     """Keys are split over all SMs, so T depends on whole tiles: the next tile's first row costs."""
     values = start(ATTENTION_CACHED, fixed_us=0.0, sharpness=1.0, bandwidth_share=1e9)
     shape = {"heads": 8, "kv_heads": 8, "head_dim": 128, "batch": 4, "context": 8192}
-    found = ATTENTION_CACHED.latency_us(
+    latency_us = ATTENTION_CACHED.latency_us(
         arrays([1, 16, 17], **H100, **shape, tile_rows=16, rows_per_position=1),
         values,
         "split_keys",
     )[0]
-    assert found[1] == pytest.approx(found[0], rel=0.01)
-    assert found[2] == pytest.approx(2 * found[0], rel=0.01)
+    assert latency_us[1] == pytest.approx(latency_us[0], rel=0.01)
+    assert latency_us[2] == pytest.approx(2 * latency_us[0], rel=0.01)
 
 
 @given(heads=st.integers(1, 400), n=st.integers(1, 300))
@@ -93,8 +93,10 @@ def test_keys_that_are_not_split_leave_sms_idle(heads: int, n: int) -> None:
     shape = {"heads": heads, "kv_heads": heads, "head_dim": 128, "batch": 1, "context": 8192}
     features = arrays([n], **H100, **shape, tile_rows=64, rows_per_position=1)
     split, alone = (
-        ATTENTION_CACHED.latency_us(features | {"unsplit": np.full((1, 1), each)}, values, "")[0, 0]
-        for each in (0.0, 1.0)
+        ATTENTION_CACHED.latency_us(features | {"unsplit": np.full((1, 1), share)}, values, "")[
+            0, 0
+        ]
+        for share in (0.0, 1.0)
     )
     blocks = heads * np.ceil(n / 64)
     assert alone / split == pytest.approx(
@@ -106,14 +108,14 @@ def test_the_context_may_vary_along_the_grid() -> None:
     """A curve over contexts is its points, one by one."""
     shape = {"heads": 32, "kv_heads": 8, "head_dim": 128, "batch": 8, "tile_rows": 64}
     contexts = np.array([[128.0, 1024.0, 8192.0]])
-    whole = arrays([1, 1, 1], **H100, **shape, rows_per_position=4) | {"context": contexts}
+    features = arrays([1, 1, 1], **H100, **shape, rows_per_position=4) | {"context": contexts}
     alone = [
         ATTENTION_CACHED.latency_us(
             arrays([1], **H100, **shape, rows_per_position=4, context=context), VALUES, ""
         )[0, 0]
         for context in contexts[0]
     ]
-    assert ATTENTION_CACHED.latency_us(whole, VALUES, "")[0].tolist() == pytest.approx(alone)
+    assert ATTENTION_CACHED.latency_us(features, VALUES, "")[0].tolist() == pytest.approx(alone)
 
 
 @pytest.mark.parametrize(("last", "fewer"), [(0, "one position alone"), (1, "fewer positions")])
@@ -130,5 +132,5 @@ def test_what_stops_a_call_that_splits_no_keys(last: int, fewer: str) -> None:
     alone = part.features["unsplit"].copy()
     alone[0, : last + 1] = 0.0
     moved = replace(part, features=part.features | {"unsplit": alone})
-    (term,) = stop_terms(moved, *(np.array([each]) for each in (0, last, last + 1)))
+    (term,) = stop_terms(moved, *(np.array([index]) for index in (0, last, last + 1)))
     assert term.endswith(f"split over SMs for {fewer}")

@@ -65,22 +65,22 @@ def test_every_family_has_its_constants(log: Layout) -> None:
     events = recorded_constants(log)
     assert list(events) == COMPUTED
     for name, event in events.items():
-        said: ConstantsCalibrated = event.data
-        assert (said.platforms, said.epsilon, said.files) == (BOTH, 0.2, {"a": "0"})
-        assert (said.selection, said.tried) == (SELECTIONS[name], TRIED[name])
-        assert said.members == {"file": "0" * 64}
-        assert said.curves == (6 if name == "attention_cached" else 8)
-        assert [each.unit for each in said.constants] == [
-            each.unit
+        payload: ConstantsCalibrated = event.data
+        assert (payload.platforms, payload.epsilon, payload.files) == (BOTH, 0.2, {"a": "0"})
+        assert (payload.selection, payload.tried) == (SELECTIONS[name], TRIED[name])
+        assert payload.members == {"file": "0" * 64}
+        assert payload.curves == (6 if name == "attention_cached" else 8)
+        assert [constant.unit for constant in payload.constants] == [
+            constant.unit
             for _ in FAMILIES[name].hypotheses
-            for each in without_neutral(FAMILIES[name]).constants
+            for constant in without_neutral(FAMILIES[name]).constants
         ]
         if name in SINGLE:
-            assert said.band < 0.002
-            found = {each.name: each.value for each in said.constants}
+            assert payload.band < 0.002
+            values = {constant.name: constant.value for constant in payload.constants}
             (true,) = TRUE[name].values.values()
-            assert found["bandwidth_share"] == pytest.approx(true["bandwidth_share"], rel=0.01)
-            assert found["fixed_us"] == pytest.approx(true["fixed_us"], rel=0.02)
+            assert values["bandwidth_share"] == pytest.approx(true["bandwidth_share"], rel=0.01)
+            assert values["fixed_us"] == pytest.approx(true["fixed_us"], rel=0.02)
 
 
 @pytest.mark.slow
@@ -92,8 +92,8 @@ def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
     put_curves(layout)
     assert made(layout).plan_digest == seal.plan_digest
     ours, theirs = (
-        [json.encode(event.data) for event in recorded_constants(each).values()]
-        for each in (log, layout)
+        [json.encode(event.data) for event in recorded_constants(layout_).values()]
+        for layout_ in (log, layout)
     )
     assert ours == theirs
 
@@ -112,12 +112,12 @@ def test_calibrated_constants_answer(log: Layout) -> None:
     """The work model then says of the curves themselves what their truth is."""
     curves = read_curves(log, STREAM)
     known = truth(curves.settings, curves.points, [0.2])
-    asked = questions(known)
-    found = Answerer(log, CONFIGURED, offline=True).answers(asked, [0.2], ["work_model"])
-    assert found["refusal"].null_count() == asked.height
-    assert found["in_sample"].all()
+    question_rows = questions(known)
+    answerer = Answerer(log, CONFIGURED, offline=True).answers(question_rows, [0.2], ["work_model"])
+    assert answerer["refusal"].null_count() == question_rows.height
+    assert answerer["in_sample"].all()
     single = known.settings.filter(pl.col("module") != "gemm").select(asked="curve")
-    both = found.join(single, on="asked").join(
+    both = answerer.join(single, on="asked").join(
         known.boundaries.rename({"curve": "asked", "n_max": "true"}), on="asked"
     )
     assert both.height == 24
@@ -129,25 +129,25 @@ def test_one_platform_alone(log: Layout, layout: Layout) -> None:
     """Constants of one platform rest on its curves alone, and are a plan of their own."""
     put_curves(layout)
     assert made(layout, "h100").plan_digest != read_scope(log, PUBLIC)[0].seal.plan_digest
-    found = recorded_constants(layout)
-    assert {event.data.platforms for event in found.values()} == {("h100",)}
-    assert found["gemm"].data.curves == 4
+    constants = recorded_constants(layout)
+    assert {event.data.platforms for event in constants.values()} == {("h100",)}
+    assert constants["gemm"].data.curves == 4
 
 
 @pytest.mark.parametrize(
-    ("on", "stream", "said"),
+    ("on", "stream", "message"),
     [
         (("mars",), STREAM, "there is no curve of mars. Choose from a100, h100"),
         (("h100", "h20"), STREAM, "there is no curve of h20"),
         (("h100",), "another", "the log holds no imported curves of another"),
     ],
 )
-def test_what_is_not_there_is_refused(
-    layout: Layout, on: tuple[str, ...], stream: str, said: str
+def test_unknown_platforms_and_streams_are_refused(
+    layout: Layout, on: tuple[str, ...], stream: str, message: str
 ) -> None:
-    """An unknown platform or stream is named, with what there is, and nothing is sealed."""
+    """An unknown platform or stream is refused with the known ones, and nothing is sealed."""
     put(layout, STREAM, *along_n("gemm"))
-    with pytest.raises(EvidenceError, match=said.replace(".", r"\.")):
+    with pytest.raises(EvidenceError, match=message.replace(".", r"\.")):
         made(layout, *on, stream=stream)
     assert layout.takes(PUBLIC) == []
 
@@ -165,23 +165,23 @@ def test_curves_that_none_can_be_calibrated_on(layout: Layout) -> None:
 def test_constants_of_another_form_are_refused(log: Layout, layout: Layout) -> None:
     """Constants of another form are named, with what to do; those of other dtypes are not used."""
     event = recorded_constants(log)["gemm"]
-    said: ConstantsCalibrated = event.data
+    payload: ConstantsCalibrated = event.data
 
     def put_constants(*events: ConstantsCalibrated, form: int) -> None:
         def work(take: OpenTake) -> None:
-            for each in events:
-                take.append(each, sync=False)
+            for event_ in events:
+                take.append(event_, sync=False)
 
         plan = CalibratePlan(source="x", files={}, platforms=BOTH, epsilon=0.2, form=form)
         write_take(layout, scope=PUBLIC, stream=CONSTANTS, take=form, plan=plan, work=work)
 
-    put_constants(said, form=1)
-    put_constants(replace(said, dtypes=("float8",), band=9.0), form=4)
-    assert recorded_constants(layout)["gemm"].data == said
-    put_constants(replace(said, constants=said.constants[:-1]), form=2)
+    put_constants(payload, form=1)
+    put_constants(replace(payload, dtypes=("float8",), band=9.0), form=4)
+    assert recorded_constants(layout)["gemm"].data == payload
+    put_constants(replace(payload, constants=payload.constants[:-1]), form=2)
     with pytest.raises(EvidenceError, match=r"constants of gemm in .* those of another form"):
         recorded_constants(layout)
-    put_constants(said, replace(said, family="an_older_one"), form=3)
+    put_constants(payload, replace(payload, family="an_older_one"), form=3)
     with pytest.raises(EvidenceError, match="constants of an_older_one"):
         recorded_constants(layout)
 
@@ -202,14 +202,14 @@ def test_a_digest_of_the_curves() -> None:
 
 
 def _digest(*events: object) -> str:
-    curves = curves_of([(each, f"e#{number}") for number, each in enumerate(events)])  # type: ignore[misc]
+    curves = curves_of([(event, f"e#{number}") for number, event in enumerate(events)])  # type: ignore[misc]
     return samples(curves, FACTS, RESOLVER)["moe_library"].rows_sha256
 
 
 def test_stated_constants_are_not_calibrated() -> None:
     """Curves of families whose constants are stated with their source are left aside."""
     events = list(along_n(*STATED, "moe_library"))
-    curves = curves_of([(each, f"e#{number}") for number, each in enumerate(events)])
+    curves = curves_of([(event, f"e#{number}") for number, event in enumerate(events)])
     assert set(curves.settings["module"]) == {*STATED, "moe_ffn"}
     assert list(samples(curves, FACTS, RESOLVER)) == ["moe_library"]
 
@@ -217,9 +217,9 @@ def test_stated_constants_are_not_calibrated() -> None:
 def test_prefill_counts_from_the_smallest_n_above_1() -> None:
     """One position runs in another kernel, so its point is no baseline."""
     (event, *_) = along_n("attention_prefill")
-    found = samples(curves_of([(event, "e#1")]), FACTS, RESOLVER)["attention_prefill"]
-    assert found.measured.features["n"][0].tolist() == [2.0**step for step in range(1, 8)]
-    assert found.measured.latency_us[0].tolist() == list(event.latency_us[1:])
+    sample_list = samples(curves_of([(event, "e#1")]), FACTS, RESOLVER)["attention_prefill"]
+    assert sample_list.measured.features["n"][0].tolist() == [2.0**step for step in range(1, 8)]
+    assert sample_list.measured.latency_us[0].tolist() == list(event.latency_us[1:])
 
 
 def test_collectives_are_calibrated_by_themselves(log: Layout, layout: Layout) -> None:

@@ -44,8 +44,8 @@ def test_large_messages_take_what_links_take() -> None:
     """As N grows T(N) / N nears the bytes of a position over the share of the link."""
     given = dict(features(**NCCL | {"operation": "all_gather"}))
     given["sent"] = given["sent"] * 1e6
-    found = times("collective_nccl", given, simple_share=0.5, ll_share=0.02)
-    assert found == pytest.approx(given["sent"] / (0.5 * 450e3), rel=0.01)
+    latency_us = times("collective_nccl", given, simple_share=0.5, ll_share=0.02)
+    assert latency_us == pytest.approx(given["sent"] / (0.5 * 450e3), rel=0.01)
 
 
 def test_own_kernels_wait_in_rounds() -> None:
@@ -53,9 +53,9 @@ def test_own_kernels_wait_in_rounds() -> None:
     given = features(**REDUCE | {"gpus": 2, "backend": "vllm", "kernel": "vLLM_custom_graph",
                                  "backend_version": "0.14.0", "platform": "h100"})  # fmt: skip
     few = {**given, "sent": given["sent"] * 1e-6}
-    found = times("collective_graph", few, one_shot_round_us=9.0, one_shot_hop_us=0.0,
+    latency_us = times("collective_graph", few, one_shot_round_us=9.0, one_shot_hop_us=0.0,
                   one_shot_fixed_us=1.0, nccl_fixed_us=1.0, nccl_hop_us=0.0)  # fmt: skip
-    assert found == pytest.approx(1.0 + 9.0 * given["rounds"], rel=1e-3)
+    assert latency_us == pytest.approx(1.0 + 9.0 * given["rounds"], rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_what_no_table_measures_is_timed_as_its_like(
     own = features(**REDUCE | {"backend": "sglang", "backend_version": "0.5.23",
                                "kernel": "sglang_graph", "platform": platform})  # fmt: skip
     places = own["algorithm"].astype(int)
-    assert algorithm in {ALGORITHMS[each] for each in places.ravel()}
+    assert algorithm in {ALGORITHMS[index] for index in places.ravel()}
     mine = places == ALGORITHMS.index(algorithm)
     alike = {**own, "algorithm": np.where(mine, ALGORITHMS.index(like), places)}
-    found = times("collective_graph", own)
-    assert found == pytest.approx(times("collective_graph", alike))
+    latency_us = times("collective_graph", own)
+    assert latency_us == pytest.approx(times("collective_graph", alike))
     share = sent_ratio("all_reduce", 8, MULTICAST if like == "multicast" else RING)
     assert own["sent"][mine] == pytest.approx(share * own["payload"][mine])
 
@@ -84,26 +84,26 @@ def test_the_element_type_decides_which_algorithm_runs(dtype: str, larger: str) 
     given = features(**REDUCE | {"backend": "vllm", "kernel": "vLLM_custom_graph",
                                  "backend_version": "0.33.0", "platform": "h100",
                                  "dtype": dtype})  # fmt: skip
-    found = {ALGORITHMS[each] for each in given["algorithm"].astype(int).ravel()}
-    assert found == {"one_shot", larger}
+    algorithms = {ALGORITHMS[code] for code in given["algorithm"].astype(int).ravel()}
+    assert algorithms == {"one_shot", larger}
 
 
 def test_an_eager_one_takes_the_host_s_time() -> None:
     """Launched one by one, none is faster than a launch."""
     given = features(**REDUCE | {"backend": "vllm", "kernel": "vLLM_custom_eager"})
     family = FAMILIES["collective_eager"]
-    found = times("collective_eager", given, host_us=150.0)
+    latency_us = times("collective_eager", given, host_us=150.0)
     graph = FAMILIES["collective_graph"].latency_us(given, start(family), "rules")
-    assert found == pytest.approx(np.maximum(150.0, graph))
+    assert latency_us == pytest.approx(np.maximum(150.0, graph))
 
 
-@pytest.mark.parametrize("name", [each.name for each in EXCHANGES])
+@pytest.mark.parametrize("name", [exchange.name for exchange in EXCHANGES])
 def test_the_busiest_rank_sets_the_time(name: str) -> None:
     """Where one rank has all experts in use, the mean of all ranks misses T(N) by far."""
-    of = {each.name: each for each in EXCHANGES}[name]
+    of = {exchange.name: exchange for exchange in EXCHANGES}[name]
     backend = next(b for b in ("sglang", "vllm", "trtllm") if of.covers(b, _kernel(name), False))  # noqa: FBT003
     question = {**DEEPEP, "backend": backend, "kernel": _kernel(name)}
-    even, skewed = (features(**question, routing=each) for each in ("balanced", "skewed"))
+    even, skewed = (features(**question, routing=routing) for routing in ("balanced", "skewed"))
     many = {"sent": even["sent"] * 0 + 32e6}
     mean = times(name, {**even, **many})
     busy = times(name, {**skewed, "sent": many["sent"] * 8})
@@ -168,19 +168,19 @@ def test_between_nodes_a_ring_has_the_network_and_its_hops() -> None:
     gather = NCCL | {"operation": "all_gather"}
     near, far = features(**gather), features(**gather | {"gpus": 16})
     send = features(**NCCL | {"operation": "send", "gpus": 2, "nodes": 2})
-    asked = facts_of(NCCL)
-    card = asked["network_gb_s"].item() * 1e3
-    assert near["reached"].item() == asked["link_gb_s"].item() * 1e3
-    assert [each["nodes"].item() for each in (near, far, send)] == [1, 2, 2]
+    facts = facts_of(NCCL)
+    card = facts["network_gb_s"].item() * 1e3
+    assert near["reached"].item() == facts["link_gb_s"].item() * 1e3
+    assert [expected_us["nodes"].item() for expected_us in (near, far, send)] == [1, 2, 2]
     assert (far["reached"].item(), send["reached"].item()) == (8 * card, card)
     for gpus, fewest in ((9, 1), (12, 4), (24, 8)):
         assert features(**gather | {"gpus": gpus})["reached"].item() == fewest * card
-    said = features(**gather | {"gpus": 5, "nodes": 2, "fewest": 1})
-    assert said["reached"].item() == card
+    feature_values = features(**gather | {"gpus": 5, "nodes": 2, "fewest": 1})
+    assert feature_values["reached"].item() == card
     given = {"simple_fixed_us": 5.0, "hop_us": 1.0, "simple_share": 0.5, "ll_share": 1e-6}
-    for each, hops in ((far, 14 * 1.0 + 14.0), (send, 14.0)):
-        expected = 5.0 + hops + each["sent"] / (0.5 * each["reached"])
-        assert times("collective_nccl", each, **given) == pytest.approx(expected)
+    for expected_us, hops in ((far, 14 * 1.0 + 14.0), (send, 14.0)):
+        expected = 5.0 + hops + expected_us["sent"] / (0.5 * expected_us["reached"])
+        assert times("collective_nccl", expected_us, **given) == pytest.approx(expected)
 
 
 def test_what_stops_a_collective_is_said() -> None:
@@ -189,7 +189,9 @@ def test_what_stops_a_collective_is_said() -> None:
                                  "backend_version": "0.14.0", "platform": "h100"})  # fmt: skip
     places = np.arange(part.counts.shape[1] - 1)
     switched = part.features["algorithm"]
-    terms = [stop_terms(part, *(np.array([each]) for each in (0, at, at + 1)))[0] for at in places]
+    terms = [
+        stop_terms(part, *(np.array([index]) for index in (0, at, at + 1)))[0] for at in places
+    ]
     expected = [
         "bytes between GPUs" if switched[0, at] == switched[0, at + 1]
         else "all-reduce one_shot -> two_shot"

@@ -23,7 +23,7 @@ RECENT = ("push", "pull", *LIKE)
 """SGLang's later kernels."""
 
 
-def asked(name: str, values: Values, hypothesis: str = "", **facts: float) -> float:
+def latency_of(name: str, values: Values, hypothesis: str = "", **facts: float) -> float:
     """Return T of a form for one rank of facts and one N, in microseconds."""
     features = {fact: np.array([[float(value)]]) for fact, value in facts.items()}
     family = FAMILIES[name]
@@ -59,11 +59,11 @@ def test_an_engine_s_all_reduce_waits_by_ranks_and_sends_over_a_link(
     if name in ("one_shot", "two_shot"):
         sends = both(sends, slower * values[f"{name}_round_us"] * rounds)
     waits = values[f"{name}_fixed_us"] + values[f"{name}_hop_us"] * (gpus - 1)
-    assert asked("collective_graph", values, **facts) == pytest.approx(slower * waits + sends)
+    assert latency_of("collective_graph", values, **facts) == pytest.approx(slower * waits + sends)
     launch = values["recent_host_us" if own in RECENT else "host_us"]
     launch *= values["grace"] if grace else 1.0
-    found = asked("collective_eager", values, **facts)
-    assert found == pytest.approx(max(launch, slower * waits + sends))
+    time_us = latency_of("collective_eager", values, **facts)
+    assert time_us == pytest.approx(max(launch, slower * waits + sends))
 
 
 @given(
@@ -96,7 +96,7 @@ def test_nccl_takes_the_fastest_of_its_protocols(
         if nvls:
             bytes_us = of["nvls_share"] * link
             times.append(slower * of["nvls_fixed_us"] + switched / bytes_us)
-        assert asked(name, of, **facts) == pytest.approx(min(times))
+        assert latency_of(name, of, **facts) == pytest.approx(min(times))
 
 
 def less_sharp(one: float, other: float) -> float:
@@ -131,12 +131,12 @@ def test_over_pcie_gpus_beyond_two_share_paths(
         expected = values["own_fixed_us"] + sent / (values["own_share"] * link)
     if eager:
         expected = max(expected, values["host_us"])
-    found = asked("collective_pcie", values, sent=sent, link=link, steps=steps, gpus=gpus,
+    time_us = latency_of("collective_pcie", values, sent=sent, link=link, steps=steps, gpus=gpus,
                   direct=direct, own=own, eager=eager)  # fmt: skip
-    assert found == pytest.approx(expected)
+    assert time_us == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", [each.name for each in EXCHANGES])
+@pytest.mark.parametrize("name", [exchange.name for exchange in EXCHANGES])
 @given(
     data=st.data(),
     sent=st.floats(0.0, 1e10), between=BYTES, link=LINK, network=LINK,
@@ -158,7 +158,7 @@ def test_an_exchange_moves_rows_inside_a_node_and_between_nodes(
         "sent": sent, "between": between, "link": link, "network": network, "copying_sms": sms,
         "gpus": gpus, "nodes": nodes, "nvlink5": nvlink5,
     }  # fmt: skip
-    assert asked(name, values, **facts) == pytest.approx(expected)
+    assert latency_of(name, values, **facts) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -193,5 +193,5 @@ def test_a_collective_has_the_form_of_its_backend_and_kernel(
     backend: str, kernel: Any, family: str | None
 ) -> None:
     """One form alone speaks of it, and of a kernel without a form none does."""
-    of = [each.name for each in COLLECTIVES if each.covers(backend, kernel, False)]  # noqa: FBT003
+    of = [form.name for form in COLLECTIVES if form.covers(backend, kernel, False)]  # noqa: FBT003
     assert of == ([family] if family else [])

@@ -26,10 +26,10 @@ def test_time_is_a_floor_and_the_bytes_of_the_work(
     values: dict[str, float], n: int, batch: int
 ) -> None:
     """What the form takes over beta is what the module's work counts, in arrays as in scalars."""
-    (found,) = DELTA_NET.latency_us(features([n], batch), values, "")[0]
+    (latency_us,) = DELTA_NET.latency_us(features([n], batch), values, "")[0]
     moved = delta_work(Setting(**STATES, batch=batch), n, "").bytes_compulsory
     beta = values[SHARE] * H100["beta"]
-    assert found == pytest.approx(values[FLOOR] + moved / beta, rel=1e-6)
+    assert latency_us == pytest.approx(values[FLOOR] + moved / beta, rel=1e-6)
 
 
 def test_many_requests_pay_for_each_position() -> None:

@@ -20,23 +20,27 @@ ENGINE = {"backend": "vllm_linear", "backend_version": "0.33.0"}
 
 def frame(*questions: dict[str, Any]) -> pl.DataFrame:
     """Return questions with the facts of their platforms, from N = 1 over one grid."""
-    asked = ask(*({**DENSE, "batch": 1, "gated": True, **each} for each in questions))
-    grid = pl.Series("grid", [GRID] * asked.height)
-    return with_facts(asked.with_columns(grid, pl.lit(1).alias("baseline")), FACTS)
+    question_rows = ask(
+        *({**DENSE, "batch": 1, "gated": True, **question} for question in questions)
+    )
+    grid = pl.Series("grid", [GRID] * question_rows.height)
+    return with_facts(question_rows.with_columns(grid, pl.lit(1).alias("baseline")), FACTS)
 
 
 def ratios(*questions: dict[str, Any]) -> np.ndarray:
     """Return T(N) / T(1), [question, N]."""
     timed = TimedQuestions(frame(*questions), RESOLVER, recorded_constants(LOG))
     assert timed.refusals() == {}
-    found = timed.ratios().sort("asked", "n")
-    return found["ratio"].to_numpy().reshape(len(questions), len(GRID))
+    ratio_rows = timed.ratios().sort("asked", "n")
+    return ratio_rows["ratio"].to_numpy().reshape(len(questions), len(GRID))
 
 
 def test_the_products_of_a_gated_ffn_are_asked_as_they_run() -> None:
     """An engine merges the two that the input enters; torch's products ask for none."""
     (row,) = frame({**FORMATS, **ENGINE, "platform": "h100"}).to_dicts()
-    sides = [(each.depth, each.columns) for each in dense_questions(row)]
+    sides = [
+        (dense_question.depth, dense_question.columns) for dense_question in dense_questions(row)
+    ]
     assert sides == [(4096, 2 * 9216), (9216, 4096)]
     (plain,) = frame({**FORMATS, "platform": "h100"}).to_dicts()
     assert list(dense_questions(plain)) == []

@@ -38,12 +38,12 @@ CONSTANTS = {
 
 def name_of(kind: str, path: str, holds: int, known) -> str:
     """Return the name of the one kernel of a type, path and tile."""
-    (found,) = (
-        each
-        for each in needed_kernels(known, range(1, 34))
-        if each.startswith(f"{kind} {path} ") and each.endswith(f" of {holds}")
+    (constants_,) = (
+        needed_kernel
+        for needed_kernel in needed_kernels(known, range(1, 34))
+        if needed_kernel.startswith(f"{kind} {path} ") and needed_kernel.endswith(f" of {holds}")
     )
-    return found
+    return constants_
 
 
 def test_a_tile_that_is_filled_up_is_computed_whole() -> None:
@@ -57,10 +57,10 @@ def test_a_tile_that_is_filled_up_is_computed_whole() -> None:
 def test_terms_are_elements_times_passes_and_rows() -> None:
     """Seventeen rows over repacked weights are a pass of sixteen and one of one."""
     known = rules("q4_k", batch=1, context=100)
-    elements, found = 60 * 1536 * 576, terms(known, 17)
+    elements, amounts = 60 * 1536 * 576, terms(known, 17)
     sixteen, one = (name_of("q4_k", path, holds, known)
                     for path, holds in (("repack_gemm", 16), ("repack_gemv", 1)))  # fmt: skip
-    assert found == pytest.approx({
+    assert amounts == pytest.approx({
         f"{sixteen}: {PASS}": 1e-6 * elements,
         f"{sixteen}: {SERVED}": 16e-6 * elements,
         f"{one}: {PASS}": 1e-6 * elements,
@@ -97,44 +97,46 @@ def test_known_constants_are_found_again(values: list[float], forward_us: float)
         curve(rules("q4_k", context=1024), given_, name="a"),
         curve(rules("q4_k", "q4_k", batch=4), given_, name="b", grid=range(1, 9)),
     ]
-    asked = rules("q4_k", "q4_k", "q4_k", context=512)
-    found = calibrated_engine(asked, GRID, "cpu", curves)
-    assert not found.in_sample
-    assert found.constants.band == pytest.approx(0.0, abs=1e-5)
-    for n, us in times(asked, given_, GRID).items():
-        assert found.constants.latency_us(terms(asked, n)) == pytest.approx(us, rel=1e-4)
+    engine_rules = rules("q4_k", "q4_k", "q4_k", context=512)
+    calibration = calibrated_engine(engine_rules, GRID, "cpu", curves)
+    assert not calibration.in_sample
+    assert calibration.constants.band == pytest.approx(0.0, abs=1e-5)
+    for n, us in times(engine_rules, given_, GRID).items():
+        assert calibration.constants.latency_us(terms(engine_rules, n)) == pytest.approx(
+            us, rel=1e-4
+        )
 
 
 def test_as_few_curves_as_cover_and_then_the_first_by_name() -> None:
     """One that has all kernels comes before two that have them together, whatever their names."""
-    asked = rules("q4_k", "q8_0")
-    needed = needed_kernels(asked, GRID)
+    engine_rules = rules("q4_k", "q8_0")
+    needed = needed_kernels(engine_rules, GRID)
     halves = [curve(rules("q4_k"), CONSTANTS, name="a"), curve(rules("q8_0"), CONSTANTS, name="b")]
     both = [curve(rules("q4_k", "q8_0"), CONSTANTS, name=name) for name in ("d", "c")]
-    assert [c.name for c in chosen_curves(asked, needed, [*halves, *both])] == ["c"]
-    assert [c.name for c in chosen_curves(asked, needed, halves)] == ["a", "b"]
-    assert chosen_curves(asked, needed, halves[:1]) is None
+    assert [c.name for c in chosen_curves(engine_rules, needed, [*halves, *both])] == ["c"]
+    assert [c.name for c in chosen_curves(engine_rules, needed, halves)] == ["a", "b"]
+    assert chosen_curves(engine_rules, needed, halves[:1]) is None
 
 
 def test_a_context_as_long_and_a_second_one_come_first() -> None:
     """Two contexts, one of them as long as asked for, come before one curve alone."""
     needed = needed_kernels(rules(), GRID)
     known = {L: curve(rules(context=L), CONSTANTS, name=f"L={L}") for L in (64, 256, 1024)}
-    for asked, some, names in (
+    for context, some, names in (
         (64, (64, 256, 1024), ["L=1024", "L=256"]),
         (512, (64, 256), ["L=256", "L=64"]),
         (512, (64, 1024), ["L=1024", "L=64"]),
         (64, (1024,), ["L=1024"]),
     ):
-        found = chosen_curves(rules(context=asked), needed, [known[L] for L in some])
-        assert [each.name for each in found] == names
+        curves = chosen_curves(rules(context=context), needed, [known[L] for L in some])
+        assert [curve.name for curve in curves] == names
 
 
 def test_a_small_share_covers_nothing() -> None:
     """A type that is a fifth of a curve's weights tells nothing of a model that is all of it."""
     mixed = curve(rules("q4_1", "q4_1", "q8_0"), CONSTANTS)
-    whole, same = rules("q8_0"), rules("q4_1", "q4_1", "q8_0", context=1)
-    assert covered_kernels(whole, needed_kernels(whole, GRID), mixed) == set()
+    engine_rules, same = rules("q8_0"), rules("q4_1", "q4_1", "q8_0", context=1)
+    assert covered_kernels(engine_rules, needed_kernels(engine_rules, GRID), mixed) == set()
     needed = needed_kernels(same, GRID)
     assert covered_kernels(same, needed, mixed) == needed
 
@@ -142,14 +144,17 @@ def test_a_small_share_covers_nothing() -> None:
 def test_a_curve_alone_is_in_sample() -> None:
     """What is asked for calibrates itself only where the others do not cover it."""
     own = curve(rules(), CONSTANTS, name="own")
-    found = calibrated_engine(rules(), GRID, "cpu", [own])
-    assert (found.in_sample, [c.name for c in found.curves]) == (True, ["own"])
+    calibration = calibrated_engine(rules(), GRID, "cpu", [own])
+    assert (calibration.in_sample, [c.name for c in calibration.curves]) == (True, ["own"])
     fours = curve(rules(batch=2), CONSTANTS, name="aaa", grid=(2, 4, 8, 16))
-    found = calibrated_engine(rules(), GRID, "cpu", [own, fours])
-    assert (found.in_sample, [c.name for c in found.curves]) == (True, ["own"])
+    engine_constants = calibrated_engine(rules(), GRID, "cpu", [own, fours])
+    assert (engine_constants.in_sample, [c.name for c in engine_constants.curves]) == (
+        True,
+        ["own"],
+    )
     longer = curve(rules(context=128), CONSTANTS, name="zzz")
-    found = calibrated_engine(rules(), GRID, "cpu", [own, longer])
-    assert (found.in_sample, [c.name for c in found.curves]) == (False, ["zzz"])
+    constants_ = calibrated_engine(rules(), GRID, "cpu", [own, longer])
+    assert (constants_.in_sample, [c.name for c in constants_.curves]) == (False, ["zzz"])
 
 
 @pytest.mark.parametrize(
@@ -181,7 +186,7 @@ def test_one_n_says_nothing_of_a_ratio() -> None:
 
 
 def test_a_path_that_no_curve_ran_is_refused_by_name() -> None:
-    """The kernel that is missing is said: its type, path and rows."""
+    """The missing kernel is named by type, path and rows."""
     ran = curve(rules(batch=4), CONSTANTS, grid=(1, 2, 4, 8))
     with pytest.raises(EvidenceError, match=r"ran enough of q4_k repack_gemv \S+ of 1\. Measure"):
         calibrated_engine(rules(), GRID, "cpu", [ran])
@@ -190,7 +195,7 @@ def test_a_path_that_no_curve_ran_is_refused_by_name() -> None:
 def test_parts_are_of_types() -> None:
     """The parts of T(N) are its products by type, attention, and the rest; they sum to T(N)."""
     known = rules("q4_1", "q8_0")
-    found = calibrated_engine(known, GRID, "cpu", [curve(known, CONSTANTS)]).constants
-    parts = times_by_type(known, found, 4)
+    calibration = calibrated_engine(known, GRID, "cpu", [curve(known, CONSTANTS)]).constants
+    parts = times_by_type(known, calibration, 4)
     assert set(parts) == {"mul_mat q4_1", "mul_mat q8_0", ATTENTION, BETWEEN, FORWARD}
-    assert sum(parts.values()) == pytest.approx(found.latency_us(terms(known, 4)))
+    assert sum(parts.values()) == pytest.approx(calibration.latency_us(terms(known, 4)))

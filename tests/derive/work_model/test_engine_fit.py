@@ -24,16 +24,16 @@ def test_least_squares_without_negatives_meets_its_conditions(
     dice = np.random.default_rng(seed)
     matrix = dice.normal(size=(columns + more, columns))
     wanted = dice.normal(size=columns + more)
-    found = nonnegative(matrix, wanted)
-    assert (found >= 0).all()
-    slope = matrix.T @ (wanted - matrix @ found)
-    assert slope[found > 0] == pytest.approx(0.0, abs=1e-6)
+    solution = nonnegative(matrix, wanted)
+    assert (solution >= 0).all()
+    slope = matrix.T @ (wanted - matrix @ solution)
+    assert slope[solution > 0] == pytest.approx(0.0, abs=1e-6)
     assert (slope <= 1e-6).all()
 
 
 @given(st.lists(VALUES, min_size=4, max_size=4))
-def test_what_has_no_error_is_found(values: list[float]) -> None:
-    """Constants that are not negative are found again, whatever the sizes of their terms."""
+def test_exact_constants_are_found_again(values: list[float]) -> None:
+    """Non-negative constants are found again for terms of any size."""
     dice = np.random.default_rng(1)
     matrix = dice.uniform(1, 2, size=(9, 4)) * [0.1, 1.0, 3.0, 10.0]
     assert nonnegative(matrix, matrix @ values) == pytest.approx(values, rel=1e-4, abs=1e-4)
@@ -58,15 +58,15 @@ def curve(latency_us: dict[int, float], name: str = "a") -> FittedCurve:
 def test_relative_errors_count() -> None:
     """Of two values of one constant, 1 and 3, the nearest by relative squares is 4/3 over 10/9."""
     terms = {n: {"forward": 1.0} for n in (1, 2)}
-    found = fit_engine([FittedCurve("a", {1: 1.0, 2: 3.0}, terms, 1)])
-    assert found.values["forward"] == pytest.approx((1 + 1 / 3) / (1 + 1 / 9))
+    fitted = fit_engine([FittedCurve("a", {1: 1.0, 2: 3.0}, terms, 1)])
+    assert fitted.values["forward"] == pytest.approx((1 + 1 / 3) / (1 + 1 / 9))
 
 
 def test_served_rows_that_go_with_passes_have_no_constant() -> None:
     """Curves whose passes all serve as many rows cannot tell a row from a pass."""
-    found = fit_engine([curve({n: 5.0 + 2.0 * n for n in range(1, 9)})])
-    assert found.values == pytest.approx({f"k: {PASS}": 2.0, "forward": 5.0})
-    assert found.latency_us({f"k: {PASS}": 10, f"k: {SERVED}": 10, "forward": 1}) == (
+    fitted = fit_engine([curve({n: 5.0 + 2.0 * n for n in range(1, 9)})])
+    assert fitted.values == pytest.approx({f"k: {PASS}": 2.0, "forward": 5.0})
+    assert fitted.latency_us({f"k: {PASS}": 10, f"k: {SERVED}": 10, "forward": 1}) == (
         pytest.approx(25.0)
     )
 
@@ -83,8 +83,8 @@ def test_the_band_holds_nine_points_in_ten_and_is_wider_for_few_points() -> None
     """One constant at ten points, of which one is off: sqrt(10 / 9) times what nine in ten keep."""
     terms = {n: {"forward": 1.0} for n in range(1, 11)}
     latency = dict.fromkeys(range(1, 11), 1.0) | {5: 1.1, 6: 1.1}
-    found = fit_engine([FittedCurve("a", latency, terms, 1)])
-    assert found.band == pytest.approx((10 / 9) ** 0.5 * np.log(1.1))
+    fitted = fit_engine([FittedCurve("a", latency, terms, 1)])
+    assert fitted.band == pytest.approx((10 / 9) ** 0.5 * np.log(1.1))
 
 
 def test_what_was_not_fitted_costs_nothing() -> None:

@@ -83,8 +83,8 @@ def test_what_is_missing_is_named(
 )
 def test_constants_are_carried_to_other_formats(formats: dict[str, Any], text: str | None) -> None:
     """Constants were fitted to 16 bits; whatever else a setting holds is named as carried to."""
-    found = facts_of({**GEMM, **formats}).select(carried()).item()
-    assert found == (text and f"bfloat16's constants carried to {text}")
+    facts = facts_of({**GEMM, **formats}).select(carried()).item()
+    assert facts == (text and f"bfloat16's constants carried to {text}")
 
 
 def test_a_call_without_a_cache_is_answered() -> None:
@@ -109,5 +109,5 @@ def test_an_engine_s_all_reduce_is_nccl_s_where_no_own_kernel_joins_so_many(
     changes: dict[str, Any], family: str
 ) -> None:
     """On GB300 machines have four GPUs: beyond them, and beyond eight, engines leave it to NCCL."""
-    asked = OF_FAMILY["collective_graph"] | {"platform": "gb300", "backend_version": "0.33.0"}
-    assert judged(asked | changes)[0] == family
+    question = OF_FAMILY["collective_graph"] | {"platform": "gb300", "backend_version": "0.33.0"}
+    assert judged(question | changes)[0] == family

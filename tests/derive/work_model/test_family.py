@@ -28,15 +28,15 @@ PARTS = st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=4)
 @given(PARTS, st.floats(1.0, 8.0))
 def test_between_the_largest_part_and_the_sum(parts: list[float], sharpness: float) -> None:
     """Whatever p is, nothing overlaps better than fully and worse than not at all."""
-    found = power_mean_sum(sharpness, *(np.array([part]) for part in parts))[0]
-    assert max(parts) * (1 - 1e-12) <= found <= sum(parts) * (1 + 1e-12)
+    mean = power_mean_sum(sharpness, *(np.array([part]) for part in parts))[0]
+    assert max(parts) * (1 - 1e-12) <= mean <= sum(parts) * (1 + 1e-12)
 
 
 @given(PARTS)
 def test_a_plain_sum_at_p_1(parts: list[float]) -> None:
     """At p = 1 nothing overlaps."""
-    found = power_mean_sum(1.0, *(np.array([part]) for part in parts))[0]
-    assert found == pytest.approx(sum(parts))
+    mean = power_mean_sum(1.0, *(np.array([part]) for part in parts))[0]
+    assert mean == pytest.approx(sum(parts))
 
 
 @given(PARTS, st.floats(1.0, 7.0), st.floats(0.0, 1.0))
@@ -49,16 +49,16 @@ def test_falling_with_p(parts: list[float], sharpness: float, more: float) -> No
 
 def test_each_element_by_itself() -> None:
     """The largest part is that of each element, not of the array."""
-    found = power_mean_sum(2.0, np.array([3.0, 4.0]), np.array([4.0, 3.0]))
-    assert found == pytest.approx([5.0, 5.0])
+    mean = power_mean_sum(2.0, np.array([3.0, 4.0]), np.array([4.0, 3.0]))
+    assert mean == pytest.approx([5.0, 5.0])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_calibration_starts_between_its_ends(name: str) -> None:
     """Each constant has a name of its own and starts strictly inside the range it is sought in."""
     constants = FAMILIES[name].constants
-    assert all(each.low < each.start < each.high for each in constants)
-    assert len({each.name for each in constants}) == len(constants)
+    assert all(constant.low < constant.start < constant.high for constant in constants)
+    assert len({constant.name for constant in constants}) == len(constants)
 
 
 CURVES = st.lists(
@@ -74,16 +74,16 @@ def test_a_boundary_is_the_one_of_a_measured_curve(
 ) -> None:
     """Row by row, last pass and interval are those of a curve that is so uncertain."""
     width = 1 + max(map(len, curves))
-    ratio = np.array([[1.0, *each, *[0.5] * (width - 1 - len(each))] for each in curves])
-    counts = np.arange(width)[None, :] <= np.array([[len(each)] for each in curves])
-    found = boundaries(ratio, counts, epsilon, band)
-    for row, each in enumerate(curves):
+    ratio = np.array([[1.0, *curve, *[0.5] * (width - 1 - len(curve))] for curve in curves])
+    counts = np.arange(width)[None, :] <= np.array([[len(curve)] for curve in curves])
+    boundary_rows = boundaries(ratio, counts, epsilon, band)
+    for row, curve in enumerate(curves):
         off = math.exp(band)
-        points = [Ratio(n, r, r / off, r * off) for n, r in enumerate([1.0, *each])]
+        points = [Ratio(n, r, r / off, r * off) for n, r in enumerate([1.0, *curve])]
         one = boundary(points, epsilon, 0)
-        assert found.last[row] == one.last_pass
-        assert (found.low[row], found.high[row]) == (one.low, one.high)
-        assert found.low[row] <= found.last[row] <= found.high[row]
+        assert boundary_rows.last[row] == one.last_pass
+        assert (boundary_rows.low[row], boundary_rows.high[row]) == (one.low, one.high)
+        assert boundary_rows.low[row] <= boundary_rows.last[row] <= boundary_rows.high[row]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -93,27 +93,29 @@ def test_ratios_are_the_mean_of_the_hypotheses(name: str) -> None:
     values = {hypothesis: start(family) for hypothesis in family.hypotheses}
     fitted = Fitted(family=name, values=values, band=0.0)
     times = latencies_us(family, fitted, part.features)
-    found = ratios_of(family, fitted, part.features)
+    ratios = ratios_of(family, fitted, part.features)
     assert times.shape == (len(family.hypotheses), *part.counts.shape)
-    assert (found[:, 0] == 1.0).all()
+    assert (ratios[:, 0] == 1.0).all()
     mean = np.prod(times / times[:, :, :1], axis=0) ** (1 / len(family.hypotheses))
-    assert found == pytest.approx(mean)
+    assert ratios == pytest.approx(mean)
 
 
 def test_a_format_s_own_constants() -> None:
     """Products in NVFP4 tell the depth of a tile; in other formats the fit leaves it out."""
-    names = {dtype: {each.name for each in family_for_dtype(FAMILIES["gemm"], dtype).constants}
-             for dtype in ("nvfp4", "bfloat16", "float8_block")}  # fmt: skip
-    assert names["nvfp4"] == {each.name for each in FAMILIES["gemm"].constants}
+    names = {
+        dtype: {constant.name for constant in family_for_dtype(FAMILIES["gemm"], dtype).constants}
+        for dtype in ("nvfp4", "bfloat16", "float8_block")
+    }
+    assert names["nvfp4"] == {constant.name for constant in FAMILIES["gemm"].constants}
     assert names["nvfp4"] - {"depth_us"} == names["bfloat16"] == names["float8_block"]
     for family in FAMILIES.values():
-        assert {each.name for each in family_for_dtype(family, "int8").constants} | {
+        assert {constant.name for constant in family_for_dtype(family, "int8").constants} | {
             *neutral(family)
-        } == {each.name for each in family.constants}
+        } == {constant.name for constant in family.constants}
 
 
-def test_what_is_missing_is_said() -> None:
-    """Numbers are [rows, 1]; what is null is no number, or what stands for it."""
+def test_null_columns_are_nan_or_a_default() -> None:
+    """A column is [rows, 1]; nulls are NaN, or the default where one is given."""
     rows = pl.DataFrame({"span": [4, None]})
     assert column(rows, "span", 1.0).tolist() == [[4.0], [1.0]]
     assert np.isnan(column(rows, "span")).tolist() == [[False], [True]]

@@ -18,7 +18,8 @@ SINGLE = [name for name, family in FAMILIES.items() if len(family.hypotheses) ==
 def known(family: Family) -> dict[str, float]:
     """Return constants away from where a calibration starts."""
     return {
-        each.name: min(1.2 * each.start, (each.start + each.high) / 2) for each in family.constants
+        constant.name: min(1.2 * constant.start, (constant.start + constant.high) / 2)
+        for constant in family.constants
     }
 
 
@@ -36,8 +37,8 @@ def curves(name: str, hypothesis: str, noise: float = 0.0) -> Measured:
 def test_known_constants_are_found_again(name: str, hypothesis: str) -> None:
     """Of curves that follow a form without noise, T(N) is found again."""
     family, measured = FAMILIES[name], curves(name, hypothesis)
-    found = fit(family, measured, EPSILON)
-    times = family.latency_us(measured.features, found.values[hypothesis], hypothesis)
+    fitted = fit(family, measured, EPSILON)
+    times = family.latency_us(measured.features, fitted.values[hypothesis], hypothesis)
     ratio, true = times / times[:, :1], measured.latency_us / measured.latency_us[:, :1]
     near = (true <= 1 + EPSILON) & measured.counts
     assert np.abs(np.log(ratio / true))[near].max() < 0.001
@@ -110,26 +111,28 @@ def test_what_follows_far_beyond_the_boundary_does_not_count() -> None:
         measured, latency_us=np.where(far, 9 * measured.latency_us, measured.latency_us)
     )
     hidden = msgspec.structs.replace(other, counts=other.counts & ~far)
-    found = [fit(FAMILIES[name], each, EPSILON) for each in (measured, other, hidden)]
-    assert found[0] == found[1] == found[2]
+    fits = [fit(FAMILIES[name], curve, EPSILON) for curve in (measured, other, hidden)]
+    assert fits[0] == fits[1] == fits[2]
 
 
 def test_some_of_the_curves() -> None:
     """Every array keeps the same rows, those inside lists of products, too."""
     measured = curves("gemm", "tile_16")
-    kept = np.arange(len(measured.counts)) % 2 == 0
-    half = selected_curves(measured, kept)
-    whole: Any = measured.features["matrices"]
-    assert half.latency_us.tolist() == measured.latency_us[kept].tolist()
-    assert half.features["phi"].tolist() == measured.features["phi"][kept].tolist()
-    assert half.features["matrices"][0][1].tolist() == whole[0][1][kept].tolist()
-    assert half.features["matrices"][0][2] == whole[0][2]
+    mask = np.arange(len(measured.counts)) % 2 == 0
+    half = selected_curves(measured, mask)
+    matrices: Any = measured.features["matrices"]
+    assert half.latency_us.tolist() == measured.latency_us[mask].tolist()
+    assert half.features["phi"].tolist() == measured.features["phi"][mask].tolist()
+    assert half.features["matrices"][0][1].tolist() == matrices[0][1][mask].tolist()
+    assert half.features["matrices"][0][2] == matrices[0][2]
 
 
 def test_a_fit_names_every_hypothesis() -> None:
     """Each hypothesis has constants of its own, all inside the ends they are sought between."""
     family = FAMILIES["gemm"]
-    found: Fitted = fit(family, curves("gemm", "tile_128"), EPSILON)
-    assert tuple(found.values) == family.hypotheses
-    for values in found.values.values():
-        assert all(each.low <= values[each.name] <= each.high for each in family.constants)
+    fitted: Fitted = fit(family, curves("gemm", "tile_128"), EPSILON)
+    assert tuple(fitted.values) == family.hypotheses
+    for values in fitted.values.values():
+        assert all(
+            constant.low <= values[constant.name] <= constant.high for constant in family.constants
+        )

@@ -21,10 +21,10 @@ def test_t_is_a_time(name: str, data: st.DataObject) -> None:
     family, features = FAMILIES[name], BASES[name].features
     values = data.draw(constants(family))
     for hypothesis in family.hypotheses:
-        found = family.latency_us(features, values, hypothesis)
-        assert found.shape == features["n"].shape
-        assert np.isfinite(found).all()
-        assert (found > 0).all()
+        latency_us = family.latency_us(features, values, hypothesis)
+        assert latency_us.shape == features["n"].shape
+        assert np.isfinite(latency_us).all()
+        assert (latency_us > 0).all()
 
 
 FACTS = ("phi", "beta", "link", "network")
@@ -34,7 +34,7 @@ FACTS = ("phi", "beta", "link", "network")
 def test_a_slower_platform_is_never_faster(name: str, factor: float, data: st.DataObject) -> None:
     """With less phi or beta, or slower links, no T(N) falls while a library keeps its tile."""
     family, features = FAMILIES[name], dict(BASES[name].features)
-    fact = data.draw(st.sampled_from([each for each in FACTS if each in features]))
+    fact = data.draw(st.sampled_from([fact for fact in FACTS if fact in features]))
     if name == "gemm":  # a library's tile follows rho; here rho s / 2 stays above 128
         features["phi"] = features["phi"] * 10.0
     values = data.draw(constants(family))
@@ -48,7 +48,7 @@ def test_a_slower_platform_is_never_faster(name: str, factor: float, data: st.Da
 def test_more_sequences_are_never_faster(name: str) -> None:
     """Twice the batch at the same N takes no less time, where blocks and tiles stay."""
     family = FAMILIES[name]
-    values = {each.name: each.start for each in family.constants}
+    values = {constant.name: constant.start for constant in family.constants}
     more = _twice(BASES[name].features)
     for hypothesis in family.hypotheses:
         once = family.latency_us(BASES[name].features, values, hypothesis)
@@ -57,4 +57,4 @@ def test_more_sequences_are_never_faster(name: str) -> None:
 
 def _twice(features: Features) -> dict[str, Any]:
     names = ("tokens", "rows", "batch", "payload", "sent", "switched", "between")
-    return {name: 2 * each if name in names else each for name, each in features.items()}
+    return {name: 2 * item if name in names else item for name, item in features.items()}

@@ -26,7 +26,7 @@ def made(layout: Layout, **sheets: Any) -> None:
 def test_curves_of_two_modules_of_one_form(layout: Layout) -> None:
     """Products and Dense FFNs of one import are calibrated together."""
     gemm = list(along_n("gemm"))
-    ffn = [replace(each, setting=replace(each.setting, module="dense_ffn")) for each in gemm]
+    ffn = [replace(curve, setting=replace(curve.setting, module="dense_ffn")) for curve in gemm]
     put(layout, STREAM, *gemm, *ffn)
     made(layout)
 
@@ -51,5 +51,5 @@ def test_a_refused_calibration_leaves_nothing(layout: Layout) -> None:
 def test_a_product_without_a_shape_is_refused(module: str, lacking: str) -> None:
     """T(N) of a product asks for both of its sizes; without one there is no answer."""
     shape = {"d_model": 4096, "d_ff": 4096, lacking: None}
-    (found,) = answered({"module": module, "backend": "any", **shape})
-    assert found["refusal"] == f"the {module} setting lacks {lacking}"
+    (answer_row,) = answered({"module": module, "backend": "any", **shape})
+    assert answer_row["refusal"] == f"the {module} setting lacks {lacking}"

@@ -20,8 +20,8 @@ def of(question: dict[str, Any], hypothesis: str, **values: float) -> np.ndarray
     """Return T(N) of a question over a grid of powers of two."""
     rows = facts_of({**question, "platform": "h100"})
     n = np.array([2.0 ** np.arange(11)])
-    found: np.ndarray = latency_us(gemm_features(rows, n), VALUES | values, hypothesis)[0]
-    return found
+    time_us: np.ndarray = latency_us(gemm_features(rows, n), VALUES | values, hypothesis)[0]
+    return time_us
 
 
 @pytest.mark.parametrize("hypothesis", GEMM.hypotheses)
@@ -31,7 +31,7 @@ def test_a_dense_ffn_is_its_products(hypothesis: str, gated: bool | None) -> Non
     up = {"module": "gemm", "backend": "torch", "d_model": 4096, "d_ff": 9216 * (2 if gated else 1)}
     down = {**up, "d_model": 9216, "d_ff": 4096}
     ffn = of({**DENSE, "gated": gated}, hypothesis, fixed_us=7.0) - 7.0
-    parts = [of(each, hypothesis, fixed_us=0.0) for each in (up, down)]
+    parts = [of(product_us, hypothesis, fixed_us=0.0) for product_us in (up, down)]
     assert ffn == pytest.approx(parts[0] + parts[1])
 
 
@@ -40,9 +40,9 @@ def test_padding_to_a_tile(hypothesis: str, tile: int) -> None:
     """But for its own rows a product costs the same up to a whole tile, and more beyond."""
     n = [1, tile - 1, tile, tile + 1]
     features = arrays(n, **H100) | {"matrices": [(np.array([[8192.0]]), np.array([[8192.0]]), 1)]}
-    found = latency_us(features, VALUES, hypothesis)[0]
+    time_us = latency_us(features, VALUES, hypothesis)[0]
     moved = np.array(n) * 2 * 8192 * 2 / (VALUES["bandwidth_share"] * H100["beta"])
-    core = found - moved
+    core = time_us - moved
     assert core[:3] == pytest.approx(core[0], rel=1e-12)
     assert core[3] > core[0]
 
@@ -55,9 +55,9 @@ def test_no_tile_outlasts_its_weights(flop_per_byte: float, tile: int) -> None:
     facts = {**H100, "phi": flop_per_byte * H100["beta"]}
     n = [1, tile, tile + 1]
     features = arrays(n, **facts) | {"matrices": [(np.array([[8192.0]]), np.array([[8192.0]]), 1)]}
-    found = latency_us(features, VALUES, "tile_128")[0]
+    time_us = latency_us(features, VALUES, "tile_128")[0]
     moved = np.array(n) * 2 * 8192 * 2 / (VALUES["bandwidth_share"] * H100["beta"])
-    core = found - moved
+    core = time_us - moved
     assert core[1] == pytest.approx(core[0], rel=1e-12)
     assert core[2] > core[0] * (1 + 1e-6)
 
@@ -66,10 +66,10 @@ def one_product(n: list[int], depth: float, columns: float, **values: float) -> 
     """Return T(N) of a product of K by columns, but for the traffic of its own rows."""
     matrix = (np.array([[depth]]), np.array([[columns]]), 1)
     features = arrays(n, **H100) | {"matrices": [matrix]}
-    found = latency_us(features, VALUES | {"fixed_us": 0.0} | values, "tile_128")[0]
+    time_us = latency_us(features, VALUES | {"fixed_us": 0.0} | values, "tile_128")[0]
     beta = VALUES["bandwidth_share"] * H100["beta"]
     moved: np.ndarray = np.array(n) * 2 * (depth + columns) / beta
-    return np.asarray(found - moved)
+    return np.asarray(time_us - moved)
 
 
 def test_a_tile_goes_through_all_of_k() -> None:
@@ -88,8 +88,8 @@ def test_rows_run_on_sms_that_stand_still() -> None:
     """T(N) waits for one tile until there are as many as SMs, then for its share of them."""
     deep = {"depth_us": 10.0, "sharpness": 8.0}
     n = [1, 128, 129, 1024, 2048]
-    one, whole, two, eight, sixteen = one_product(n, 16384, 2048, **deep)
-    assert (whole, two, eight) == pytest.approx((one, one, one), rel=1e-2)
+    one, product_us, two, eight, sixteen = one_product(n, 16384, 2048, **deep)
+    assert (product_us, two, eight) == pytest.approx((one, one, one), rel=1e-2)
     assert sixteen == pytest.approx(one * 16 * 16 / H100["sms"], rel=1e-2)
 
 
@@ -99,8 +99,8 @@ def test_without_the_depth_of_a_tile() -> None:
     features = arrays([1, 64, 512], **H100)
     features |= {"matrices": [(np.array([[8192.0]]), np.array([[4096.0]]), 1)]}
     for hypothesis in GEMM.hypotheses:
-        found = latency_us(features, without, hypothesis)
-        assert np.array_equal(found, latency_us(features, VALUES | {"depth_us": 0.0}, hypothesis))
+        time_us = latency_us(features, without, hypothesis)
+        assert np.array_equal(time_us, latency_us(features, VALUES | {"depth_us": 0.0}, hypothesis))
 
 
 FORMATS = st.sampled_from([0.53125, 0.5625, 1.0, 2.0, 4.0])
@@ -161,7 +161,7 @@ def test_products_take_what_the_formula_says(
         ]
         p = values["sharpness"]
         most = max(parts)
-        core = most * sum((each / most) ** p for each in parts) ** (1 / p)
+        core = most * sum((part / most) ** p for part in parts) ** (1 / p)
         expected += times * (core + m * (k * entering + n * leaving) / reached)
-    found = latency_us(features, values, hypothesis)
-    assert found.item() == pytest.approx(expected)
+    time_us = latency_us(features, values, hypothesis)
+    assert time_us.item() == pytest.approx(expected)

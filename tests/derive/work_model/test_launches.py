@@ -26,18 +26,18 @@ def test_a_call_of_experts_takes_what_three_machines_say() -> None:
 
 def test_only_experts_that_are_launched_one_by_one_wait() -> None:
     """VLLM's code had two calls more before 0.10.0; a graph, a library or a product has none."""
-    asked = {
+    question_rows = {
         "vllm_0_9_1": 7, "vllm 0.9.2": 7, "vllm 0.10.0": 5, "vllm 0.20.2": 5,
         "sglang_0_5_9": 5, "sglang 0.5.23": 5, "trtllm 1.0.0": 0,
     }  # fmt: skip
-    names = [name.partition(" ") for name in asked]
+    names = [name.partition(" ") for name in question_rows]
     rows = pl.DataFrame({
         "module": "moe_ffn",
         "launch": "eager",
         "backend": [name for name, _, _ in names],
         "backend_version": [version or None for _, _, version in names],
     })  # fmt: skip
-    assert eager_us(rows).tolist() == [[CALL_US * calls] for calls in asked.values()]
+    assert eager_us(rows).tolist() == [[CALL_US * calls] for calls in question_rows.values()]
     graphs = rows.with_columns(pl.lit("graph").alias("launch"))
     products = rows.with_columns(pl.lit("dense_ffn").alias("module"))
     for none in (graphs, products, rows.drop("launch"), rows.clear()):
@@ -51,10 +51,10 @@ def test_the_host_is_a_floor_that_hides_what_is_fixed() -> None:
     answerer = Answerer(LOG, Config(ROOT / "config"), offline=True, log_alone=True)
     times = {}
     for launch in ("graph", "eager"):
-        asked = one.with_columns(pl.lit(launch).alias("launch"))
-        (timed,) = answerer.timed(asked).curves()
+        question_rows = one.with_columns(pl.lit(launch).alias("launch"))
+        (timed,) = answerer.timed(question_rows).curves()
         times[launch] = timed.latency_us[0]
-        (text,) = answerer.answers(asked, [0.2], ["work_model"])["constants"]
+        (text,) = answerer.answers(question_rows, [0.2], ["work_model"])["constants"]
         assert text.startswith("launches of 130 us at least; ") == (launch == "eager")
     floor = 5 * CALL_US
     eager, graph = times["eager"], times["graph"]

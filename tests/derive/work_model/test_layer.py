@@ -59,8 +59,8 @@ def test_only_the_indexer_grows_with_a_long_cache() -> None:
     values = start(LAYER, host_us=1.0)
     for changes, grows in (({}, True), (shared, False)):
         short, long = (
-            LAYER.latency_us(features([64], context=each, **changes), values, "")[0, 0]
-            for each in (100_000, 1_000_000)
+            LAYER.latency_us(features([64], context=context, **changes), values, "")[0, 0]
+            for context in (100_000, 1_000_000)
         )
         assert (long > short * 1.001) == grows
 
@@ -70,8 +70,8 @@ def test_dense_entries_are_all_attended_to() -> None:
     dense = {"index_heads": None, "index_dim": None, "selected": None, "span": 128}
     values = start(LAYER, host_us=1.0)
     short, long = (
-        LAYER.latency_us(features([512], context=each, **dense), values, "")[0, 0]
-        for each in (100_000, 1_000_000)
+        LAYER.latency_us(features([512], context=context, **dense), values, "")[0, 0]
+        for context in (100_000, 1_000_000)
     )
     assert long > short
 
@@ -105,7 +105,9 @@ def test_decoded_positions_cost_what_requests_do(
     """Where each position is a row, N of b requests are one of each of b N."""
     of_requests = features([1], span=4, api="decode", batch=batch * n)
     of_positions = features([n], span=4, api="decode", batch=batch)
-    one, other = (DECODE_LAYER.latency_us(each, values, "") for each in (of_requests, of_positions))
+    one, other = (
+        DECODE_LAYER.latency_us(time_us, values, "") for time_us in (of_requests, of_positions)
+    )
     assert one == pytest.approx(other, rel=1e-12)
     prefilled = {**of_requests, "n": np.ones((1, 1))}
     assert one == pytest.approx(LAYER.latency_us(prefilled, values, ""), rel=1e-12)
@@ -159,11 +161,11 @@ def _indexed(
 ) -> float:
     """Return what numbers over all entries take of b N positions of b requests."""
     seen = (sizes["context"] + (n + 1) / 2) / sizes["span"]
-    each = 2 * sizes["index_width"] * seen / (values["index_tflop_s_per_sm"] * 1e6)
+    index_us = 2 * sizes["index_width"] * seen / (values["index_tflop_s_per_sm"] * 1e6)
     keys = requests * (sizes["context"] + n) / sizes["span"] * sizes["index_stored"]
     moved = keys * sizes["cache_bytes"] + 8 * tokens * seen
     waves = math.ceil(tokens / (4 * H100["sms"]))
-    return waves * 4 * each + moved / (values["bandwidth_share"] * H100["beta"])
+    return waves * 4 * index_us + moved / (values["bandwidth_share"] * H100["beta"])
 
 
 @given(values=constants(LAYER), sizes=SIZES)
@@ -195,8 +197,8 @@ def test_a_layer_takes_what_its_kernels_take(
             total += _indexed(values, sizes, n, tokens, requests)
         p, most = values["sharpness"], max(values["host_us"], total)
         expected = most * ((values["host_us"] / most) ** p + (total / most) ** p) ** (1 / p)
-        found = family.latency_us(given_, values, family.hypotheses[0])
-        assert found.item() == pytest.approx(expected)
+        latency_us = family.latency_us(given_, values, family.hypotheses[0])
+        assert latency_us.item() == pytest.approx(expected)
 
 
 @given(values=constants(INDEXER_LOGITS), sizes=SIZES)
@@ -207,5 +209,5 @@ def test_an_indexer_takes_its_numbers_and_its_launch(
     n = int(sizes["n"])
     others = {name: value for name, value in sizes.items() if name != "n"}
     indexed = _indexed(values, sizes, n, n * sizes["batch"], sizes["batch"])
-    found = INDEXER_LOGITS.latency_us(arrays([n], **{**H100, **others}), values, "")
-    assert found.item() == pytest.approx(values["host_us"] + indexed)
+    latency_us = INDEXER_LOGITS.latency_us(arrays([n], **{**H100, **others}), values, "")
+    assert latency_us.item() == pytest.approx(values["host_us"] + indexed)

@@ -29,8 +29,8 @@ def test_an_exchange_sends_each_copy_or_a_token_once_to_a_rank(
 
     Of g ranks with experts at random one has some of a token's k with 1 - (1 - 1/g)^k.
     """
-    asked = {"gpus": gpus, "top_k": top_k}
-    copies, once = features(LOW_LATENCY | asked), features(NORMAL | asked)
+    sizes = {"gpus": gpus, "top_k": top_k}
+    copies, once = features(LOW_LATENCY | sizes), features(NORMAL | sizes)
     row = 8192 * 2 * copies["n"]
     local = min(gpus, 8)
     assert copies["sent"] == pytest.approx(row * top_k * (local - 1) / gpus)
@@ -64,10 +64,10 @@ def test_the_switch_sums_floats_of_eight_gpus_from_hopper_on(
     changes: dict[str, Any], switched: int
 ) -> None:
     """An all-reduce there sends each byte once, and an eighth of them is what a rank sums up."""
-    found = collective_features("collective_nccl", facts_of(NCCL | changes), np.ones((1, 1)))
-    assert found["nvls"].item() == switched
+    features = collective_features("collective_nccl", facts_of(NCCL | changes), np.ones((1, 1)))
+    assert features["nvls"].item() == switched
     gpus = changes.get("gpus", 8)
-    assert found["switched"] == pytest.approx(found["payload"] * (1 + 1 / gpus))
+    assert features["switched"] == pytest.approx(features["payload"] * (1 + 1 / gpus))
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,12 @@ def test_the_switch_sums_floats_of_eight_gpus_from_hopper_on(
 )
 def test_a_platform_says_its_links_and_its_host(platform: str, nvlink5: int, grace: int) -> None:
     """NVLink 5 is Blackwell's; bandwidths are in bytes a microsecond."""
-    found, facts = features(NCCL | {"platform": platform}), facts_of(NCCL | {"platform": platform})
-    assert (found["nvlink5"].item(), found["grace"].item()) == (nvlink5, grace)
-    assert found["link"].item() == pytest.approx(facts["link_gb_s"].item() * 1e9 / 1e6)
+    feature_values, facts = (
+        features(NCCL | {"platform": platform}),
+        facts_of(NCCL | {"platform": platform}),
+    )
+    assert (feature_values["nvlink5"].item(), feature_values["grace"].item()) == (nvlink5, grace)
+    assert feature_values["link"].item() == pytest.approx(facts["link_gb_s"].item() * 1e9 / 1e6)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +90,8 @@ def test_a_platform_says_its_links_and_its_host(platform: str, nvlink5: int, gra
 )
 def test_an_operation_has_its_steps(operation: str, steps: int, exchange: int) -> None:
     """An all-reduce goes around a ring twice; sends of their own cost besides."""
-    found = features(NCCL | {"operation": operation})
-    assert (found["steps"].item(), found["exchange"].item()) == (steps, exchange)
+    feature_values = features(NCCL | {"operation": operation})
+    assert (feature_values["steps"].item(), feature_values["exchange"].item()) == (steps, exchange)
 
 
 @pytest.mark.parametrize(
@@ -108,5 +111,5 @@ def test_a_platform_says_which_gpus_reach_each_other_over_pcie(
     changes: dict[str, Any], flags: tuple[int, int, int]
 ) -> None:
     """Two of any do, and there engines sum by kernels of their own."""
-    found = features(NCCL | {"platform": "l40s"} | changes)
-    assert tuple(found[name].item() for name in ("direct", "own", "eager")) == flags
+    feature_values = features(NCCL | {"platform": "l40s"} | changes)
+    assert tuple(feature_values[name].item() for name in ("direct", "own", "eager")) == flags

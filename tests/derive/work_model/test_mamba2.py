@@ -20,17 +20,21 @@ def test_time_is_a_floor_and_the_bytes_of_the_work(
     """What the form takes over beta is what the module's work counts, in arrays as in scalars."""
     (part,) = prepared({**MIXER, "platform": "h100", "batch": batch})
     features = {**part.features, **arrays([n], batch=batch)}
-    (found,) = MAMBA2.latency_us(features, values, "")[0]
+    (latency_us,) = MAMBA2.latency_us(features, values, "")[0]
     moved = mamba2_work(Setting(**MIXER, batch=batch), n, "").bytes_compulsory
-    assert found == pytest.approx(values[FLOOR] + moved / (values[SHARE] * H100["beta"]), rel=1e-6)
+    assert latency_us == pytest.approx(
+        values[FLOOR] + moved / (values[SHARE] * H100["beta"]), rel=1e-6
+    )
 
 
 def test_its_answer_is_that_of_a_delta_net_of_its_sizes() -> None:
     """Both are answered from statements, R0 and out of every sample, each under its own name."""
-    asked = facts_of(*({**MIXER, "module": module, "platform": "h100"}
+    facts = facts_of(*({**MIXER, "module": module, "platform": "h100"}
                        for module in ("mamba2", "delta_net")))  # fmt: skip
-    found = {each.part.family.name: each for each in TimedQuestions(asked, RESOLVER, {}).curves()}
-    own, other = found["mamba2"], found["delta_net"]
+    curves = {
+        curve.part.family.name: curve for curve in TimedQuestions(facts, RESOLVER, {}).curves()
+    }
+    own, other = curves["mamba2"], curves["delta_net"]
     assert (own.regime, own.in_sample, own.calibration) == (["R0"], [False], [[]])
     assert np.allclose(own.latency_us, other.latency_us)
     assert own.constants[0].startswith("mamba2 by constants of its form")

@@ -25,23 +25,23 @@ def features(
     n: list[int], *, heads: int = 16, tile: float = 64.0, **facts: float
 ) -> dict[str, Any]:
     """Return features of absorbed latent attention of one request on an H100."""
-    found = arrays(n, **H100, **{"batch": 1.0, "context": 0.0, "selected": np.inf} | facts)
+    features = arrays(n, **H100, **{"batch": 1.0, "context": 0.0, "selected": np.inf} | facts)
     rows = pl.DataFrame([{**MLA, "heads": heads, "selected": None}])
-    wide = np.ones_like(found["n"])
+    wide = np.ones_like(features["n"])
     widths = mla_features(rows, 0.0 * wide)
     tiles = {"tile_rows": tile * wide, "rows_per_position": heads * wide, "row_axes": wide,
              "splits": wide}  # fmt: skip
-    return found | {key: each for key, each in widths.items() if key != "selected"} | tiles
+    return features | {key: item for key, item in widths.items() if key != "selected"} | tiles
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @given(values=st.data())
 def test_a_latency_is_positive_and_rises_with_batch(family: Any, values: Any) -> None:
     """Whatever constants a fit finds, T is positive and finite, and more requests take no less."""
-    found = values.draw(constants(family))
+    drawn = values.draw(constants(family))
     one, two = (
         family.latency_us(features([1, 2, 8, 64], batch=batch, context=512.0, selected=256.0),
-                          found, family.hypotheses[0])
+                          drawn, family.hypotheses[0])
         for batch in (4.0, 8.0)
     )  # fmt: skip
     assert np.isfinite(one).all()
@@ -83,16 +83,16 @@ def test_a_kernel_that_splits_no_keys_waits_for_one_tile() -> None:
     """SGLang's extending kernel has a tile a head: 16 of 132 SMs work, for as long as one tile."""
     given = features([2], context=65536.0)
     values = start(MLA_CACHED, fixed_us=0.0, bandwidth_share=1e9, tile_us=0.0, reread=0.0)
-    whole = MLA_CACHED.latency_us({**given, "splits": 0.0 * given["n"]}, values, "")[0, 0]
-    assert whole == pytest.approx(132 * MLA_CACHED.latency_us(given, values, "")[0, 0])
+    latency_us = MLA_CACHED.latency_us({**given, "splits": 0.0 * given["n"]}, values, "")[0, 0]
+    assert latency_us == pytest.approx(132 * MLA_CACHED.latency_us(given, values, "")[0, 0])
 
 
 def test_selected_positions_end_the_growth_with_the_cache() -> None:
     """T over a cache of 100,000 or a million is that of the selected positions alone."""
     values = start(MLA_SELECTED)
     short, long = (
-        MLA_SELECTED.latency_us(features([1, 64], context=each, selected=2048.0), values, "")
-        for each in (1e5, 1e6)
+        MLA_SELECTED.latency_us(features([1, 64], context=context, selected=2048.0), values, "")
+        for context in (1e5, 1e6)
     )
     assert short.tolist() == long.tolist()
 
@@ -109,16 +109,16 @@ def test_selected_positions_come_in_waves_of_sms() -> None:
 def test_naive_heads_are_wider_in_memory_and_narrower_in_work() -> None:
     """Widened, a position has 16 (192 + 128) elements and a pair 320; absorbed 576 and 1088."""
     rows = pl.DataFrame([{**MLA, "api": api, "selected": None} for api in ("naive", "absorbed")])
-    found = mla_features(rows, np.zeros((2, 1)))
-    assert found["stored_width"].ravel().tolist() == [16 * 320, 576]
-    assert found["pair_width"].ravel().tolist() == [320, 1088]
-    assert found["widening"].ravel().tolist() == [0, 0]
+    features = mla_features(rows, np.zeros((2, 1)))
+    assert features["stored_width"].ravel().tolist() == [16 * 320, 576]
+    assert features["pair_width"].ravel().tolist() == [320, 1088]
+    assert features["widening"].ravel().tolist() == [0, 0]
 
 
 def _engine(**changes: Any) -> Prepared:
-    asked = {**MLA, "backend": "vllm_mla", "kernel": None, "backend_version": "0.20.2",
+    question = {**MLA, "backend": "vllm_mla", "kernel": None, "backend_version": "0.20.2",
              "platform": "h100", "api": None, **changes}  # fmt: skip
-    (part,) = prepared(asked)
+    (part,) = prepared(question)
     return part
 
 
@@ -144,12 +144,12 @@ def test_an_engines_release_is_asked_for() -> None:
 
     from derive.questions import RESOLVER
 
-    asked = {**MLA, "backend": "vllm_mla", "kernel": None, "platform": "h100"}
-    rows = facts_of({**asked, "backend_version": None}, {**asked, "backend_version": "0.1.0"})
-    parts = [each for each in prepare(rows, RESOLVER) if isinstance(each, Refused)]
-    said = pl.concat([each.rows for each in parts]).sort("asked")["refusal"].to_list()
-    assert "no release of vllm_mla is given" in said[0]
-    assert "compute capability 9.0 is not known" in said[1]
+    question = {**MLA, "backend": "vllm_mla", "kernel": None, "platform": "h100"}
+    rows = facts_of({**question, "backend_version": None}, {**question, "backend_version": "0.1.0"})
+    parts = [part for part in prepare(rows, RESOLVER) if isinstance(part, Refused)]
+    refusals = pl.concat([part.rows for part in parts]).sort("asked")["refusal"].to_list()
+    assert "no release of vllm_mla is given" in refusals[0]
+    assert "compute capability 9.0 is not known" in refusals[1]
 
 
 def _overlap(sharpness: float, one: float, other: float) -> float:
@@ -204,8 +204,8 @@ def test_latent_attention_takes_what_its_tiles_and_its_bytes_take(
     cached = batch * (context + n) * facts["stored_width"] * facts["cache_bytes"]
 
     chip = np.ceil(share) * (products * keys / rate + values["tile_us"])
-    found = MLA_PREFILL.latency_us(given_, values, "")
-    assert found.item() == total(chip, (queries + cached) / beta)
+    latency_us = MLA_PREFILL.latency_us(given_, values, "")
+    assert latency_us.item() == total(chip, (queries + cached) / beta)
 
     share = share if facts["splits"] else np.ceil(share)
     chip = share * (products * keys / rate + values["tile_us"])
@@ -214,8 +214,8 @@ def test_latent_attention_takes_what_its_tiles_and_its_bytes_take(
         chip = share * products * keys * sms / facts["phi"]
         chip += batch * context * facts["widening"] / facts["phi"]
         read = 2.0
-    found = MLA_CACHED.latency_us(given_, values, "")
-    assert found.item() == total(chip, (queries + read * cached) / beta)
+    time_us = MLA_CACHED.latency_us(given_, values, "")
+    assert time_us.item() == total(chip, (queries + read * cached) / beta)
 
     keys = min(context + (n + 1) / 2, facts["selected"])
     waves = np.ceil(batch * n * np.ceil(facts["heads"] / tile) / sms)

@@ -14,7 +14,7 @@ from nearfree.sources.answers.latent import LatentCall
 from derive.work_model.forms import MLA, facts_of
 
 GRID = [1, 2, 64, 200]
-ASKED = st.fixed_dictionaries(
+QUESTIONS = st.fixed_dictionaries(
     {
         "backend": st.sampled_from(["vllm_mla", "sglang_mla"]),
         "backend_version": st.sampled_from(["0.20.2", "0.5.14", "0.33.0"]),
@@ -48,7 +48,7 @@ def one_by_one(question: dict[str, Any], sm: int) -> list[tuple[float, ...]] | s
     ]
 
 
-@given(ASKED)
+@given(QUESTIONS)
 def test_rows_have_the_tiles_of_their_questions(asked: dict[str, Any]) -> None:
     """A tile that heads share is of one row axis, another of one a head; what is refused is, too.
 
@@ -59,10 +59,10 @@ def test_rows_have_the_tiles_of_their_questions(asked: dict[str, Any]) -> None:
     sizes, (refused,) = mla_tiles(facts, np.array([GRID], dtype=float))
     expected = one_by_one(question, facts["sm"].item())
     if refused is None:
-        found = [
-            tuple(of) for of in zip(*(each[0].tolist() for each in sizes.values()), strict=True)
+        tiles = [
+            tuple(of) for of in zip(*(size[0].tolist() for size in sizes.values()), strict=True)
         ]
-        assert found == expected
+        assert tiles == expected
     else:
         assert refused == expected
 

@@ -63,8 +63,8 @@ def test_blocks_are_those_of_each_expert(
     every = routed_pairs(layer, n)
     assert len(counted) == local_experts(experts, ep)
     assert sum(every) / ep <= sum(counted) <= sum(every)
-    found = blocks_of(features, np.full((1, 1), float(block)))
-    assert found.tolist() == [[sum(-(-pairs // block) for pairs in counted)]]
+    blocks = blocks_of(features, np.full((1, 1), float(block)))
+    assert blocks.tolist() == [[sum(-(-pairs // block) for pairs in counted)]]
     assert pairs_of(features).tolist() == [[sum(counted)]]
     assert active_experts(features).tolist() == [[sum(pairs > 0 for pairs in counted)]]
     if ep == 1:
@@ -73,8 +73,8 @@ def test_blocks_are_those_of_each_expert(
 
 def timed(n: list[int], values: dict[str, float], block_m: int, **changes: Any) -> np.ndarray:
     """Return T(N) with one size of block for every N."""
-    found: np.ndarray = latency_us(blocked(n, block_m, **changes), values, "rules")[0]
-    return found
+    time_us: np.ndarray = latency_us(blocked(n, block_m, **changes), values, "rules")[0]
+    return time_us
 
 
 def blocked(n: list[int], block_m: int, **changes: Any) -> dict[str, Any]:
@@ -177,7 +177,10 @@ def test_a_load_waits_where_few_blocks_hide_it() -> None:
     values = start(MOE_TRITON, load_us=3.0)
     free = values | {"load_us": 0.0}
     two, four = (
-        [timed([1], each, 16, num_stages=stages, skewed=1)[0] for each in (values, free)]
+        [
+            timed([1], constants_, 16, num_stages=stages, skewed=1)[0]
+            for constants_ in (values, free)
+        ]
         for stages in (2, 4)
     )
     assert two[0] > four[0] > two[1] == four[1]
@@ -220,8 +223,8 @@ def test_uneven_loads_fill_what_is_expected(changes: dict[str, Any]) -> None:
     assert law is not None
     tokens = (3, 15, 120)
     blocks, awake = blocks_of(features, np.full(n.shape, 16.0)), active_experts(features)
-    assert blocks[0].tolist() == [law.blocks(4, 2, each, 16) for each in tokens]
-    assert awake[0].tolist() == [law.awake(4, 2, each) for each in tokens]
+    assert blocks[0].tolist() == [law.blocks(4, 2, token, 16) for token in tokens]
+    assert awake[0].tolist() == [law.awake(4, 2, token) for token in tokens]
     assert blocks[1].tolist() == [4, 4, 16]
     assert awake[1].tolist() == [4, 4, 4]
 
@@ -231,7 +234,7 @@ def test_pairs_that_are_not_aligned_have_a_block_each() -> None:
     sizes = {"experts": 64, "top_k": 2}
     loads, law = "loads:0123456789ab", "power_law:1.2"
     names = ("skewed", "balanced", loads, law)
-    rows = facts_of(*({**MOE, **sizes, "routing": each} for each in names))
+    rows = facts_of(*({**MOE, **sizes, "routing": name} for name in names))
     shares = [[1 / 4] * 4 + [0.0] * 60]
     rows = rows.with_columns(pl.Series("shares", [None, None, shares, None]))
     n = np.array([[1.0, 5.0, 8.0]] * len(names))
@@ -240,17 +243,17 @@ def test_pairs_that_are_not_aligned_have_a_block_each() -> None:
     assert blocks[:3].tolist() == [[2, 10, 16]] * 3
     spread = spread_of(law)
     assert spread is not None
-    assert blocks[3].tolist() == [spread.blocks(64, 2, each, 16) for each in (1, 5, 8)]
+    assert blocks[3].tolist() == [spread.blocks(64, 2, pairs, 16) for pairs in (1, 5, 8)]
 
 
 @given(values=constants(MOE_LIBRARY), n=st.integers(1, 4096))
 def test_a_library_takes_its_best_tile(values: dict[str, float], n: int) -> None:
     """A library is as fast as the best of the row tiles 16 to 128 with columns 128 and K 64."""
     features = with_loads(arrays([n], **H100, **LAYER))
-    found = MOE_LIBRARY.latency_us(features, values, "best_tile")[0, 0]
+    latency_us = MOE_LIBRARY.latency_us(features, values, "best_tile")[0, 0]
     even = values | {"narrow_k": 1.0, "half_k": 1.0, "load_us": 0.0}
-    each = [timed([n], even, tile, block_k=64)[0] for tile in (16, 32, 64, 128)]
-    assert found == pytest.approx(min(each), rel=1e-12)
+    tile_us = [timed([n], even, tile, block_k=64)[0] for tile in (16, 32, 64, 128)]
+    assert latency_us == pytest.approx(min(tile_us), rel=1e-12)
 
 
 LAYERS = st.fixed_dictionaries(
@@ -295,7 +298,7 @@ def test_a_layer_takes_what_its_blocks_and_its_bytes_take(
     up = (facts["matrices"] - 1) * d_ff
     tiles = [int(-(-columns // wide)) for columns in (up, d_model)]
     depths = [-(-depth // deep) * deep for depth in (d_model, d_ff)]
-    elements = count * wide * sum(each * depth for each, depth in zip(tiles, depths, strict=True))
+    elements = count * wide * sum(tile * depth for tile, depth in zip(tiles, depths, strict=True))
     fed = values["tflop_s_per_sm"] * 1e6 * sms
     compute = slower * 2 * rows * elements * (1 / facts["phi"] + 1 / fed)
     inputs = pairs * (d_model * tiles[0] + d_ff * tiles[1])
@@ -310,10 +313,10 @@ def test_a_layer_takes_what_its_blocks_and_its_bytes_take(
     parts = [on_chip, (read + values["routed_traffic"] * moved) / beta]
     places = blocks_per_sm(features).item() * sms
     ahead = max(1, facts["num_stages"] - 1)
-    waves = [-(-count * each // places) for each in tiles]
+    waves = [-(-count * tile // places) for tile in tiles]
     follow = [depth / deep / ahead + 1 for depth in (d_model, d_ff)]
     parts.append(values["load_us"] * (waves[0] * follow[0] + waves[1] * follow[1]))
     p, most = values["sharpness"], max(parts)
-    core = most * sum((each / most) ** p for each in parts) ** (1 / p)
+    core = most * sum((part / most) ** p for part in parts) ** (1 / p)
     fixed = 0.0 if facts["eager"] else values["fixed_us"]
     assert latency_us(features, values, "").item() == pytest.approx(fixed + core)

@@ -1,4 +1,4 @@
-"""A platform's own constants: what is fitted, to how few curves, and what rests on them."""
+"""A platform's own constants: their fit to few curves, and the scores that use them."""
 
 import shutil
 from pathlib import Path
@@ -103,10 +103,10 @@ def test_scores_that_rest_on_own_constants_are_in_sample(floor: Layout) -> None:
     hits = {}
     for own in (False, True):
         answering = Answerer(floor, CONFIGURED, offline=True, own=own)
-        found = evaluate(known, answering, CONFIGURED.site.tolerances, ["work_model"])
-        rows = found.scores
+        evaluation = evaluate(known, answering, CONFIGURED.site.tolerances, ["work_model"])
+        rows = evaluation.scores
         assert rows.filter("in_sample")["module"].unique().to_list() == (["moe_ffn"] * own)
-        assert any("host_us" in text for text in found.constants["work_model"]) == own
+        assert any("host_us" in text for text in evaluation.constants["work_model"]) == own
         hits[own] = rows.group_by("module").agg(pl.col("hit").sum()).sort("module")["hit"].to_list()
         at = rows.filter(pl.col("epsilon") == 0.2)
         assert at["hit"].sum() == (50 if own else 49)
@@ -124,8 +124,11 @@ def test_three_curves_a_kernel(shared: Layout, tmp_path: Path) -> None:
     for name, of in own.items():
         event: ConstantsCalibrated = of["h100"].event.data
         assert event.curves == len(curves_used({name: of})) == 3
-        assert {each.name for each in event.constants} == {"chip", "memory"}
-        assert all(each.low <= of["h100"].values[each.name] <= each.high for each in (CHIP, MEMORY))
+        assert {constant.name for constant in event.constants} == {"chip", "memory"}
+        assert all(
+            constant.low <= of["h100"].values[constant.name] <= constant.high
+            for constant in (CHIP, MEMORY)
+        )
         assert event.band == recorded_constants(layout)[name].data.band
     used = curves_used(own)
     known = make_truth(*[({}, {1: 1.0, 2: 3.0})] * (len(used) + 1))
@@ -142,18 +145,18 @@ def test_three_curves_a_kernel(shared: Layout, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("platform", "source", "said"),
+    ("platform", "source", "message"),
     [
         ("h100", "published", "published holds nothing of h100"),
         ("l40s", STREAM, "holds nothing of l40s"),
         ("h20", "nothing", "the log holds nothing of nothing"),
     ],
 )
-def test_nothing_to_fit_leaves_nothing(
-    shared: Layout, platform: str, source: str, said: str
+def test_nothing_to_fit_writes_nothing(
+    shared: Layout, platform: str, source: str, message: str
 ) -> None:
-    """Without boundaries or curves of the platform nothing is written."""
-    with pytest.raises(EvidenceError, match=said):
+    """Without boundaries or curves of the platform no constants are written."""
+    with pytest.raises(EvidenceError, match=message):
         fit_own(shared, platform, source)
     assert not (shared.events / "public" / "constants_own").exists()
 
@@ -187,12 +190,14 @@ def test_factors_of_one_change_nothing(name: str, chip: float, memory: float) ->
     """Each factor scales what it is named after, and 1 leaves every constant as it was."""
     for values in fitted(CONSTANTS_OF[name].data).values.values():
         assert scaled(values, {}) == scaled(values, {"chip": 1.0, "memory": 1.0}) == values
-        found = scaled(values, {"chip": chip, "memory": memory})
-        assert found["bandwidth_share"] == pytest.approx(values["bandwidth_share"] * memory)
-        if "tile_us" in found:
-            assert found["tile_us"] == pytest.approx(values["tile_us"] / chip)
-        same = {"sharpness", "fixed_us", "routed_traffic", "narrow_k", "half_k"} & set(found)
-        assert all(found[each] == values[each] for each in same)
+        scaled_values = scaled(values, {"chip": chip, "memory": memory})
+        assert scaled_values["bandwidth_share"] == pytest.approx(values["bandwidth_share"] * memory)
+        if "tile_us" in scaled_values:
+            assert scaled_values["tile_us"] == pytest.approx(values["tile_us"] / chip)
+        same = {"sharpness", "fixed_us", "routed_traffic", "narrow_k", "half_k"} & set(
+            scaled_values
+        )
+        assert all(scaled_values[ratio] == values[ratio] for ratio in same)
 
 
 @settings(deadline=None, max_examples=20)
@@ -222,13 +227,13 @@ def test_a_platform_s_own_factors_are_found(name: str) -> None:
         latency_us=part.family.latency_us,
     )  # fmt: skip
     times = family.latency_us(part.features, scaled(alone.values[hypothesis], real), hypothesis)
-    found = factors(
+    factor_values = factors(
         family, alone, Measured(features=part.features, latency_us=times, counts=part.counts), 0.2
     )
     true = np.log(times / times[:, :1])
     misses = [
         np.abs(np.log(own_ratios(family, alone, own, part.features)) - true).mean()
-        for own in (found, {})
+        for own in (factor_values, {})
     ]
     assert misses[0] < misses[1] / 2
 

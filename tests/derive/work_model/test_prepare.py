@@ -37,9 +37,9 @@ ODD: list[dict[str, Any]] = [
 @settings(deadline=None, max_examples=60)
 def test_each_question_is_there_once(drawn: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
     """Whatever is asked is either refused with a reason or has arrays, once."""
-    asked = facts_of(*({**question, **changes} for question, changes in drawn))
+    facts = facts_of(*({**question, **changes} for question, changes in drawn))
     keys = []
-    for part in prepare(asked, RESOLVER):
+    for part in prepare(facts, RESOLVER):
         keys += part.rows["asked"].to_list()
         if isinstance(part, Refused):
             assert part.rows["refusal"].null_count() == 0
@@ -47,9 +47,9 @@ def test_each_question_is_there_once(drawn: list[tuple[dict[str, Any], dict[str,
         shape = part.counts.shape
         assert part.features["n"].shape == shape
         assert all(
-            each.shape in (shape, (shape[0], 1))
-            for each in part.features.values()
-            if isinstance(each, np.ndarray)
+            feature.shape in (shape, (shape[0], 1))
+            for feature in part.features.values()
+            if isinstance(feature, np.ndarray)
         )
         grids = [n[own].tolist() for n, own in zip(part.features["n"], part.counts, strict=True)]
         assert grids == part.rows["grid"].to_list()
@@ -60,7 +60,7 @@ def test_modules_of_one_form_do_not_mix() -> None:
     """Products and Dense FFNs share a form, and come in parts of one module each."""
     parts = prepared(*MIXED, *MIXED)
     modules = [part.rows["module"].unique().to_list() for part in parts]
-    assert all(len(each) == 1 for each in modules)
+    assert all(len(module) == 1 for module in modules)
     assert sorted(part.family.name for part in parts) == sorted([*OF_FAMILY, "gemm"])
 
 
@@ -68,7 +68,7 @@ def test_shorter_grids_repeat_their_end() -> None:
     """Rows have grids of their own length; what fills them up is not counted."""
     rows = facts_of(PREFILL, PREFILL)
     short = rows.with_columns(grid=rows["grid"].list.head(3).gather([0]).append(rows["grid"][1:]))
-    (part,) = (each for each in prepare(short, RESOLVER) if isinstance(each, Prepared))
+    (part,) = (part for part in prepare(short, RESOLVER) if isinstance(part, Prepared))
     assert part.features["n"][0].tolist() == [1, 2, 4, 4, 4, 4, 4, 4]
     assert part.counts.sum(axis=1).tolist() == [3, 8]
 

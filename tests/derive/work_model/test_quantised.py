@@ -25,26 +25,26 @@ def features(question: dict[str, Any], dtype: str, *, triton: bool = False) -> d
 @pytest.mark.parametrize("question", [ON_HOPPER, ON_BLACKWELL])
 def test_16_bits_have_nothing_besides(question: dict[str, Any], triton: bool) -> None:  # noqa: FBT001
     """Constants were fitted to layers of 16 bits, whose form is what it was."""
-    found = features(question, "bfloat16", triton=triton)
-    assert found["pass_bytes"] == 0
-    assert np.isnan(found["tile_m"]).all()
+    feature_values = features(question, "bfloat16", triton=triton)
+    assert feature_values["pass_bytes"] == 0
+    assert np.isnan(feature_values["tile_m"]).all()
 
 
 @pytest.mark.parametrize("dtype", ["float8", "float8_block"])
 def test_triton_quantises_tokens_and_what_enters_the_second_product(dtype: str) -> None:
     """Each element that enters is written and read once more, a byte each time."""
-    found = features({**MOE, "platform": "h100"}, dtype, triton=True)
-    tokens, top_k, d_model, d_ff = (found[name].item() for name in SIZES)
+    feature_values = features({**MOE, "platform": "h100"}, dtype, triton=True)
+    tokens, top_k, d_model, d_ff = (feature_values[name].item() for name in SIZES)
     entering = tokens * d_model + tokens * top_k * d_ff
-    assert found["pass_bytes"].item() == pytest.approx(2 * entering, rel=1e-3)
+    assert feature_values["pass_bytes"].item() == pytest.approx(2 * entering, rel=1e-3)
 
 
 def test_block_scaled_layers_of_hopper_quantise_routed_rows() -> None:
     """TensorRT-LLM routes rows first, and quantises them then; other formats where it writes."""
-    found = features(ON_HOPPER, "float8_block")
-    tokens, top_k, d_model, d_ff = (found[name].item() for name in SIZES)
+    feature_values = features(ON_HOPPER, "float8_block")
+    tokens, top_k, d_model, d_ff = (feature_values[name].item() for name in SIZES)
     entering = tokens * top_k * (d_model + d_ff)
-    assert found["pass_bytes"].item() == pytest.approx(2 * entering, rel=1e-3)
+    assert feature_values["pass_bytes"].item() == pytest.approx(2 * entering, rel=1e-3)
     assert features(ON_HOPPER, "float8")["pass_bytes"] == 0
     assert features(ON_BLACKWELL, "float8_block")["pass_bytes"] == 0
 
@@ -56,7 +56,7 @@ def test_block_scaled_layers_of_hopper_quantise_routed_rows() -> None:
 )  # fmt: skip
 def test_the_tile_follows_the_tokens(tokens: float, sms: float, tile: float) -> None:
     """Operands are swapped below 32 tokens, and below 64 on an H20."""
-    given = (np.array([[float(each)]]) for each in (tokens, sms))
+    given = (np.array([[float(count)]]) for count in (tokens, sms))
     assert token_tiles(*given, np.array([[True]])) == tile
 
 

@@ -80,18 +80,18 @@ def test_the_constants_are_the_output_of_the_command(
     ours, theirs = (
         {
             name: json.decode(json.encode(event.data))
-            for name, event in recorded_constants(each).items()
+            for name, event in recorded_constants(layout_).items()
             if event.source.startswith(f"public/{stream}/")
         }
-        for each in (layout, LOG)
+        for layout_ in (layout, LOG)
     )
     assert theirs
     assert list(filterfalse(searched, differences(theirs, ours))) == [], CHANGED
 
 
-def searched(found: Difference) -> bool:
-    """Return whether a difference is of a search that ends elsewhere on another processor."""
-    old, new = found.old, found.new
-    if found.place not in SEARCHED or not (isinstance(old, float) and isinstance(new, float)):
+def searched(difference: Difference) -> bool:
+    """Return whether a difference is of a searched constant, which depends on the processor."""
+    old, new = difference.old, difference.new
+    if difference.place not in SEARCHED or not (isinstance(old, float) and isinstance(new, float)):
         return False
     return old / 3 < new < 3 * old

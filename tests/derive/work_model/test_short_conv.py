@@ -20,9 +20,11 @@ def test_time_is_a_floor_and_the_bytes_of_the_work(
     """What the form takes over beta is what the module's work counts, in arrays as in scalars."""
     (part,) = prepared({**CONVOLUTION, "platform": "h100", "batch": batch})
     features = {**part.features, **arrays([n], batch=batch)}
-    (found,) = SHORT_CONV.latency_us(features, values, "")[0]
+    (latency_us,) = SHORT_CONV.latency_us(features, values, "")[0]
     moved = short_conv_work(Setting(**CONVOLUTION, batch=batch), n, "").bytes_compulsory
-    assert found == pytest.approx(values[FLOOR] + moved / (values[SHARE] * H100["beta"]), rel=1e-6)
+    assert latency_us == pytest.approx(
+        values[FLOOR] + moved / (values[SHARE] * H100["beta"]), rel=1e-6
+    )
 
 
 def test_an_answer_says_that_its_constants_are_stated() -> None:

@@ -20,8 +20,8 @@ def times(grid: list[int], values: dict[str, float], **changes: Any) -> list[flo
     (part,) = prepared({**MIXED_STREAMS, "platform": "h100", **changes})
     n = np.array([grid], dtype=np.float64)
     given = {**part.features, "n": n, "tokens": n * changes.get("batch", 1)}
-    found: list[float] = STREAM_MIXING.latency_us(given, values, "")[0].tolist()
-    return found
+    latency_us: list[float] = STREAM_MIXING.latency_us(given, values, "")[0].tolist()
+    return latency_us
 
 
 @given(constants(STREAM_MIXING), st.integers(1, 64), st.integers(1, 256))
@@ -29,11 +29,11 @@ def test_time_is_between_its_larger_part_and_their_sum(
     values: dict[str, float], n: int, batch: int
 ) -> None:
     """Calls and the bytes that the work counts each take their time, and no more together."""
-    (found,) = times([n], values, batch=batch)
+    (latency_us,) = times([n], values, batch=batch)
     moved = mixing_work(Setting(**MIXED_STREAMS, batch=batch), n, "").bytes_compulsory
     memory = moved / (values["bandwidth_share"] * H100["beta"])
-    assert max(values["call_us"], memory) * (1 - 1e-6) <= found
-    assert found <= (values["call_us"] + memory) * (1 + 1e-6)
+    assert max(values["call_us"], memory) * (1 - 1e-6) <= latency_us
+    assert latency_us <= (values["call_us"] + memory) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,14 @@ def test_published_times_are_met(
     platform: str, d_model: int, tokens: int, measured_us: float
 ) -> None:
     """VLLM's calls of a place take what the form says within a quarter (mhc_module_perf)."""
-    (found,) = times([tokens], start(STREAM_MIXING), platform=platform, d_model=d_model)
-    assert found == pytest.approx(measured_us, rel=0.25)
+    (latency_us,) = times([tokens], start(STREAM_MIXING), platform=platform, d_model=d_model)
+    assert latency_us == pytest.approx(measured_us, rel=0.25)
 
 
 def test_an_answer_says_that_its_constants_are_stated() -> None:
     """With no calibration at all there is T(N), R0 and out of every sample, in its own band."""
-    asked = facts_of({**MIXED_STREAMS, "platform": "h100"})
-    (timed,) = TimedQuestions(asked, RESOLVER, {}).curves()
+    facts = facts_of({**MIXED_STREAMS, "platform": "h100"})
+    (timed,) = TimedQuestions(facts, RESOLVER, {}).curves()
     assert timed.regime == ["R0"]
     assert timed.in_sample == [False]
     assert np.allclose(timed.band, 0.25)

@@ -20,9 +20,9 @@ from nearfree.derive.predict.forecast.attention_choice import (
 VLLM = BackendRelease("vllm", "0.33.0")
 
 
-def chosen(*asked: Any) -> str:
+def chosen(*arguments: Any) -> str:
     """Return the first of what may run."""
-    return next(choices(*asked))
+    return next(choices(*arguments))
 
 
 def read(folder: Path, kind: str, **changes: Any) -> Decoder:
@@ -141,11 +141,11 @@ def test_heads_that_flashinfer_does_not_take_run_by_flash_attention(
 ) -> None:
     """On data-centre Blackwell that is version 4, where vLLM has it, up to 128 elements."""
     plain, release = uniform("bfloat16"), BackendRelease("vllm", version)
-    found = {
+    by_head_dim = {
         size: chosen(read(tmp_path, "llama", head_dim=size), plain, 100, release)
         for size in by_size
     }
-    assert found == by_size
+    assert by_head_dim == by_size
 
 
 def test_sglang_takes_triton_for_llama_4_where_it_takes_flashinfer_for_others(
@@ -159,7 +159,7 @@ def test_sglang_takes_triton_for_llama_4_where_it_takes_flashinfer_for_others(
 
 
 @pytest.mark.parametrize(
-    ("kind", "sm", "release", "said"),
+    ("kind", "sm", "release", "message"),
     [
         ("gpt_oss", 120, "vllm==0.33.0", True),
         ("gpt_oss", 120, "vllm==0.26.0", False),
@@ -170,15 +170,15 @@ def test_sglang_takes_triton_for_llama_4_where_it_takes_flashinfer_for_others(
     ],
 )
 def test_sinks_on_other_blackwells_run_by_a_kernel_that_is_not_read(
-    tmp_path: Path, kind: str, sm: int | None, release: str, *, said: bool
+    tmp_path: Path, kind: str, sm: int | None, release: str, *, message: bool
 ) -> None:
     """Triton's tiles stand for it, in the releases of vLLM that have it."""
-    found = other_kernel(read(tmp_path, kind), sm, BackendRelease(*release.split("==")))
-    assert found == ("heads with sinks on this GPU by FlashInfer's XQA" if said else None)
+    kernel = other_kernel(read(tmp_path, kind), sm, BackendRelease(*release.split("==")))
+    assert kernel == ("heads with sinks on this GPU by FlashInfer's XQA" if message else None)
 
 
 @pytest.mark.parametrize(
-    ("size", "sm", "release", "said"),
+    ("size", "sm", "release", "message"),
     [
         (512, 90, "vllm==0.33.0", True),
         (512, 90, "vllm==0.22.0", False),
@@ -188,16 +188,16 @@ def test_sinks_on_other_blackwells_run_by_a_kernel_that_is_not_read(
     ],
 )
 def test_heads_too_wide_for_flash_attention_3_run_by_another_that_is_not_read(
-    tmp_path: Path, size: int, sm: int, release: str, *, said: bool
+    tmp_path: Path, size: int, sm: int, release: str, *, message: bool
 ) -> None:
     """All of Gemma 4 runs in vLLM by FlashAttention 4 on Hopper, once it has it."""
     decoder = read(tmp_path, "gemma4_text", head_dim=256, global_head_dim=size)
-    found = other_kernel(decoder, sm, BackendRelease(*release.split("==")))
-    assert found == ("this model on this GPU by FlashAttention 4" if said else None)
+    kernel = other_kernel(decoder, sm, BackendRelease(*release.split("==")))
+    assert kernel == ("this model on this GPU by FlashAttention 4" if message else None)
 
 
 @pytest.mark.parametrize(
-    ("kind", "sm", "release", "said"),
+    ("kind", "sm", "release", "message"),
     [
         ("deepseek_v2", 100, "sglang==0.5.23", True),
         ("glm4_moe_lite", 103, "sglang==0.5.9", True),
@@ -207,16 +207,16 @@ def test_heads_too_wide_for_flash_attention_3_run_by_another_that_is_not_read(
     ],
 )
 def test_latents_of_other_kinds_run_by_flashinfer_on_data_centre_blackwell(
-    tmp_path: Path, kind: str, sm: int, release: str, *, said: bool
+    tmp_path: Path, kind: str, sm: int, release: str, *, message: bool
 ) -> None:
     """SGLang runs those of DeepSeek V3's kind alone by the kernel whose tiles answers have."""
-    found = other_kernel(read(tmp_path, kind), sm, BackendRelease(*release.split("==")))
+    kernel = other_kernel(read(tmp_path, kind), sm, BackendRelease(*release.split("==")))
     expected = "latents of this model on this GPU by FlashInfer's kernel"
-    assert found == (expected if said else None)
+    assert kernel == (expected if message else None)
 
 
 @pytest.mark.parametrize(
-    ("kind", "sm", "version", "said"),
+    ("kind", "sm", "version", "message"),
     [
         ("qwen3_next", 100, "0.5.9", "this model on this GPU by Triton's"),
         ("qwen3_5_moe_text", 103, "0.5.14", "what has no drafts on this GPU by Triton's"),
@@ -226,12 +226,12 @@ def test_latents_of_other_kinds_run_by_flashinfer_on_data_centre_blackwell(
     ],
 )
 def test_models_with_states_run_by_triton_in_older_releases_unless_they_are_told(
-    tmp_path: Path, kind: str, sm: int, version: str, said: str | None
+    tmp_path: Path, kind: str, sm: int, version: str, message: str | None
 ) -> None:
     """SGLang's recipes name TensorRT-LLM's kernels there, and answers speak of these."""
     decoder, sglang = read(tmp_path, kind), BackendRelease("sglang", version)
-    found = other_kernel(decoder, sm, sglang)
-    assert found is None if said is None else found and found.startswith(said)
+    kernel = other_kernel(decoder, sm, sglang)
+    assert kernel is None if message is None else kernel and kernel.startswith(message)
     if sm >= 100:
         assert chosen(decoder, uniform("bfloat16"), sm, sglang) == "flashinfer"
 
@@ -306,7 +306,7 @@ def test_another_cache_needs_kernels_that_read_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "backend", "said", "remedy"),
+    ("kind", "backend", "message", "remedy"),
     [
         ("gpt_oss", "flash_attn", "3 layers (window 32): heads have a logit", "vllm-fa3"),
         ("gemma4_text", "flash_attn", "heads of 512 elements are wider than 256", "flashinfer"),
@@ -317,13 +317,13 @@ def test_another_cache_needs_kernels_that_read_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_backend_does_not_take_is_refused(
-    tmp_path: Path, kind: str, backend: str, said: str, remedy: str
+    tmp_path: Path, kind: str, backend: str, message: str, remedy: str
 ) -> None:
     """The kind of layers is named, with what of it lacks a kernel and what has one."""
     changes = {"global_head_dim": 512} if kind == "gemma4_text" else {}
-    found = list(attention_refusals(read(tmp_path, kind, **changes), BackendRelease(backend)))
-    assert any(said in each.reason for each in found)
-    assert all(f"--attention {remedy}" in each.remedy for each in found)
+    refusals = list(attention_refusals(read(tmp_path, kind, **changes), BackendRelease(backend)))
+    assert any(message in refusal.reason for refusal in refusals)
+    assert all(f"--attention {remedy}" in refusal.remedy for refusal in refusals)
 
 
 @pytest.mark.parametrize(
@@ -368,8 +368,8 @@ def test_drafts_over_selected_blocks_are_verified_by_one_engine(
 ) -> None:
     """An engine without such a forward is refused, and who has one is named."""
     decoder = read(tmp_path, "minimax_m3_vl_text")
-    found = list(verification_refusals(decoder, BackendRelease(engine, "1")))
-    assert [each.remedy for each in found] == ["Ask with --moe vllm"] * refused
+    refusals = list(verification_refusals(decoder, BackendRelease(engine, "1")))
+    assert [refusal.remedy for refusal in refusals] == ["Ask with --moe vllm"] * refused
     assert not [*verification_refusals(read(tmp_path, "llama"), BackendRelease(engine, "1"))]
     assert not [*attention_refusals(decoder, BackendRelease("flash_attn", "2.8.3"))]
 
@@ -385,5 +385,7 @@ def test_drafts_behind_a_short_convolution_are_verified_from_a_release_on(
 ) -> None:
     """Earlier ones keep the rows of a rejected draft, and are refused by the first that do not."""
     name, _, version = engine.partition("==")
-    found = verification_refusals(read(tmp_path, "lfm2_moe"), BackendRelease(name, version or None))
-    assert [each.remedy for each in found] == remedy
+    refusals = verification_refusals(
+        read(tmp_path, "lfm2_moe"), BackendRelease(name, version or None)
+    )
+    assert [refusal.remedy for refusal in refusals] == remedy

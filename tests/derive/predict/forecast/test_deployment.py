@@ -19,7 +19,7 @@ from nearfree.decoders.modules import ATTENTION, MOE
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 
 SPARSE = read_decoder(CONFIG / "models" / "qwen3_30b_a3b.json")
-ASKED: dict[str, Any] = {
+FIELDS: dict[str, Any] = {
     "platform": "h200",
     "attention": BackendRelease("flash_attn", "2.8.3"),
     "moe": BackendRelease("vllm", "0.20.2"),
@@ -31,8 +31,8 @@ CUTLASS = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"
 
 def deployment(batch: int, moe: str = "vllm", **degrees: int) -> Deployment:
     """Return the model on some GPUs."""
-    asked = ASKED | {"moe": BackendRelease(moe, "1")}
-    return Deployment(decoder=SPARSE, batch=batch, parallel=Parallel(**degrees), **asked)
+    query = FIELDS | {"moe": BackendRelease(moe, "1")}
+    return Deployment(decoder=SPARSE, batch=batch, parallel=Parallel(**degrees), **query)
 
 
 @pytest.mark.parametrize(
@@ -52,21 +52,21 @@ def test_collectives_are_those_of_the_engine(moe: str, engine: str) -> None:
 )
 def test_vllm_calls_attention_by_lengths(moe: str, api: str, *, served: bool) -> None:
     """Where vLLM runs a step it is the call that splits no keys of several positions."""
-    asked = structs.replace(deployment(1, moe), served=served)
-    apis = {use.setting.api for use in asked.uses() if use.setting.module == "attention"}
+    query = structs.replace(deployment(1, moe), served=served)
+    apis = {use.setting.api for use in query.uses() if use.setting.module == "attention"}
     assert apis == {api}
 
 
 def test_what_a_builder_chooses_is_said() -> None:
     """GPUs of no product's machine are taken to be in one, and answers say so."""
     many = structs.replace(deployment(1, tp=4), assembled=True)
-    assert any("4 of h200 are taken to be in one machine" in each for each in many.caveats)
+    assert any("4 of h200 are taken to be in one machine" in caveat for caveat in many.caveats)
     assert not structs.replace(deployment(1), assembled=True).caveats
     assert not deployment(1, tp=4).caveats
 
 
 @pytest.mark.parametrize(
-    ("degrees", "direct", "said"),
+    ("degrees", "direct", "message"),
     [
         ({"tp": 4}, 2, "what 4 GPUs send each other over PCIe is timed as where they share one"),
         ({"dp": 4}, 2, "what 4 GPUs send each other over PCIe is timed as where they share one"),
@@ -77,27 +77,27 @@ def test_what_a_builder_chooses_is_said() -> None:
     ],
 )
 def test_which_paths_over_pcie_are_meant_is_said(
-    degrees: dict[str, int], direct: int, said: str
+    degrees: dict[str, int], direct: int, message: str
 ) -> None:
     """A machine decides whether GPUs reach each other, and tables of one GPU differ by factors."""
-    asked = deployment(1, **degrees)
-    (*caveats,) = structs.replace(asked, direct_gpus=direct).caveats
-    assert [each.startswith(said) for each in caveats] == [True] * bool(said)
-    assert all("`direct_gpus` of h200 in config/platforms.yaml" in each for each in caveats)
-    assert not asked.caveats
+    query = deployment(1, **degrees)
+    (*caveats,) = structs.replace(query, direct_gpus=direct).caveats
+    assert [caveat.startswith(message) for caveat in caveats] == [True] * bool(message)
+    assert all("`direct_gpus` of h200 in config/platforms.yaml" in caveat for caveat in caveats)
+    assert not query.caveats
 
 
 @pytest.mark.parametrize(
-    ("moe", "dp", "said"), [("sglang", 2, 1), ("sglang", 1, 0), ("vllm", 2, 0)]
+    ("moe", "dp", "message"), [("sglang", 2, 1), ("sglang", 1, 0), ("vllm", 2, 0)]
 )
-def test_what_is_gathered_for_cuts_over_all_ranks_is_said(moe: str, dp: int, said: int) -> None:
+def test_what_is_gathered_for_cuts_over_all_ranks_is_said(moe: str, dp: int, message: int) -> None:
     """SGLang cuts what all groups share over all ranks, and its gathers for it are not counted."""
     caveats = deployment(2, moe, dp=dp).caveats
-    assert sum("gathers the rows of all groups" in each for each in caveats) == said
+    assert sum("gathers the rows of all groups" in caveat for caveat in caveats) == message
 
 
 @pytest.mark.parametrize(
-    ("kind", "kernel", "version", "said"),
+    ("kind", "kernel", "version", "message"),
     [
         ("qwen3_vl_text", "fa3", "0.5.23", 1),
         ("qwen3_vl_text", "fa3", None, 1),
@@ -112,13 +112,13 @@ def test_what_is_gathered_for_cuts_over_all_ranks_is_said(moe: str, dp: int, sai
     ],
 )
 def test_a_model_that_decodes_by_a_kernel_without_curves_is_a_caveat(
-    tmp_path: Path, kind: str, kernel: str, version: str | None, said: int
+    tmp_path: Path, kind: str, kernel: str, version: str | None, message: int
 ) -> None:
     """SGLang takes FlashInfer's for some, by release, where others' kernel is measured."""
     decoder = read_decoder(write(tmp_path, change(kind)))
-    asked = ASKED | {"moe": BackendRelease("sglang", version), "decoder_kernel": kernel}
-    caveats = Deployment(decoder=decoder, **asked).caveats
-    assert sum(f"T(1) of attention is of {kernel}" in each for each in caveats) == said
+    query = FIELDS | {"moe": BackendRelease("sglang", version), "decoder_kernel": kernel}
+    caveats = Deployment(decoder=decoder, **query).caveats
+    assert sum(f"T(1) of attention is of {kernel}" in caveat for caveat in caveats) == message
 
 
 SHARED: dict[str, Any] = {
@@ -127,7 +127,7 @@ SHARED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "asked", "said"),
+    ("kind", "changes", "fields", "message"),
     [
         ("deepseek_v3", {}, {}, 257),
         ("glm_moe_dsa", {}, {}, 257),
@@ -141,14 +141,16 @@ SHARED: dict[str, Any] = {
     ],
 )
 def test_a_shared_expert_among_the_routed_ones_is_a_caveat(
-    tmp_path: Path, kind: str, changes: dict[str, Any], asked: dict[str, Any], said: int
+    tmp_path: Path, kind: str, changes: dict[str, Any], fields: dict[str, Any], message: int
 ) -> None:
     """SGLang runs it as one more of them where ep, its kernel and the model let it."""
     decoder = read_decoder(write(tmp_path, change(kind, **SHARED | changes)))
-    every = ASKED | {"moe": BackendRelease("sglang", "0.5.23"), "served": True} | asked
-    found = Deployment(decoder=decoder, **every)
-    assert found.fused == said
-    assert any(f"by the blocks of {said} experts" in each for each in found.caveats) is (said > 0)
+    every = FIELDS | {"moe": BackendRelease("sglang", "0.5.23"), "served": True} | fields
+    deployment = Deployment(decoder=decoder, **every)
+    assert deployment.fused == message
+    assert any(
+        f"by the blocks of {message} experts" in caveat for caveat in deployment.caveats
+    ) is (message > 0)
 
 
 @pytest.mark.parametrize(
@@ -169,19 +171,19 @@ def test_rows_are_sent_as_an_engine_rounds_them(
     moe: str, weights: Dtype, library: str | None, sent: str
 ) -> None:
     """From 0.19.0 on vLLM rounds rows of experts before it sends them, but for one kernel."""
-    asked = ASKED | {"moe": BackendRelease(*moe.split("==")), "library": library}
+    query = FIELDS | {"moe": BackendRelease(*moe.split("==")), "library": library}
     precision = Override(weights=weights).apply(uniform("bfloat16"))
-    found = Deployment(decoder=SPARSE, parallel=Parallel(dp=2), precision=precision, **asked)
-    dtypes = {use.role: use.setting.dtype for use in found.uses()}
+    deployment = Deployment(decoder=SPARSE, parallel=Parallel(dp=2), precision=precision, **query)
+    dtypes = {use.role: use.setting.dtype for use in deployment.uses()}
     assert (dtypes[DISPATCH], dtypes[COMBINE]) == (sent, "bfloat16")
 
 
 @given(batch=st.integers(1, 99), dp=st.sampled_from([1, 2, 4, 8]), tp=st.sampled_from([1, 2]))
 def test_a_question_has_the_batch_of_its_group(batch: int, dp: int, tp: int) -> None:
     """Attention is asked about the group with most requests, experts about all of them."""
-    asked = Questions([deployment(batch, dp=dp, tp=tp, ep=dp * tp)], [1, 2])
-    places = dict(asked.uses.select("role", "asked").iter_rows())
-    batches = asked.frame["batch"].to_list()
+    questions = Questions([deployment(batch, dp=dp, tp=tp, ep=dp * tp)], [1, 2])
+    places = dict(questions.uses.select("role", "asked").iter_rows())
+    batches = questions.frame["batch"].to_list()
     group = -(-batch // dp)
     assert batches[places[ATTENTION]] == group
     assert batches[places[MOE]] == batch
@@ -194,54 +196,59 @@ def test_a_question_has_the_batch_of_its_group(batch: int, dp: int, tp: int) -> 
 def test_a_kind_is_asked_about_once(tmp_path: Path) -> None:
     """A model of two kinds asks as many questions with 94 layers as with 6."""
 
-    def asked(layers: int) -> Questions:
+    def questions_of(layers: int) -> Questions:
         types = ["sliding_attention", "full_attention"] * (layers // 2)
         small = change("gpt_oss", num_hidden_layers=layers, layer_types=types)
         decoder = read_decoder(write(tmp_path, small))
-        return Questions([Deployment(decoder=decoder, **ASKED)], [1, 2])
+        return Questions([Deployment(decoder=decoder, **FIELDS)], [1, 2])
 
-    few, many = asked(6), asked(94)
+    few, many = questions_of(6), questions_of(94)
     assert few.frame.height == many.frame.height
     kinds = many.uses.filter(pl.col("role").str.starts_with("attention, "))
     assert kinds["count"].to_list() == [47, 47]
     assert many.frame["window"].gather(kinds["asked"]).to_list() == [32, None]
 
 
-@pytest.mark.parametrize(("context", "said"), [(40959, 0), (40960, 1), (65536, 1)])
-def test_a_context_that_the_model_is_not_made_for_is_a_caveat(context: int, said: int) -> None:
+@pytest.mark.parametrize(("context", "message"), [(40959, 0), (40960, 1), (65536, 1)])
+def test_a_context_that_the_model_is_not_made_for_is_a_caveat(context: int, message: int) -> None:
     """Cached positions and a new one have to be as many as the model's file allows."""
-    longer = Deployment(decoder=SPARSE, context=context, positions=40960, **ASKED)
-    assert [f"{context:,} cached positions" in each for each in longer.caveats] == [True] * said
-    assert Deployment(decoder=SPARSE, context=context, **ASKED).caveats == ()
+    longer = Deployment(decoder=SPARSE, context=context, positions=40960, **FIELDS)
+    assert [f"{context:,} cached positions" in caveat for caveat in longer.caveats] == [
+        True
+    ] * message
+    assert Deployment(decoder=SPARSE, context=context, **FIELDS).caveats == ()
 
 
 def test_a_kernel_of_the_same_source_is_a_caveat() -> None:
     """Where another engine's curves stand for a kernel, the answer says whose."""
     (name, (_, kernel)), *_ = TWINS.items()
-    (caveat,) = Deployment(decoder=SPARSE, library=name, **ASKED).caveats
+    (caveat,) = Deployment(decoder=SPARSE, library=name, **FIELDS).caveats
     assert kernel in caveat
     assert BY_PUBLIC_NAME[name] in caveat
 
 
 @pytest.mark.parametrize(
-    ("kind", "weights", "said"),
+    ("kind", "weights", "message"),
     [
         ("minimax_m3_vl_text", "mxfp8", True), ("deepseek_v4", "mxfp8", True),
         ("minimax_m3_vl_text", "bfloat16", False), ("llama", "mxfp8", False),
     ],
 )  # fmt: skip
 def test_a_format_that_another_stands_for_is_a_caveat(
-    tmp_path: Path, kind: str, weights: Any, *, said: bool
+    tmp_path: Path, kind: str, weights: Any, *, message: bool
 ) -> None:
     """Layers that are one module each have curves in blocks of float8, none in mxfp8."""
     decoder = read_decoder(write(tmp_path, change(kind)))
     precision = Override(weights=weights).apply(uniform("bfloat16"))
-    asked = Deployment(decoder=decoder, precision=precision, **ASKED)
-    assert any("timed as in float8_block" in each for each in asked.caveats) is said
+    deployment = Deployment(decoder=decoder, precision=precision, **FIELDS)
+    assert any("timed as in float8_block" in caveat for caveat in deployment.caveats) is message
 
 
 def test_an_engine_whose_graphs_are_not_read_has_some() -> None:
     """TensorRT-LLM captures graphs, and its answers say so; an engine whose are read does not."""
-    for engine, served, said in (("trtllm", True, 1), ("trtllm", False, 0), ("vllm", True, 0)):
-        asked = structs.replace(deployment(1, engine), served=served)
-        assert sum("trtllm runs decode steps in CUDA" in each for each in asked.caveats) == said
+    for engine, served, expected in (("trtllm", True, 1), ("trtllm", False, 0), ("vllm", True, 0)):
+        query = structs.replace(deployment(1, engine), served=served)
+        assert (
+            sum("trtllm runs decode steps in CUDA" in caveat for caveat in query.caveats)
+            == expected
+        )

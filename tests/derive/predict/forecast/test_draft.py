@@ -36,19 +36,19 @@ def test_a_draft_is_a_layer_a_product_and_the_head_each_time(model: str) -> None
     """The own layer runs on all rows of a step, then on one a request, and draws from one."""
     one = deployment(model, "balanced", batch=8, platform="h20")
     own = as_own(one)
-    found, whole = (total(Questions([each], DOUBLING), BLIND) for each in (own, one))
-    latency = {role: found.latency_us[0][at] for at, role in found.roles[0].items()}
+    total_us, forward_times = (total(Questions([query], DOUBLING), BLIND) for query in (own, one))
+    latency = {role: total_us.latency_us[0][at] for at, role in total_us.roles[0].items()}
     counts = {use.role: use.count for use in one.uses()}
-    for place, role in whole.roles[0].items():
+    for place, role in forward_times.roles[0].items():
         count = counts.get(role, 0) if role != HEAD else 1
         if role in latency:
-            assert latency[role] == pytest.approx(whole.latency_us[0][place] / count)
-    assert latency.keys() == {STATES} | {*whole.roles[0].values()}
-    each = sum(us[0] for us in latency.values())
+            assert latency[role] == pytest.approx(forward_times.latency_us[0][place] / count)
+    assert latency.keys() == {STATES} | {*forward_times.roles[0].values()}
+    layer_us = sum(us[0] for us in latency.values())
     first = sum(us for role, us in latency.items() if role != HEAD) + latency[HEAD][0]
-    drafted = draft_of(own, found, 0, NEW).modules_us
+    drafted = draft_of(own, total_us, 0, NEW).modules_us
     for at, n in enumerate(DOUBLING):
-        assert drafted[at] == pytest.approx(first[at] + max(n - 2, 0) * each)  # type: ignore[index]
+        assert drafted[at] == pytest.approx(first[at] + max(n - 2, 0) * layer_us)  # type: ignore[index]
     states = {use.role: use.setting for use in own.uses()}[STATES]
     assert (states.d_model, states.d_ff) == (2 * one.decoder.d_model, one.decoder.d_model)
 
@@ -75,10 +75,10 @@ def test_an_own_layer_that_is_left_plain_computes_so() -> None:
 def test_sglang_drew_from_all_rows_for_some_releases() -> None:
     """From overlap on until 0.5.20 logits of the first run are made of all its rows."""
     own = as_own(deployment(DENSE, "balanced", batch=8, platform="h20"))
-    found = total(Questions([own], DOUBLING), BLIND)
-    latency = {role: found.latency_us[0][at] for at, role in found.roles[0].items()}
+    total_us = total(Questions([own], DOUBLING), BLIND)
+    latency = {role: total_us.latency_us[0][at] for at, role in total_us.roles[0].items()}
     drafts = {
-        version: draft_of(own, found, 0, BackendRelease("sglang", version)).modules_us
+        version: draft_of(own, total_us, 0, BackendRelease("sglang", version)).modules_us
         for version in ("0.5.10", "0.5.14", "0.5.20")
     }
     more = drafts["0.5.14"] - drafts["0.5.20"]
@@ -89,15 +89,15 @@ def test_sglang_drew_from_all_rows_for_some_releases() -> None:
 def test_shares_are_of_one_position_at_the_same_batch() -> None:
     """Of the own layer they are of T(1) of the same batch size."""
     grid = [1, 2, 3, 4]
-    asked = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (1, 8)]
-    found = total(Questions(asked, grid), BLIND)
-    layers = [as_own(each) for each in asked]
+    queries = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (1, 8)]
+    total_us = total(Questions(queries, grid), BLIND)
+    layers = [as_own(query) for query in queries]
     drafter = total(Questions(layers, grid), BLIND)
-    own = drafter_shares(found, asked, drafter, layers, {})
-    for place, each in enumerate(asked):
-        drafted = draft_of(layers[place], drafter, place, each.engine).modules_us
-        assert own[each.batch] == pytest.approx((drafted / found.model_us[place, 0]).tolist())
-        assert 0 < own[each.batch][0] < 0.2
+    own = drafter_shares(total_us, queries, drafter, layers, {})
+    for place, query in enumerate(queries):
+        drafted = draft_of(layers[place], drafter, place, query.engine).modules_us
+        assert own[query.batch] == pytest.approx((drafted / total_us.model_us[place, 0]).tolist())
+        assert 0 < own[query.batch][0] < 0.2
 
 
 @pytest.mark.parametrize(("engine", "more"), [("vllm", 1), ("sglang", 0)])
@@ -105,17 +105,17 @@ def test_a_draft_model_first_runs_on_the_rows_of_the_step(engine: str, more: int
     """In vLLM it has one row more a request; it draws from one, and runs once without drafts."""
     grid, server = [1, 2, 3, 4], BackendRelease(engine)
     drafting = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (256, 1)]
-    asked = [replace(each, server=server) for each in drafting[::-1]]
-    found = total(Questions(asked, grid), BLIND)
+    queries = [replace(query, server=server) for query in drafting[::-1]]
+    total_us = total(Questions(queries, grid), BLIND)
     drafter = total(Questions(drafting, draft_model_grid(grid)), BLIND)
-    shares = model_shares(found, asked, drafter, drafting)
-    for place, each in enumerate(drafting):
+    shares = model_shares(total_us, queries, drafter, drafting)
+    for place, query in enumerate(drafting):
         us = drafter.model_us[place]
         (head,) = (at for at, role in drafter.roles[place].items() if role == HEAD)
         undrawn = drafter.latency_us[place, head] - drafter.latency_us[place, head, 0]
         first = [us[n - 1 + more] - undrawn[n - 1 + more] for n in grid]
         wanted = [us_n + max(n - 2, 0) * us[0] for n, us_n in zip(grid, first, strict=True)]
-        assert shares[each.batch] == pytest.approx(np.array(wanted) / us[0])
+        assert shares[query.batch] == pytest.approx(np.array(wanted) / us[0])
     assert shares[256][3] > 3.2
 
 
@@ -124,17 +124,19 @@ def test_the_scheduler_runs_once_for_all_forwards_of_a_draft_model() -> None:
     grid, release = [1, 2, 3, 4], BackendRelease("sglang", "0.5.23")
     one = deployment(DENSE, "balanced", batch=8, platform="h20")
     served = replace(one, server=release, served=True)
-    found = total(Questions([served], grid), BLIND)
+    total_us = total(Questions([served], grid), BLIND)
     drafter = total(Questions([served], draft_model_grid(grid)), BLIND)
     host_us = host_us_of(BLIND.engine_steps["sglang"].constants, batch=8)
     assert host_us > 100
-    drafted = np.array(model_shares(found, [served], drafter, [served])[8]) * found.model_us[0, 0]
-    each = drafted[3] - drafted[2] - (found.model_us[0, 3] - found.model_us[0, 2])
+    drafted = (
+        np.array(model_shares(total_us, [served], drafter, [served])[8]) * total_us.model_us[0, 0]
+    )
+    layer_us = drafted[3] - drafted[2] - (total_us.model_us[0, 3] - total_us.model_us[0, 2])
     (head,) = (at for at, role in drafter.roles[0].items() if role == HEAD)
-    each += drafter.latency_us[0, head, 3] - drafter.latency_us[0, head, 2]
-    assert each == pytest.approx(found.model_us[0, 0] - host_us)
+    layer_us += drafter.latency_us[0, head, 3] - drafter.latency_us[0, head, 2]
+    assert layer_us == pytest.approx(total_us.model_us[0, 0] - host_us)
     old = replace(served, server=BackendRelease("sglang", "0.5.6"))
-    later = np.array(model_shares(found, [old], drafter, [served])[8]) * found.model_us[0, 0]
+    later = np.array(model_shares(total_us, [old], drafter, [served])[8]) * total_us.model_us[0, 0]
     assert later - drafted == pytest.approx(DRAFTING["sglang"].exposed_us)
 
 
@@ -159,17 +161,17 @@ def test_a_draft_takes_the_longer_of_its_modules_and_its_launches() -> None:
 
 def test_the_host_is_counted_of_a_served_model_alone() -> None:
     """A forward by itself waits for no scheduler, and one whose engine has no constants neither."""
-    asked = [deployment(DENSE, "balanced", batch=8, platform="h20")]
+    queries = [deployment(DENSE, "balanced", batch=8, platform="h20")]
     grid = [1, 2, 3, 4]
-    found, layers = total(Questions(asked, grid), BLIND), [as_own(asked[0])]
+    total_us, layers = total(Questions(queries, grid), BLIND), [as_own(queries[0])]
     drafter, steps = total(Questions(layers, grid), BLIND), BLIND.engine_steps
-    served = [replace(asked[0], served=True)]
-    alone = drafter_shares(found, asked, drafter, layers, steps)[8]
-    assert alone == drafter_shares(found, served, drafter, layers, {})[8]
-    with_host = np.array(drafter_shares(found, served, drafter, layers, steps)[8])
+    served = [replace(queries[0], served=True)]
+    alone = drafter_shares(total_us, queries, drafter, layers, steps)[8]
+    assert alone == drafter_shares(total_us, served, drafter, layers, {})[8]
+    with_host = np.array(drafter_shares(total_us, served, drafter, layers, steps)[8])
     draft = draft_of(layers[0], drafter, 0, served[0].engine)
     wanted = draft.served_us(GRID, served[0].engine, steps["vllm"].constants, MODEL)
-    assert with_host == pytest.approx(wanted / found.model_us[0, 0])
+    assert with_host == pytest.approx(wanted / total_us.model_us[0, 0])
     assert (with_host > np.array(alone)).all()
 
 
@@ -190,16 +192,16 @@ def test_a_head_draws_from_one_row_of_a_request(layers: int) -> None:
     """
     target = deployment(DENSE, "balanced", batch=8, platform="h20", served=True)
     head = head_of(target, layers)
-    found = total(Questions([head], DOUBLING), BLIND)
-    latency = {role: found.latency_us[0][at] for at, role in found.roles[0].items()}
+    total_us = total(Questions([head], DOUBLING), BLIND)
+    latency = {role: total_us.latency_us[0][at] for at, role in total_us.roles[0].items()}
     drawn = {role: np.full(len(DOUBLING), us[0]) if role == HEAD else us
              for role, us in latency.items()}  # fmt: skip
     first = sum(drawn.values())
-    each = sum(us[0] for role, us in latency.items() if layers == 1 or role != STATES)
-    drafted = draft_of(head, found, 0, NEW)
+    layer_us = sum(us[0] for role, us in latency.items() if layers == 1 or role != STATES)
+    drafted = draft_of(head, total_us, 0, NEW)
     assert drafted.mapped is (layers == 3)
     for at, n in enumerate(DOUBLING):
-        assert drafted.modules_us[at] == pytest.approx(first[at] + max(n - 2, 0) * each)  # type: ignore[index]
+        assert drafted.modules_us[at] == pytest.approx(first[at] + max(n - 2, 0) * layer_us)  # type: ignore[index]
     assert set(latency) == {use.role for use in head.uses()}
 
 

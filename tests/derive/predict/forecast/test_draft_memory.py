@@ -17,7 +17,7 @@ from nearfree.derive.memory import memory, needs
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.draft_memory import with_drafters
 
-ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
+FIELDS: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
 
 
 @given(gb=st.floats(1.0, 200.0), batch=st.integers(1, 64))
@@ -34,15 +34,15 @@ def test_what_drafts_is_held_beside_its_model(gb: float, batch: int) -> None:
     assert not (both.fits and not alone.fits)
     decoder = model.decoder
     assert decoder is not None
-    asked = Deployment(decoder=decoder, batch=batch, context=512, memory=alone, **ASKED)
-    (own,) = with_drafters([asked], [], own=True)
+    deployment = Deployment(decoder=decoder, batch=batch, context=512, memory=alone, **FIELDS)
+    (own,) = with_drafters([deployment], [], own=True)
     assert own.memory is not None
     share = both.drafter_bytes / decoder.layers
     assert own.memory.drafter_bytes == pytest.approx(share, abs=1)
-    (by_model,) = with_drafters([asked], [asked], own=False)
+    (by_model,) = with_drafters([deployment], [deployment], own=False)
     assert by_model.memory == both
-    (unknown,) = with_drafters([asked], [structs.replace(asked, memory=None)], own=False)
-    assert unknown == asked
+    (unknown,) = with_drafters([deployment], [structs.replace(deployment, memory=None)], own=False)
+    assert unknown == deployment
 
 
 def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
     assert decoder is not None
     assert taken is not None
     alone = memory(taken, 80.0, batch=4, context=512)
-    asked = Deployment(
-        decoder=decoder, precision=model.precision, batch=4, context=512, memory=alone, **ASKED
+    deployment = Deployment(
+        decoder=decoder, precision=model.precision, batch=4, context=512, memory=alone, **FIELDS
     )
-    plain = structs.replace(asked, drafts_plain=True)
-    own, left = with_drafters([asked, plain], [], own=True)
+    plain = structs.replace(deployment, drafts_plain=True)
+    own, left = with_drafters([deployment, plain], [], own=True)
     assert own.memory is not None
     assert left.memory is not None
     wider = ELEMENT_BYTES["bfloat16"] / ELEMENT_BYTES["float8_block"]
@@ -67,7 +67,7 @@ def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
         assert grown == pytest.approx(more, abs=2)
     parallel = Parallel(pp=2)
     parted = memory(taken, 80.0, parallel=parallel, batch=4, context=512)
-    staged = structs.replace(asked, memory=parted, parallel=parallel)
+    staged = structs.replace(deployment, memory=parted, parallel=parallel)
     (own,) = with_drafters([staged], [], own=True)
     assert own.memory is not None
     layer = parallel.pp * parted.persistent_bytes / decoder.layers
@@ -86,7 +86,7 @@ def test_an_own_layer_with_a_dense_ffn_holds_no_experts(
     tmp_path: Path, kind: str, experts: str
 ) -> None:
     """More experts in the model's layers add nothing to what its own layer takes."""
-    found = []
+    estimates = []
     for many in (64, 512):
         folder = tmp_path / str(many)
         folder.mkdir()
@@ -95,11 +95,11 @@ def test_an_own_layer_with_a_dense_ffn_holds_no_experts(
         assert decoder is not None
         assert taken is not None
         alone = memory(taken, 80.0, context=512)
-        asked = Deployment(decoder=decoder, context=512, memory=alone, **ASKED)
-        (own,) = with_drafters([asked], [], own=True)
+        deployment = Deployment(decoder=decoder, context=512, memory=alone, **FIELDS)
+        (own,) = with_drafters([deployment], [], own=True)
         assert own.memory is not None
-        found.append((alone.weights_bytes, own.memory.drafter_bytes))
-    (fewer, small), (more_of_all, large) = found
+        estimates.append((alone.weights_bytes, own.memory.drafter_bytes))
+    (fewer, small), (more_of_all, large) = estimates
     assert more_of_all > 2 * fewer
     assert large - small < 0.02 * (more_of_all - fewer) / decoder.layers
 
@@ -114,8 +114,8 @@ def test_an_own_layer_caches_what_it_sees(tmp_path: Path, kind: str, *, grows: b
     sizes = []
     for context in (4096, 65536):
         alone = memory(taken, 80.0, context=context)
-        asked = Deployment(decoder=decoder, context=context, memory=alone, **ASKED)
-        (own,) = with_drafters([asked], [], own=True)
+        deployment = Deployment(decoder=decoder, context=context, memory=alone, **FIELDS)
+        (own,) = with_drafters([deployment], [], own=True)
         assert own.memory is not None
         sizes.append(own.memory.drafter_bytes)
     assert (sizes[1] > sizes[0]) == grows
@@ -143,20 +143,20 @@ def test_an_own_layer_caches_as_a_layer_of_its_model(
     decoder, taken = model.decoder, needs(model, precision)
     assert decoder is not None
     assert taken is not None
-    asked = {"batch": 3, "context": 500, "parallel": Parallel(tp=tp)}
-    alone = memory(taken, 80.0, **asked)
+    options = {"batch": 3, "context": 500, "parallel": Parallel(tp=tp)}
+    alone = memory(taken, 80.0, **options)
     one = structs.replace(taken, cache=tuple(
-        structs.replace(each, layers=1) for each in taken.cache
+        structs.replace(cache_layer, layers=1) for cache_layer in taken.cache
     ))  # fmt: skip
     deployment = Deployment(
-        decoder=decoder, precision=precision, memory=alone, **asked, **ASKED,
+        decoder=decoder, precision=precision, memory=alone, **options, **FIELDS,
     )  # fmt: skip
     (own,) = with_drafters([deployment], [], own=True)
     (bare,) = with_drafters([structs.replace(deployment, batch=6)], [], own=True)
     assert own.memory is not None
     assert bare.memory is not None
     more = bare.memory.drafter_bytes - own.memory.drafter_bytes
-    assert more == pytest.approx(memory(one, 80.0, **asked).kv_bytes, abs=2)
+    assert more == pytest.approx(memory(one, 80.0, **options).kv_bytes, abs=2)
 
 
 @pytest.mark.parametrize(
@@ -179,17 +179,17 @@ def test_a_head_lets_vllm_cache_all_of_chunked_layers(
     assert taken is not None
     parallel = Parallel(tp=2, dp=2)
     alone = memory(taken, 80.0, batch=6, context=context, parallel=parallel)
-    whole = structs.replace(taken, cache=tuple(
-        structs.replace(each, window=None) for each in taken.cache
+    unwindowed = structs.replace(taken, cache=tuple(
+        structs.replace(cache_layer, window=None) for cache_layer in taken.cache
     ))  # fmt: skip
-    larger = memory(whole, 80.0, batch=6, context=context, parallel=parallel)
-    asked = Deployment(
+    larger = memory(unwindowed, 80.0, batch=6, context=context, parallel=parallel)
+    deployment = Deployment(
         decoder=decoder, batch=6, context=context, memory=alone, parallel=parallel,
-        moe=BackendRelease(engine), **ASKED,
+        moe=BackendRelease(engine), **FIELDS,
     )  # fmt: skip
     states = {"states": States(width=decoder.d_model, layers=3)} if head else {}
-    drafter = structs.replace(asked, decoder=structs.replace(decoder, **states))
-    (both,) = with_drafters([asked], [drafter], own=False)
+    drafter = structs.replace(deployment, decoder=structs.replace(decoder, **states))
+    (both,) = with_drafters([deployment], [drafter], own=False)
     assert both.memory is not None
     of = larger if grows else alone
     assert both.memory.kv_bytes == of.kv_bytes
@@ -199,11 +199,13 @@ def test_a_head_lets_vllm_cache_all_of_chunked_layers(
     unsized = structs.replace(drafter, memory=None)
     gb = (alone.rank_bytes + larger.rank_bytes) / 2e9
     tight = memory(taken, gb, batch=6, context=context, parallel=parallel)
-    (told,) = with_drafters([structs.replace(asked, memory=tight)], [unsized], own=False)
-    assert told.memory is not None
-    assert told.memory.rank_bytes == pytest.approx(of.rank_bytes, abs=2)
-    assert told.memory.fits == (told.memory.rank_bytes <= gb * 1e9)
-    assert told.memory.fits or grows
+    (memory_with_drafters,) = with_drafters(
+        [structs.replace(deployment, memory=tight)], [unsized], own=False
+    )
+    assert memory_with_drafters.memory is not None
+    assert memory_with_drafters.memory.rank_bytes == pytest.approx(of.rank_bytes, abs=2)
+    assert memory_with_drafters.memory.fits == (memory_with_drafters.memory.rank_bytes <= gb * 1e9)
+    assert memory_with_drafters.memory.fits or grows
 
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}

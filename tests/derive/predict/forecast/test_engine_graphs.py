@@ -21,9 +21,9 @@ def graphs(moe: BackendRelease, named: str = "engine") -> Graphs | None:
 
 def test_an_engine_whose_graphs_are_not_read_pads_no_step() -> None:
     """TensorRT-LLM runs experts, and no rules of its graphs are read: there are none to ask."""
-    found = graphs(BackendRelease("vllm", "0.33.0"))
-    assert found is not None
-    assert found.engine == BackendRelease("vllm", "0.33.0")
+    graph_question = graphs(BackendRelease("vllm", "0.33.0"))
+    assert graph_question is not None
+    assert graph_question.engine == BackendRelease("vllm", "0.33.0")
     assert graphs(BackendRelease("trtllm", "1.2.0")) is None
 
 

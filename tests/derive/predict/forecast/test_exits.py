@@ -38,23 +38,23 @@ def test_exits_are_those_of_the_definition(
     stairs: list[list[float]], epsilon: float, data: st.DataObject
 ) -> None:
     """Last pass, its interval, and the first N after it follow from each curve by itself."""
-    width = min(len(each) for each in stairs)
-    ratio = np.array([each[:width] for each in stairs])
+    width = min(len(stair) for stair in stairs)
+    ratio = np.array([stair[:width] for stair in stairs])
     factors = st.lists(st.floats(1.0, 1.5), min_size=width, max_size=width)
     moved = np.array([data.draw(factors) for _ in stairs])
     baseline = [data.draw(st.integers(0, width - 1)) for _ in stairs]
-    found = exits(ratio, ratio / moved, ratio * moved, np.array(baseline), epsilon)
+    exit_rows = exits(ratio, ratio / moved, ratio * moved, np.array(baseline), epsilon)
     for row, begin in enumerate(baseline):
         last, slow, fast = (
             last_pass(values[row].tolist(), begin, epsilon)
             for values in (ratio, ratio * moved, ratio / moved)
         )
-        assert found.last[row] == last
-        assert (found.low[row], found.high[row]) == (slow, fast)
+        assert exit_rows.last[row] == last
+        assert (exit_rows.low[row], exit_rows.high[row]) == (slow, fast)
         assert slow <= last <= fast
-        assert bool(found.censored[row]) == (last == width - 1)
-        assert found.after[row] == min(last + 1, width - 1)
-        assert found.censored[row] or ratio[row, found.after[row]] > 1 + epsilon
+        assert bool(exit_rows.censored[row]) == (last == width - 1)
+        assert exit_rows.after[row] == min(last + 1, width - 1)
+        assert exit_rows.censored[row] or ratio[row, exit_rows.after[row]] > 1 + epsilon
 
 
 def test_the_boundary_is_that_of_the_curve() -> None:
@@ -85,8 +85,8 @@ def test_the_minimum_is_that_of_its_modules() -> None:
     answers = pool().answers.filter(composition=MINIMUM, predictor="work_model", baseline=1)
     for row in answers.filter(epsilon=0.2).to_dicts():
         alone = module_exits(pool().total, row["deployment"], 0.2).to_dicts()
-        assert row["n_max"] == min(each["n_max"] for each in alone)
-        least = [each for each in alone if each["n_max"] == row["n_max"]]
+        assert row["n_max"] == min(module_stairs["n_max"] for module_stairs in alone)
+        least = [module_stairs for module_stairs in alone if module_stairs["n_max"] == row["n_max"]]
         if row["limiting_module"] is not None:
             assert row["limiting_module"] == least[0]["limiting_module"]
             assert row["limiting_term"] == least[0]["limiting_term"]
@@ -96,7 +96,7 @@ def test_modules_alone_are_in_the_order_of_the_forward() -> None:
     """Every module has its own boundary, in the order in which it runs."""
     for place in PLACES:
         alone = module_exits(pool().total, place, 0.2)
-        roles = [each.role for each in POOL[place].uses()]
+        roles = [use.role for use in POOL[place].uses()]
         assert alone["limiting_module"].to_list() == roles
         assert set(alone["n_max"]) <= set(GRID)
 
@@ -114,11 +114,11 @@ def test_where_the_grid_ends_first_nothing_limits() -> None:
 def test_what_lies_between_modules_has_a_term_of_its_own() -> None:
     """A boundary has a reason wherever it has a limiter, in tables and in every format."""
     query = deployment(served=True)
-    found = asked(query).total
-    (at,) = (place for place, role in found.roles[0].items() if role == "between")
-    grown = found.latency_us.copy()
-    grown[0, at] *= 1.0 + 50.0 * (found.grid > 8)
-    rows = total_exits(replace(found, latency_us=grown), [1], [0.2], SUM)
+    answer = asked(query).total
+    (at,) = (place for place, role in answer.roles[0].items() if role == "between")
+    grown = answer.latency_us.copy()
+    grown[0, at] *= 1.0 + 50.0 * (answer.grid > 8)
+    rows = total_exits(replace(answer, latency_us=grown), [1], [0.2], SUM)
     assert rows["n_max"].to_list() == [8.0]
     assert rows["limiting_module"].to_list() == ["between"]
     assert rows["limiting_term"].to_list() == ["more rows pass through the kernels between modules"]
@@ -135,23 +135,23 @@ def test_a_baseline_beyond_the_grid_is_refused() -> None:
     """Where no T(N) is at the baseline there is no ratio, and the reason names the baseline."""
     many = deployment("ling_2_0_mini")
     assert many.full_baseline == 32
-    found = asked(many, grid=range(1, 32))
-    full = found.answers.filter(baseline=32, predictor="work_model")
+    answer = asked(many, grid=range(1, 32))
+    full = answer.answers.filter(baseline=32, predictor="work_model")
     assert full["refusal"].to_list() == ["the baseline N=32 is not on the grid"] * 2
     assert full["n_max"].null_count() == full["limiting_module"].null_count() == 2
-    assert found.answers.filter(baseline=1)["refusal"].null_count() == 5
+    assert answer.answers.filter(baseline=1)["refusal"].null_count() == 5
     alone = asked(many, grid=range(1, 33)).answers.filter(baseline=32, composition=SUM)
     assert alone.select("n_max", "censored").row(0) == (32.0, True)
 
 
 def test_all_refused_is_a_row_each() -> None:
     """Where every deployment is refused, each has its reason at each tolerance."""
-    found = asked(*(deployment(batch=b, platform="cpu") for b in (1, 2))).total
-    rows = total_exits(found, [1, 1], EPSILONS, SUM)
+    answer = asked(*(deployment(batch=b, platform="cpu") for b in (1, 2))).total
+    rows = total_exits(answer, [1, 1], EPSILONS, SUM)
     assert rows.height == 2 * len(EPSILONS)
     assert rows["refusal"].unique().to_list() == [NO_PHI]
     assert rows["n_max"].null_count() == rows.height
-    assert total_exits(found, [1, 1], EPSILONS, MINIMUM).height == rows.height
+    assert total_exits(answer, [1, 1], EPSILONS, MINIMUM).height == rows.height
 
 
 def test_the_papers_baseline_is_the_first_n_with_every_expert() -> None:

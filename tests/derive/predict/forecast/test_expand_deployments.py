@@ -29,34 +29,39 @@ from derive.predict.forecast.pool import CONFIG, GRID, deployment
 
 def test_one_deployment_a_combination() -> None:
     """Each model, platform, routing, batch and context has one; routing counts for experts."""
-    asked = DeploymentSpec(
+    spec = DeploymentSpec(
         models=("qwen3_8b", "mixtral_8x7b"), platforms=("h20", "b200"), batch=(1, 4),
         context=(512, 1024), attention=("flash-attn==2.8.3",), moe=("vllm==0.20.2",),
     )  # fmt: skip
-    found = deployments(CONFIG, asked)
-    each = product(("qwen3_8b", "mixtral_8x7b"), ("h20", "b200"), BOUNDS, (1, 4), (512, 1024))
+    expanded = deployments(CONFIG, spec)
+    combination = product(
+        ("qwen3_8b", "mixtral_8x7b"), ("h20", "b200"), BOUNDS, (1, 4), (512, 1024)
+    )
     wanted = [
         (model, platform, routing if model != "qwen3_8b" else None, batch, context)
-        for model, platform, routing, batch, context in each
+        for model, platform, routing, batch, context in combination
     ]
-    said = [(d.decoder.name, d.platform, d.routing, d.batch, d.context) for d in found]
-    assert said == list(dict.fromkeys(wanted))
-    assert all((each.moe is None) == (each.decoder.experts is None) for each in found)
+    combinations = [(d.decoder.name, d.platform, d.routing, d.batch, d.context) for d in expanded]
+    assert combinations == list(dict.fromkeys(wanted))
+    assert all(
+        (deployment_.moe is None) == (deployment_.decoder.experts is None)
+        for deployment_ in expanded
+    )
 
 
 def test_each_release_of_attention_and_of_experts_is_asked() -> None:
     """Every attention is asked with every release of the experts, where there are experts."""
     attention = ("flash-attn==2.8.3", "flashinfer==0.6.13")
     moe = ("vllm==0.20.2", "sglang==0.5.9", "vllm==0.33.0")
-    asked = DeploymentSpec(
+    spec = DeploymentSpec(
         models=("qwen3_8b", "mixtral_8x7b"), platforms=("h20",), routing=("skewed",),
         attention=attention, moe=moe,
     )  # fmt: skip
-    said = [(str(d.attention), d.moe and str(d.moe)) for d in deployments(CONFIG, asked)]
+    pairs = [(str(d.attention), d.moe and str(d.moe)) for d in deployments(CONFIG, spec)]
     runs, experts = (
         [str(newest(CONFIG, text)) for text in texts] for texts in (attention, moe)
     )  # fmt: skip
-    assert said == [*product(runs, [None]), *product(runs, experts)]
+    assert pairs == [*product(runs, [None]), *product(runs, experts)]
 
 
 @pytest.mark.parametrize(
@@ -81,21 +86,21 @@ def test_what_enters_products_is_what_the_engine_lets_enter(
     On Hopper that is Humming, of which it is not known what it rounds in nvfp4. Weights and cache
     keep their formats; what is left plain stays so.
     """
-    asked = DeploymentSpec(models=("qwen3_8b",), platforms=(platform,), weights=weights)
-    (found,) = deployments(CONFIG, asked)
-    assert found.precision is not None
-    assert found.said == {"weights": weights, "activations": rows, "kv": "bfloat16"}
-    assert found.precision.attention == Product(weights, rows)
-    assert found.precision.lm_head == Product("bfloat16", "bfloat16")
+    spec = DeploymentSpec(models=("qwen3_8b",), platforms=(platform,), weights=weights)
+    (expanded,) = deployments(CONFIG, spec)
+    assert expanded.precision is not None
+    assert expanded.said == {"weights": weights, "activations": rows, "kv": "bfloat16"}
+    assert expanded.precision.attention == Product(weights, rows)
+    assert expanded.precision.lm_head == Product("bfloat16", "bfloat16")
 
 
 def test_what_is_listed_twice_is_asked_once() -> None:
     """The same model by two names, and the same number twice, are one deployment."""
-    asked = DeploymentSpec(
+    spec = DeploymentSpec(
         models=("qwen3_8b", "Qwen3-8B"), platforms=("h20", "h20_sxm"), batch=(1, 1),
         context=(512, 512), attention=("flash-attn==2.8.3", "flash_attn==2.8.3"),
     )  # fmt: skip
-    assert len(deployments(CONFIG, asked)) == 1
+    assert len(deployments(CONFIG, spec)) == 1
 
 
 def test_the_newest_recorded_release() -> None:
@@ -104,7 +109,9 @@ def test_the_newest_recorded_release() -> None:
     packages |= {"flashinfer-fa3": "flashinfer-python", "FlashInfer_fa2": "flashinfer-python"}
     for text, package in packages.items():
         versions = [
-            each.partition("==")[2] for each in CONFIG.releases if each.startswith(f"{package}==")
+            release.partition("==")[2]
+            for release in CONFIG.releases
+            if release.startswith(f"{package}==")
         ]
         assert len(versions) > 2
         assert Version(newest(CONFIG, text).version or "0") == max(map(Version, versions))
@@ -147,8 +154,8 @@ def test_what_nothing_knows(changes: dict[str, object], thing: str) -> None:
 def test_too_many_at_once() -> None:
     """More combinations than a bound are refused before one is made."""
     listed = tuple(range(1, MOST + 2))
-    asked = DeploymentSpec(models=("qwen3_8b",), platforms=("h20",), batch=listed, context=listed)
-    error = refusal(lambda: deployments(CONFIG, asked))
+    spec = DeploymentSpec(models=("qwen3_8b",), platforms=("h20",), batch=listed, context=listed)
+    error = refusal(lambda: deployments(CONFIG, spec))
     assert error is not None
     assert str((MOST + 1) ** 2) in error.what
 
@@ -166,9 +173,9 @@ def test_a_layer_for_further_tokens_is_left_plain_by_the_file_alone(tmp_path: Pa
     """Where another format is asked for, the layer that drafts has it, too."""
     section = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["mtp*"]}
     file = write(tmp_path, change("qwen3", quantization_config=section), "config.json")
-    asked = DeploymentSpec(models=(str(file),), platforms=("h200",))
-    (own,) = deployments(CONFIG, asked)
-    (other,) = deployments(CONFIG, structs.replace(asked, weights="float8_block"))
+    spec = DeploymentSpec(models=(str(file),), platforms=("h200",))
+    (own,) = deployments(CONFIG, spec)
+    (other,) = deployments(CONFIG, structs.replace(spec, weights="float8_block"))
     assert (own.drafts_plain, other.drafts_plain) == (True, False)
 
 
@@ -187,13 +194,13 @@ def test_what_an_engine_takes_gives_way_where_it_is_not_listed(
     folder = tmp_path / "config"
     shutil.copytree(CONFIG.folder, folder)
     (folder / "sources.yaml").write_text(f"releases: {releases}\n")
-    asked = DeploymentSpec(models=("qwen3_8b",), platforms=("h200",), moe=("vllm==0.33.0",))
+    spec = DeploymentSpec(models=("qwen3_8b",), platforms=("h200",), moe=("vllm==0.33.0",))
     if attention is None:
         with pytest.raises(NearfreeError, match="no release of vllm-fa3 is listed"):
-            deployments(Config(folder), asked)
+            deployments(Config(folder), spec)
         return
-    (found,) = deployments(Config(folder), asked)
-    assert str(found.attention) == attention
+    (expanded,) = deployments(Config(folder), spec)
+    assert str(expanded.attention) == attention
 
 
 @pytest.mark.parametrize(
@@ -210,34 +217,34 @@ def test_an_engines_own_attention_is_of_its_release(
 ) -> None:
     """A kernel in the engine's package is of the engine's release where sources.yaml lists it."""
     file = write(tmp_path, change("gpt_oss"), "config.json")
-    asked = DeploymentSpec(models=(str(file),), platforms=("a100",), moe=(engine,))
-    assert {str(each.attention) for each in deployments(CONFIG, asked)} == {attention}
+    spec = DeploymentSpec(models=(str(file),), platforms=("a100",), moe=(engine,))
+    assert {str(deployment.attention) for deployment in deployments(CONFIG, spec)} == {attention}
 
 
 def test_a_version_is_the_same_however_it_is_written() -> None:
     """Releases are those that sources.yaml lists where it lists the same version."""
-    asked = DeploymentSpec(
+    spec = DeploymentSpec(
         models=("qwen3_8b",), platforms=("h200",), attention=("flashinfer==0.6.13",),
         moe=("sglang==0.5.23",), dense="vllm-linear==0.33.0", graphs="vllm==0.33.0",
         weights="int4",
     )  # fmt: skip
     other = structs.replace(
-        asked, attention=("flashinfer==0.6.13.0",), moe=("SGLang==0.5.23.0",),
+        spec, attention=("flashinfer==0.6.13.0",), moe=("SGLang==0.5.23.0",),
         dense="vllm-linear==0.33", graphs="vllm==0.33",
     )  # fmt: skip
-    assert deployments(CONFIG, other) == deployments(CONFIG, asked)
+    assert deployments(CONFIG, other) == deployments(CONFIG, spec)
 
 
 def test_graphs_and_dense_products_are_of_the_release_that_is_named() -> None:
     """Also where it is not on record: its rules are then asked for, and none stand for them."""
-    asked = DeploymentSpec(
+    spec = DeploymentSpec(
         models=("qwen3_8b",), platforms=("h200",), moe=("vllm==77.0.0",), weights="int4",
         graphs="engine",
     )  # fmt: skip
-    (found,) = deployments(CONFIG, asked)
-    assert found.graphs is not None
-    assert {str(found.graphs.engine), str(found.server)} == {"vllm 77.0.0"}
-    assert str(found.dense) == "vllm_linear 77.0.0"
+    (expanded,) = deployments(CONFIG, spec)
+    assert expanded.graphs is not None
+    assert {str(expanded.graphs.engine), str(expanded.server)} == {"vllm 77.0.0"}
+    assert str(expanded.dense) == "vllm_linear 77.0.0"
 
 
 @pytest.mark.parametrize(
@@ -255,8 +262,8 @@ def test_gpus_share_each_matrix_where_nothing_else_is_said(
 def test_blocks_about_a_state_are_not_cut_apart(tmp_path: Path) -> None:
     """A mixer's weights in blocks are refused where ranks would part one, as attention's are."""
     file = write(tmp_path, change("nemotron_h"), "config.json")
-    asked = DeploymentSpec(models=(str(file),), platforms=("h200",), weights="float8_block", tp=2)
-    error = refusal(lambda: deployments(CONFIG, asked))
+    spec = DeploymentSpec(models=(str(file),), platforms=("h200",), weights="float8_block", tp=2)
+    error = refusal(lambda: deployments(CONFIG, spec))
     assert error is not None
     assert "24, the heads of a Mamba-2 mixer, in groups of 128 with one scale" in error.what
 
@@ -284,11 +291,11 @@ def test_experts_in_float8_run_where_their_file_says_it(
     values = json.loads((CONFIG.folder / "models/qwen3_30b_a3b.json").read_bytes())
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**values, "quantization_config": section}))
-    asked = DeploymentSpec(models=(str(file),), platforms=(platform,))
-    (found, *_) = deployments(CONFIG, asked)
-    assert found.moe is not None
-    assert found.moe.name == engine
-    assert BY_PUBLIC_NAME.get(found.library or "") == kernel
+    spec = DeploymentSpec(models=(str(file),), platforms=(platform,))
+    (expanded, *_) = deployments(CONFIG, spec)
+    assert expanded.moe is not None
+    assert expanded.moe.name == engine
+    assert BY_PUBLIC_NAME.get(expanded.library or "") == kernel
 
 
 @pytest.mark.parametrize(
@@ -306,15 +313,15 @@ def test_where_others_are_known_they_are_named(
     platform: str, weights: Dtype, instead: tuple[str, ...]
 ) -> None:
     """They are the nearest whose kernels of the experts are known, where the newest's are not."""
-    asked = DeploymentSpec(
+    spec = DeploymentSpec(
         models=("qwen3_30b_a3b",), platforms=(platform,), weights=weights, moe=("vllm",)
     )
-    found = deployments(CONFIG, asked)
-    assert {each.instead for each in found} == {instead}
+    expanded = deployments(CONFIG, spec)
+    assert {deployment_.instead for deployment_ in expanded} == {instead}
 
 
 @pytest.mark.parametrize(
-    ("release", "platform", "said"),
+    ("release", "platform", "message"),
     [
         ("vllm==0.33.0", "b200", False),
         ("vllm==0.22.0", "b200", True),
@@ -322,13 +329,13 @@ def test_where_others_are_known_they_are_named(
     ],
 )
 def test_an_answer_says_that_triton_stands_for_another_kernel(
-    release: str, platform: str, tmp_path: Path, *, said: bool
+    release: str, platform: str, tmp_path: Path, *, message: bool
 ) -> None:
     """Experts in 16 bits, of a release that may run one of FlashInfer's there."""
     file = write(tmp_path, change("nemotron_h"), "config.json")
-    asked = DeploymentSpec(models=(str(file),), platforms=(platform,), moe=(release,))
-    (found, *_) = deployments(CONFIG, asked)
-    assert any("T(N) is of Triton's" in each for each in found.caveats) == said
+    spec = DeploymentSpec(models=(str(file),), platforms=(platform,), moe=(release,))
+    (expanded, *_) = deployments(CONFIG, spec)
+    assert any("T(N) is of Triton's" in caveat for caveat in expanded.caveats) == message
 
 
 @pytest.mark.parametrize(
@@ -347,19 +354,21 @@ def test_attention_decodes_by_the_engines_kernel_where_nobody_names_one(
     engine: str, platform: str, cache: Dtype | None, kernel: str, *, stands: bool
 ) -> None:
     """A question of attention names it; where other tiles stand for its own, the answer says so."""
-    asked = DeploymentSpec(
+    spec = DeploymentSpec(
         models=("qwen3_30b_a3b",), platforms=(platform,), moe=(engine,), kv_dtype=cache
     )
-    found = deployments(CONFIG, asked)[0]
-    assert found.decoder_kernel == kernel
-    (row,) = Questions([found], [1, 2]).frame.filter(module="attention").to_dicts()
+    expanded = deployments(CONFIG, spec)[0]
+    assert expanded.decoder_kernel == kernel
+    (row,) = Questions([expanded], [1, 2]).frame.filter(module="attention").to_dicts()
     assert row["kernel"] == kernel
-    said = [each for each in found.caveats if " decodes by " in each]
-    assert [kernel in each and str(found.attention) in each for each in said] == [True] * stands
+    kernel_caveats = [caveat for caveat in expanded.caveats if " decodes by " in caveat]
+    assert [
+        kernel in caveat and str(expanded.attention) in caveat for caveat in kernel_caveats
+    ] == [True] * stands
 
 
 @pytest.mark.parametrize(
-    ("platform", "attention", "told"),
+    ("platform", "attention", "stated"),
     [
         ("rtx_pro_6000", (), True),
         ("rtx_pro_6000", ("vllm-triton==0.33.0",), False),
@@ -367,18 +376,18 @@ def test_attention_decodes_by_the_engines_kernel_where_nobody_names_one(
     ],
 )
 def test_a_kernel_whose_tile_is_not_read_is_told(
-    platform: str, attention: tuple[str, ...], *, told: bool
+    platform: str, attention: tuple[str, ...], *, stated: bool
 ) -> None:
     """Sinks run on some GPUs by FlashInfer's XQA where nobody names another backend."""
-    asked = DeploymentSpec(
+    spec = DeploymentSpec(
         models=("gpt_oss_20b",), platforms=(platform,), moe=("vllm==0.33.0",), attention=attention
     )
-    for found in deployments(CONFIG, asked):
-        assert any("by FlashInfer's XQA" in each for each in found.caveats) == told
+    for expanded in deployments(CONFIG, spec):
+        assert any("by FlashInfer's XQA" in caveat for caveat in expanded.caveats) == stated
 
 
 @pytest.mark.parametrize(
-    ("engine", "model", "backend", "told"),
+    ("engine", "model", "backend", "stated"),
     [
         ("sglang==0.5.23", "gpt_oss_20b", "vllm_triton 0.33.0", True),
         ("vllm==0.33.0", "gpt_oss_20b", "vllm_triton 0.33.0", False),
@@ -387,39 +396,39 @@ def test_a_kernel_whose_tile_is_not_read_is_told(
     ],
 )
 def test_tiles_of_another_engine_are_told(
-    engine: str, model: str, backend: str, *, told: bool
+    engine: str, model: str, backend: str, *, stated: bool
 ) -> None:
     """SGLang's own kernels in Triton are not vLLM's, nor TensorRT-LLM's those of any package."""
-    asked = DeploymentSpec(models=(model,), platforms=("l40s",), moe=(engine,))
-    found = deployments(CONFIG, asked)[0]
-    assert str(found.attention) == backend
-    said = f"attends by kernels of its own: tiles of {backend} stand for them"
-    assert any(said in each for each in found.caveats) == told
+    spec = DeploymentSpec(models=(model,), platforms=("l40s",), moe=(engine,))
+    expanded = deployments(CONFIG, spec)[0]
+    assert str(expanded.attention) == backend
+    caveat_text = f"attends by kernels of its own: tiles of {backend} stand for them"
+    assert any(caveat_text in caveat for caveat in expanded.caveats) == stated
 
 
 def test_latents_of_an_engine_without_a_listed_release_need_one_by_name() -> None:
-    """Which kernel TensorRT-LLM attends by goes by its release: the option to name it is said."""
-    asked = DeploymentSpec(models=("deepseek_v2_lite",), platforms=("h200",), moe=("trtllm",))
+    """TensorRT-LLM's attention kernel depends on its release: the message names the option."""
+    spec = DeploymentSpec(models=("deepseek_v2_lite",), platforms=("h200",), moe=("trtllm",))
     with pytest.raises(ConfigError, match="Name one: --moe trtllm==VERSION"):
-        deployments(CONFIG, asked)
-    named = deployments(CONFIG, structs.replace(asked, moe=("trtllm==1.2.0",)))
-    assert {str(found.attention) for found in named} == {"trtllm_mla 1.2.0"}
+        deployments(CONFIG, spec)
+    expanded = deployments(CONFIG, structs.replace(spec, moe=("trtllm==1.2.0",)))
+    assert {str(deployment.attention) for deployment in expanded} == {"trtllm_mla 1.2.0"}
 
 
 def test_what_runs_attention_by_name_is_what_is_asked() -> None:
     """A backend that is named decodes by itself, and wide heads or a latent by other kernels."""
-    asked = DeploymentSpec(
+    spec = DeploymentSpec(
         models=("qwen3_8b",), platforms=("h200",), attention=("flash-attn==2.8.3",)
     )
-    (named,) = deployments(CONFIG, asked)
+    (named,) = deployments(CONFIG, spec)
     assert named.decoder_kernel is None
     latent = DeploymentSpec(models=("deepseek_v2_lite",), platforms=("h200",))
-    assert {each.decoder_kernel for each in deployments(CONFIG, latent)} == {None}
-    assert not any(" decodes by " in each for each in named.caveats)
+    assert {deployment.decoder_kernel for deployment in deployments(CONFIG, latent)} == {None}
+    assert not any(" decodes by " in caveat for caveat in named.caveats)
 
 
 @pytest.mark.parametrize(
-    ("moe", "platform", "kind", "said", "cached"),
+    ("moe", "platform", "kind", "message", "cached"),
     [
         ("sglang", "b200", "deepseek_v32", None, "float8"),
         ("sglang", "b200", "glm_moe_dsa", None, "float8"),
@@ -431,19 +440,23 @@ def test_what_runs_attention_by_name_is_what_is_asked() -> None:
     ],
 )
 def test_an_engine_s_cache_of_selected_latents_is_its_own_choice(
-    tmp_path: Path, moe: str, platform: str, kind: str, *, said: Dtype | None, cached: Dtype
+    tmp_path: Path, moe: str, platform: str, kind: str, *, message: Dtype | None, cached: Dtype
 ) -> None:
     """SGLang takes float8 for it on Blackwell where nobody says otherwise, and memory has it."""
     path = write(tmp_path, change(kind), "config.json")
     spec = DeploymentSpec(
-        models=(str(path),), platforms=(platform,), moe=(moe,), routing=("balanced",), kv_dtype=said
+        models=(str(path),),
+        platforms=(platform,),
+        moe=(moe,),
+        routing=("balanced",),
+        kv_dtype=message,
     )
-    (found,) = deployments(CONFIG, spec)
-    assert found.formats.kv == cached
+    (expanded,) = deployments(CONFIG, spec)
+    assert expanded.formats.kv == cached
     wide = deployments(CONFIG, structs.replace(spec, kv_dtype="bfloat16"))[0]
-    assert found.memory is not None
+    assert expanded.memory is not None
     assert wide.memory is not None
-    assert (found.memory.kv_bytes < wide.memory.kv_bytes) is (cached == "float8")
+    assert (expanded.memory.kv_bytes < wide.memory.kv_bytes) is (cached == "float8")
 
 
 @pytest.mark.parametrize(
@@ -459,11 +472,11 @@ def test_experts_are_filled_up_for_kernels_that_ask_it(
     spec = DeploymentSpec(
         models=(str(path),), platforms=(platform,), moe=(moe,), routing=("balanced",)
     )
-    (found,) = deployments(CONFIG, spec)
+    (expanded,) = deployments(CONFIG, spec)
     plain = needs(read_model_file(path), None)
-    assert found.memory is not None
+    assert expanded.memory is not None
     assert plain is not None
-    assert (found.memory.weights_bytes > round(static_load(plain).weights)) is filled
+    assert (expanded.memory.weights_bytes > round(static_load(plain).weights)) is filled
 
 
 @pytest.mark.parametrize(
@@ -475,10 +488,10 @@ def test_products_in_blocks_are_asked_of_what_a_model_runs(
 ) -> None:
     """VLLM turns DeepGEMM off for Qwen3.5 on Blackwell; other products have no kernel of theirs."""
     file = write(tmp_path, change(kind), "config.json")
-    asked = DeploymentSpec(
+    spec = DeploymentSpec(
         models=(str(file),), platforms=(platform,), moe=("vllm==0.33.0",), weights="float8_block"
     )
-    rows = Questions(deployments(CONFIG, asked), [1, 2]).frame
+    rows = Questions(deployments(CONFIG, spec), [1, 2]).frame
     in_blocks = pl.col("module").is_in(["gemm", "dense_ffn"]) & (pl.col("dtype") == "float8_block")
     assert {*rows.filter(in_blocks)["dense_kernel"]} == {kernel}
     assert {*rows.filter(~in_blocks)["dense_kernel"]} == {None}
@@ -495,8 +508,8 @@ def test_where_a_file_decides_its_kernel_is_named(
     values = json.loads((CONFIG.folder / "models/qwen3_30b_a3b.json").read_bytes())
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**values, "quantization_config": section}))
-    asked = DeploymentSpec(models=(str(file),), platforms=(platform,), moe=("vllm==0.33.0",))
-    (found, *_) = deployments(CONFIG, asked)
-    assert found.by_file == kernel
-    told = f"By its file vllm 0.33.0 runs {kernel} for its experts. "
-    assert no_forward(found).startswith(told) == (kernel is not None)
+    spec = DeploymentSpec(models=(str(file),), platforms=(platform,), moe=("vllm==0.33.0",))
+    (expanded, *_) = deployments(CONFIG, spec)
+    assert expanded.by_file == kernel
+    sentence = f"By its file vllm 0.33.0 runs {kernel} for its experts. "
+    assert no_forward(expanded).startswith(sentence) == (kernel is not None)

@@ -24,21 +24,21 @@ from derive.questions import ask
 RHO = {"h20": 37.0, "h800": 989 / 3.35}
 
 
-def law(found: Deployment, predictor: str, baseline: int = 1) -> dict[str, Any]:
+def law(answer: Deployment, predictor: str, baseline: int = 1) -> dict[str, Any]:
     """Return what a law says of a deployment."""
-    rows = asked(found, predictors=[predictor], grid=GRID).answers
+    rows = asked(answer, predictors=[predictor], grid=GRID).answers
     return rows.filter(baseline=baseline).row(0, named=True)
 
 
-def by_module(found: Deployment, predictor: str, baseline: int = 1) -> dict[str, dict[str, Any]]:
+def by_module(answer: Deployment, predictor: str, baseline: int = 1) -> dict[str, dict[str, Any]]:
     """Return what a law says of each main module, asked by itself, by role."""
     answers = {}
-    for use in found.uses():
-        beside = {"platform": found.platform, "backend_version": use.backend_version}
+    for use in answer.uses():
+        beside = {"platform": answer.platform, "backend_version": use.backend_version}
         row = asdict(use.setting) | beside | {"baseline": baseline}
         if use.main:
-            said = ANSWERER.answers(ask(row), [0.2], [predictor])
-            answers[use.role] = said.row(0, named=True)
+            answer_rows = ANSWERER.answers(ask(row), [0.2], [predictor])
+            answers[use.role] = answer_rows.row(0, named=True)
     return answers
 
 
@@ -47,12 +47,12 @@ def test_the_least_of_the_modules(predictor: str) -> None:
     """A model's boundary is the smallest of its main modules' and names the one it comes from."""
     kinds = set()
     for place in range(0, len(POOL), 5):
-        found = POOL[place]
+        query = POOL[place]
         rows = pool().answers.filter(deployment=place, predictor=predictor, epsilon=0.2)
         for row in rows.to_dicts():
-            alone = by_module(found, predictor, row["baseline"])
-            assert set(alone) == {"attention", "MoE FFN" if found.moe else "Dense FFN"}
-            assert row["n_max"] == min(each["n_max"] for each in alone.values())
+            alone = by_module(query, predictor, row["baseline"])
+            assert set(alone) == {"attention", "MoE FFN" if query.moe else "Dense FFN"}
+            assert row["n_max"] == min(module_row["n_max"] for module_row in alone.values())
             limiter = alone[row["limiting_module"]]
             assert row["n_max"] == limiter["n_max"]
             assert row["evidence"] == limiter["evidence"]
@@ -128,7 +128,7 @@ def test_the_headline_is_one_row_a_predictor() -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_law_knows_no_tolerance(model: str) -> None:
     """A law says the same at each tolerance."""
-    places = [at for at, each in enumerate(POOL) if each.decoder.name == model]
+    places = [at for at, query in enumerate(POOL) if query.decoder.name == model]
     rows = pool().answers.filter(predictor="principle_resolved", deployment=places[0], baseline=1)
     assert rows["epsilon"].n_unique() == rows.height == 3
     assert rows.drop("epsilon").n_unique() == 1
@@ -138,4 +138,4 @@ def test_a_law_knows_no_tolerance(model: str) -> None:
 def test_what_is_no_product_has_knobs_of_its_own(role: str) -> None:
     """Attention layers to entries and mixed streams are not told to try another product."""
     assert knobs(role) != knobs(DENSE)
-    assert any(each.startswith("batch") for each in knobs(role))
+    assert any(knob.startswith("batch") for knob in knobs(role))

@@ -58,21 +58,21 @@ def test_one_position_is_near_free(epsilon: float) -> None:
 
 def with_times(*times: float) -> Forecast:
     """Return a forecast whose T(N) are given."""
-    found = asked(deployment(), grid=range(1, len(times) + 1))
-    whole = np.zeros_like(found.total.latency_us)
-    whole[0, 0] = times
+    answer = asked(deployment(), grid=range(1, len(times) + 1))
+    zero_us = np.zeros_like(answer.total.latency_us)
+    zero_us[0, 0] = times
     return Forecast(
-        deployments=found.deployments,
-        total=replace(found.total, latency_us=whole),
-        answers=found.answers,
+        deployments=answer.deployments,
+        total=replace(answer.total, latency_us=zero_us),
+        answers=answer.answers,
     )
 
 
 def test_a_step_below_n_max_is_told_apart() -> None:
     """Where T(N) falls again, a K above the tolerance below N_max is no K beyond it."""
-    found = with_times(1.0, 1.3, 1.1, 1.4)
+    answer = with_times(1.0, 1.3, 1.1, 1.4)
     verdicts = [
-        cost_of_positions(found, positions, 0.2)["verdict"].item() for positions in range(1, 5)
+        cost_of_positions(answer, positions, 0.2)["verdict"].item() for positions in range(1, 5)
     ]
     assert verdicts == [NEAR_FREE, DIP, NEAR_FREE, BEYOND]
 
@@ -86,12 +86,12 @@ def test_an_n_max_at_the_end_of_the_grid_is_censored() -> None:
 def test_what_is_not_known_has_its_reason() -> None:
     """Without T(N) there is no ratio and no verdict, alone or beside others."""
     unknown = deployment(platform="cpu")
-    for found, place in ((asked(deployment(), unknown), 1), (asked(unknown), 0)):
-        row = cost_of_positions(found, 4, 0.2).row(place, named=True)
+    for stop, place in ((asked(deployment(), unknown), 1), (asked(unknown), 0)):
+        row = cost_of_positions(stop, 4, 0.2).row(place, named=True)
         assert row["refusal"] == NO_PHI
         assert row["ratio"] is row["n_max"] is row["verdict"] is row["low"] is None
         assert row["censored"] is None
-        assert cost_of_positions(found, 4, 0.2)["refusal"].null_count() == place
+        assert cost_of_positions(stop, 4, 0.2)["refusal"].null_count() == place
 
 
 @pytest.mark.parametrize("positions", [0, 97, 10**9])

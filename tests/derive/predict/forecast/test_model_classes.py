@@ -15,7 +15,7 @@ from nearfree.sources.classes import LOCK, locked_entry, renew_class_lock
 
 from derive.predict.forecast.pool import CONFIG
 
-WHOLE = sorted((CONFIG.folder / "whole" / "models").glob("*.json"))
+WHOLE_MODELS = sorted((CONFIG.folder / "whole" / "models").glob("*.json"))
 
 
 def one(tmp_path: Path, moe: tuple[str, ...], names: Any, **changes: Any) -> Deployment:
@@ -35,27 +35,30 @@ def why(tmp_path: Path, moe: tuple[str, ...], *names: str, **changes: Any) -> st
 
 def test_a_release_without_the_class_is_refused(tmp_path: Path) -> None:
     """The message says since when it is there, and what has it, its own engine first."""
-    said = why(tmp_path, ("vllm==0.9.1",), "Qwen3NextForCausalLM")
-    assert "vllm 0.9.1 has no class Qwen3NextForCausalLM: it is there from 0.10.2 on" in said
-    assert said.endswith("Name --moe vllm==0.33.0 or --moe sglang==0.5.23")
+    reason = why(tmp_path, ("vllm==0.9.1",), "Qwen3NextForCausalLM")
+    assert "vllm 0.9.1 has no class Qwen3NextForCausalLM: it is there from 0.10.2 on" in reason
+    assert reason.endswith("Name --moe vllm==0.33.0 or --moe sglang==0.5.23")
     assert one(tmp_path, ("vllm==0.14.0",), ["Qwen3NextForCausalLM"]).class_note is None
 
 
 def test_a_class_that_is_gone_is_refused(tmp_path: Path) -> None:
     """The newest release on record that has it is named; so where no release is named at all."""
     for moe in (("vllm==0.33.0",), ("vllm",), ()):
-        said = why(tmp_path, moe, "Dots1ForCausalLM")
-        assert "vllm 0.33.0 has no class Dots1ForCausalLM: it is there in 0.9.2 to 0.23.0" in said
-        assert "--moe vllm==0.22.0" in said
-    said = why(tmp_path, ("vllm==0.30.0",), "ExaoneMoEForCausalLM")
-    assert "it is there in 0.14.0 to 0.26.0 and from 0.32.0 on" in said
+        reason_text = why(tmp_path, moe, "Dots1ForCausalLM")
+        assert (
+            "vllm 0.33.0 has no class Dots1ForCausalLM: it is there in 0.9.2 to 0.23.0"
+            in reason_text
+        )
+        assert "--moe vllm==0.22.0" in reason_text
+    reason_text = why(tmp_path, ("vllm==0.30.0",), "ExaoneMoEForCausalLM")
+    assert "it is there in 0.14.0 to 0.26.0 and from 0.32.0 on" in reason_text
 
 
 def test_a_class_of_another_engine_is_refused(tmp_path: Path) -> None:
     """The engine that has it is named."""
-    said = why(tmp_path, ("vllm==0.33.0",), "LLaDA2MoeModelLM")
-    assert "no release of vllm that is read has it, sglang has it from 0.5.6 on" in said
-    assert said.endswith("Name --moe sglang==0.5.23")
+    reason = why(tmp_path, ("vllm==0.33.0",), "LLaDA2MoeModelLM")
+    assert "no release of vllm that is read has it, sglang has it from 0.5.6 on" in reason
+    assert reason.endswith("Name --moe sglang==0.5.23")
 
 
 def test_experts_are_run_by_an_engine_that_has_the_class(tmp_path: Path) -> None:
@@ -66,12 +69,12 @@ def test_experts_are_run_by_an_engine_that_has_the_class(tmp_path: Path) -> None
 
 def test_a_class_that_no_engine_has_is_said(tmp_path: Path) -> None:
     """Nothing would work instead, so it is answered, and the answer says it."""
-    found = one(tmp_path, ("vllm==0.33.0",), ["WeDLMForCausalLM"])
-    assert found.class_note is not None
+    spec = one(tmp_path, ("vllm==0.33.0",), ["WeDLMForCausalLM"])
+    assert spec.class_note is not None
     assert "no release of sglang or vllm that is read has a class WeDLMForCausalLM" in (
-        found.class_note
+        spec.class_note
     )
-    assert found.class_note in found.caveats
+    assert spec.class_note in spec.caveats
 
 
 @pytest.mark.parametrize(
@@ -111,8 +114,8 @@ def test_tables_and_heads_are_not_asked(tmp_path: Path) -> None:
     names = ["Qwen3NextForCausalLM"]
     file = write(tmp_path, change("qwen3", architectures=names), "config.json")
     spec = DeploymentSpec(models=(str(file),), platforms=("h200",), moe=("vllm==0.9.1",))
-    for asked in ({"any_class": True}, {"drafters": True}):
-        assert deployments(CONFIG, spec, **asked)[0].class_note is None
+    for option_sets in ({"any_class": True}, {"drafters": True}):
+        assert deployments(CONFIG, spec, **option_sets)[0].class_note is None
 
 
 def test_a_config_has_a_lock_of_its_own(tmp_path: Path) -> None:
@@ -127,15 +130,15 @@ def test_what_is_not_on_record_is_read_online() -> None:
     lock = {
         "vllm": locked_entry({"0.9.0": Classes(frozenset("A")), "0.9.1": Classes(frozenset("B"))})
     }
-    (found,) = ModelClass(CONFIG, lock, ["A"]).refused([BackendRelease("vllm", "0.9.1")])
-    assert found.remedy == "Name --moe vllm==0.9.0 --online"
+    (refusals,) = ModelClass(CONFIG, lock, ["A"]).refused([BackendRelease("vllm", "0.9.1")])
+    assert refusals.remedy == "Name --moe vllm==0.9.0 --online"
 
 
-@pytest.mark.parametrize("file", WHOLE, ids=lambda path: path.stem)
+@pytest.mark.parametrize("file", WHOLE_MODELS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("moe", [(), ("vllm==0.33.0",), ("sglang==0.5.23",)], ids=str)
 def test_models_of_published_steps_have_their_class(file: Path, moe: tuple[str, ...]) -> None:
     """The newest releases of both engines have the class of each model that steps are known of."""
     spec = DeploymentSpec(models=(str(file),), platforms=("b200",), moe=moe, ep=1)
-    found, others = expand(CONFIG, spec)
-    assert {each.class_note for each in found} <= {None}
-    assert not [why for each in others for why in each.refusals if "has no class" in why.reason]
+    expansion, others = expand(CONFIG, spec)
+    assert {deployment_.class_note for deployment_ in expansion} <= {None}
+    assert not [why for other in others for why in other.refusals if "has no class" in why.reason]

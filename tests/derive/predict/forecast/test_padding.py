@@ -40,8 +40,10 @@ def test_rows_between_two_n_are_interpolated() -> None:
     assert timed_grid(grid, steps) == [1, 2]
     assert timed_grid([1], [[step(4, 18)]]) == [1, 4, 5]
     latency = np.array([[[10.0, 20.0], [1.0, 3.0]]])
-    found, padding = padded(grid, grid, latency, steps, np.array([[False, True]]), launches=[0])
-    assert found.tolist() == [[[15.0, 20.0], [1.0, 3.0]]]
+    padded_steps, padding = padded(
+        grid, grid, latency, steps, np.array([[False, True]]), launches=[0]
+    )
+    assert padded_steps.tolist() == [[[15.0, 20.0], [1.0, 3.0]]]
     assert padding.unpadded_us.tolist() == latency.tolist()
     assert padding.at.tolist() == [[[1, 1], [0, 1]]]
     assert padding.stopped_by(0, 0) == "graph of 6 tokens: 4 rows run as 6"
@@ -53,9 +55,9 @@ def test_above_the_largest_graph_the_host_takes_what_launches_take_longer() -> N
     eager, us = Step(600, 600, None, "file.py L1-2"), 10 * LAUNCH_US
     latency = np.array([[[20.0, 20.0, us], [5.0, 5.0, 5.0], [7.0, 7.0, 7.0]]])
     steps, real = [[step(8, 8), eager, eager]], np.zeros((1, 3), dtype=bool)
-    found, padding = padded([1, 2, 3], [1, 2, 3], latency, steps, real, launches=[10])
-    assert found.sum(axis=1).tolist() == [[32.0, us + 7.0, us + 12.0]]
-    assert found[0, :-1].tolist() == latency[0, :-1].tolist()
+    padded_steps, padding = padded([1, 2, 3], [1, 2, 3], latency, steps, real, launches=[10])
+    assert padded_steps.sum(axis=1).tolist() == [[32.0, us + 7.0, us + 12.0]]
+    assert padded_steps[0, :-1].tolist() == latency[0, :-1].tolist()
     assert padding.waits_us.tolist() == [[0.0, us - 25.0, 0.0]]
     assert padding.unpadded_us.tolist() == latency.tolist()
     assert padding.stopped_by(0, 1) == (
@@ -72,18 +74,18 @@ def test_launches_limit_a_model_that_is_cut_into_small_parts() -> None:
     query = deployment(
         batch=128, platform="h100", graphs=VLLM, parallel=parts, served=True, context=256
     )
-    found = timed(query)
-    padding, grid = found.padding, found.grid.tolist()
+    timed_forward = timed(query)
+    padding, grid = timed_forward.padding, timed_forward.grid.tolist()
     assert padding is not None
-    first = next(at for at, each in enumerate(padding.steps[0]) if each.size is None)
+    first = next(at for at, step in enumerate(padding.steps[0]) if step.size is None)
     assert grid[first] == 5
-    held = found.latency_us[0, -1, 0]
+    held = timed_forward.latency_us[0, -1, 0]
     for at, n in enumerate(grid):
-        device_us = found.latency_us[0, :-1, at].sum()
+        device_us = timed_forward.latency_us[0, :-1, at].sum()
         launching_us = LAUNCH_US * launch_count(query.uses(), query.decoder.layers)
         waited = max(launching_us - device_us, 0.0) if n > 4 else 0.0
-        assert found.latency_us[0, -1, at] == pytest.approx(held + waited)
-    graph_alone = found.unpadded_us[0, :, first].sum() / found.model_us[0, 0]
+        assert timed_forward.latency_us[0, -1, at] == pytest.approx(held + waited)
+    graph_alone = timed_forward.unpadded_us[0, :, first].sum() / timed_forward.model_us[0, 0]
     epsilon = float(np.ceil(100 * graph_alone) / 100 - 1)
     (row,) = (
         asked(query, epsilon=epsilon, predictors=["work_model"], full=False)
@@ -117,27 +119,29 @@ def test_without_graphs_nothing_is_padded() -> None:
 @pytest.mark.parametrize("batch", [1, 3, 9, 33, 600])
 def test_products_run_the_rows_of_the_graph(graphs: Graphs, batch: int) -> None:
     """T of each module is that of the padded N' on both sides, attention's that of N itself."""
-    found = timed(deployment(batch=batch, graphs=graphs))
-    steps = found.padding.steps[0] if found.padding else []
+    timed_forward = timed(deployment(batch=batch, graphs=graphs))
+    steps = timed_forward.padding.steps[0] if timed_forward.padding else []
     wide = timed(deployment(batch=batch), list(range(1, 40)))
-    for at, (n, each) in enumerate(zip(SMALL, steps, strict=True)):
-        asked_n = each.rows / batch
+    for at, (n, step) in enumerate(zip(SMALL, steps, strict=True)):
+        asked_n = step.rows / batch
         low, high = int(np.floor(asked_n)), int(np.ceil(asked_n))
-        for place, role in found.roles[0].items():
+        for place, role in timed_forward.roles[0].items():
             own = wide.latency_us[0, place]
             if role == ATTENTION:
-                assert found.latency_us[0, place, at] == own[n - 1]
+                assert timed_forward.latency_us[0, place, at] == own[n - 1]
             else:
                 between = sorted((own[low - 1], own[high - 1]))
-                assert between[0] - 1e-9 <= found.latency_us[0, place, at] <= between[1] + 1e-9
-        assert each.padded == (each.rows > batch * n)
+                assert (
+                    between[0] - 1e-9 <= timed_forward.latency_us[0, place, at] <= between[1] + 1e-9
+                )
+        assert step.padded == (step.rows > batch * n)
 
 
 def test_one_request_of_a_speculating_engine_is_not_padded() -> None:
     """At b = 1 a graph of q tokens is captured for any q, by both engines."""
     for graphs in (VLLM, SGLANG):
-        found = timed(deployment(graphs=graphs))
-        assert np.array_equal(found.latency_us, timed(deployment()).latency_us)
+        timed_forward = timed(deployment(graphs=graphs))
+        assert np.array_equal(timed_forward.latency_us, timed(deployment()).latency_us)
 
 
 @pytest.mark.slow
@@ -150,12 +154,12 @@ def test_a_graph_is_named_where_it_ends_the_range() -> None:
         for epsilon in (0.05, 0.1):
             rows = asked(query, epsilon=epsilon, predictors=["work_model"], full=False).answers
             for row in rows.filter(composition="sum").to_dicts():
-                found = timed(query, GRID)
+                timed_forward = timed(query, GRID)
                 after = int(row["n_max"] or 0)
                 if row["censored"]:
                     continue
-                own = found.unpadded_us[0, :, after].sum()
-                passes = own <= (1 + epsilon) * found.model_us[0, 0]
+                own = timed_forward.unpadded_us[0, :, after].sum()
+                passes = own <= (1 + epsilon) * timed_forward.model_us[0, 0]
                 graph = str(row["limiting_term"]).startswith("graph of ")
                 assert graph == passes
                 assert ("vllm/config.py L" in str(row["evidence"])) == graph
@@ -167,9 +171,9 @@ def test_a_graph_is_named_where_it_ends_the_range() -> None:
 def test_a_release_without_rules_is_refused() -> None:
     """T(N) is refused, with the release, where nothing says its sizes; others are answered."""
     unknown = replace(VLLM, engine=BackendRelease("vllm", "0.1.0"))
-    found = total(Questions([deployment(graphs=unknown), deployment()], SMALL), ANSWERER)
-    assert str(found.refusals[0]).startswith("captured graphs: no rules of vllm-graphs 0.1.0")
-    assert found.refusals[1] is None
+    total_us = total(Questions([deployment(graphs=unknown), deployment()], SMALL), ANSWERER)
+    assert str(total_us.refusals[0]).startswith("captured graphs: no rules of vllm-graphs 0.1.0")
+    assert total_us.refusals[1] is None
 
 
 def spec(**changes: Any) -> DeploymentSpec:

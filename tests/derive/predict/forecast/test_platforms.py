@@ -21,24 +21,24 @@ LINES = re.compile(r"[\w./=,-]+:\d+-\d+ \([0-9a-f]{12}\)")
 
 
 @cache
-def found() -> Forecast:
+def forecasts() -> Forecast:
     """Return what is said of every platform and model."""
     return forecast(DEPLOYMENTS, ANSWERER, [0.2], grid=range(1, 65))
 
 
 def named(refusal: str) -> set[str]:
     """Return the modules that a refusal names, each with its reason."""
-    return {role for said in refusal.split("; ") for role in said.split(": ")[0].split(", ")}
+    return {role for parts in refusal.split("; ") for role in parts.split(": ")[0].split(", ")}
 
 
 @pytest.mark.parametrize("platform", CONFIG.platforms)
 def test_each_predictor_answers_or_refuses(platform: str) -> None:
     """Each predictor gives a number with limiter and place, or a reason that names a module."""
-    places = [at for at, each in enumerate(DEPLOYMENTS) if each.platform == platform]
+    places = [at for at, deployment in enumerate(DEPLOYMENTS) if deployment.platform == platform]
     for place in places:
-        rows = found().answers.filter(deployment=place)
+        rows = forecasts().answers.filter(deployment=place)
         assert set(rows["predictor"]) == set(PREDICTORS)
-        roles = {each.role for each in DEPLOYMENTS[place].uses()}
+        roles = {use.role for use in DEPLOYMENTS[place].uses()}
         for row in rows.to_dicts():
             if row["refusal"] is not None:
                 beyond = f"the baseline N={row['baseline']} is not on the grid"
@@ -53,29 +53,29 @@ def test_each_predictor_answers_or_refuses(platform: str) -> None:
 
 def test_a_platform_without_facts_says_which() -> None:
     """Without a probe the CPU has neither phi nor beta, which idle compute and T(N) need."""
-    places = [at for at, each in enumerate(DEPLOYMENTS) if each.platform == "cpu"]
-    asked = pl.col("deployment").is_in(places), pl.col("predictor").is_in(NEED_FACTS)
-    rows = found().answers.filter(*asked)
+    places = [at for at, deployment in enumerate(DEPLOYMENTS) if deployment.platform == "cpu"]
+    conditions = pl.col("deployment").is_in(places), pl.col("predictor").is_in(NEED_FACTS)
+    rows = forecasts().answers.filter(*conditions)
     assert rows["refusal"].str.contains("no phi of cpu for bfloat16").all()
     assert rows["refusal"].null_count() == 0
 
 
 def test_every_gpu_is_answered() -> None:
     """For every GPU all predictors answer about every model with recorded releases."""
-    rows = found().answers
-    places = [at for at, each in enumerate(DEPLOYMENTS) if each.platform in GPUS]
+    rows = forecasts().answers
+    places = [at for at, deployment in enumerate(DEPLOYMENTS) if deployment.platform in GPUS]
     silent = rows.filter(pl.col("deployment").is_in(places), pl.col("refusal").is_not_null())
     ended = silent["refusal"].str.contains("is not on the grid")
-    said = {
+    refusals = {
         (DEPLOYMENTS[row["deployment"]].platform, row["predictor"], row["refusal"])
         for row in silent.filter(~ended).to_dicts()
     }
-    assert said == set()
+    assert refusals == set()
 
 
 def test_what_a_rule_limits_names_its_lines() -> None:
     """Where attention or experts limit the work model, the rule is named by file and lines."""
-    ruled = found().answers.filter(
+    ruled = forecasts().answers.filter(
         pl.col("limiting_module").is_in(["attention", "MoE FFN"]), predictor="work_model"
     )
     assert set(ruled["limiting_module"]) == {"attention", "MoE FFN"}

@@ -32,20 +32,20 @@ def on_gpu(platform: Platform) -> bool:
 
 SPECS = st.fixed_dictionaries(
     {
-        "models": st.sampled_from(MODELS).map(lambda each: (each,)),
+        "models": st.sampled_from(MODELS).map(lambda item: (item,)),
         "platforms": st.sampled_from(
-            [name for name, each in CONFIG.platforms.items() if on_gpu(each)]
-        ).map(lambda each: (each,)),
-        "batch": st.sampled_from((1, 3, 16, 128)).map(lambda each: (each,)),
-        "context": st.sampled_from((128, 4095, 65536)).map(lambda each: (each,)),
+            [name for name, item in CONFIG.platforms.items() if on_gpu(item)]
+        ).map(lambda item: (item,)),
+        "batch": st.sampled_from((1, 3, 16, 128)).map(lambda item: (item,)),
+        "context": st.sampled_from((128, 4095, 65536)).map(lambda item: (item,)),
         "routing": st.sampled_from(("balanced", "skewed", "power_law:1.2")).map(
-            lambda each: (each,)
+            lambda item: (item,)
         ),
         "tp": st.sampled_from((1, 1, 2, 4)),
     },
     optional={
         "moe": st.sampled_from(("vllm==0.20.2", "vllm==0.33.0", "sglang==0.5.23")).map(
-            lambda each: (each,)
+            lambda item: (item,)
         ),
         "weights": st.sampled_from(FORMATS),
         "kv_dtype": st.just("float8"),
@@ -57,18 +57,18 @@ SPECS = st.fixed_dictionaries(
 def answered(changes: dict[str, Any]) -> list[Deployment]:
     """Return the deployments of a question; one that is refused is no example."""
     try:
-        found, others = expand(CONFIG, DeploymentSpec(**changes))
+        deployments_, others = expand(CONFIG, DeploymentSpec(**changes))
     except ConfigError:
-        found, others = [], []
-    assume(found and not others)
-    return found
+        deployments_, others = [], []
+    assume(deployments_ and not others)
+    return deployments_
 
 
 def known(query: Deployment) -> Forecast:
     """Return what is known of a deployment over a short grid; one without T(N) is no example."""
-    found = forecast([query], ANSWERER, TOLERANCES, grid=SHORT, predictors=["work_model"])
-    assume(found.total.refusals[0] is None)
-    return found
+    forecast_rows = forecast([query], ANSWERER, TOLERANCES, grid=SHORT, predictors=["work_model"])
+    assume(forecast_rows.total.refusals[0] is None)
+    return forecast_rows
 
 
 @given(changes=SPECS)
@@ -78,13 +78,15 @@ def test_an_answer_holds_together(changes: dict[str, Any]) -> None:
     A larger tolerance has no smaller N_max, nor do its ends.
     """
     (query,) = answered(changes)
-    found = known(query)
-    times, parts = found.total.model_us[0], found.total.latency_us[0]
+    deployments_ = known(query)
+    times, parts = deployments_.total.model_us[0], deployments_.total.latency_us[0]
     assert np.isfinite(parts).all()
     assert (parts >= 0).all()
     assert parts.sum(axis=0) == pytest.approx(times)
-    assert {place for place, each in enumerate(parts) if each.any()} <= {*found.total.roles[0]}
-    rows = found.answers.filter(composition=SUM, baseline=1).sort("epsilon").to_dicts()
+    assert {place for place, part in enumerate(parts) if part.any()} <= {
+        *deployments_.total.roles[0]
+    }
+    rows = deployments_.answers.filter(composition=SUM, baseline=1).sort("epsilon").to_dicts()
     assert [row["epsilon"] for row in rows] == [*TOLERANCES]
     for row in rows:
         near = [n for n, us in zip(SHORT, times, strict=True)

@@ -30,31 +30,31 @@ def served(model: str, moe: str = "vllm==0.20.2", batch: int = 2, tp: int = 8) -
     return one
 
 
-def timed(*asked: Deployment) -> Total:
+def timed(*queries: Deployment) -> Total:
     """Return T(N) of deployments."""
-    return total(Questions(asked, GRID), ANSWERER)
+    return total(Questions(queries, GRID), ANSWERER)
 
 
-def by_role(found: Total, deployment: int = 0) -> dict[str, list[float]]:
+def by_role(timed_forward: Total, deployment: int = 0) -> dict[str, list[float]]:
     """Return what each module, and all besides, takes over the grid."""
     return {
-        role: found.latency_us[deployment, place].tolist()
-        for place, role in found.roles[deployment].items()
+        role: timed_forward.latency_us[deployment, place].tolist()
+        for place, role in timed_forward.roles[deployment].items()
     }
 
 
 def test_a_step_is_the_forward_with_what_lies_between_and_the_host() -> None:
     """By the constants on record, the platform's beta, and the rows of a rank."""
     one = served("qwen3_32b")
-    found = by_role(timed(one))
+    times_by_role = by_role(timed(one))
     step = ANSWERER.engine_steps["vllm"]
     tokens = 2.0 * np.array(GRID)
     wanted = between_us(
         step.constants, layers=64, d_model=5120, tokens=tokens,
         bandwidth_gb_s=ANSWERER.bandwidths_gb_s["h100"] or 0.0,
     )  # fmt: skip
-    assert found[BETWEEN] == pytest.approx(wanted)
-    assert found[HOST] == pytest.approx([host_us(step.constants, batch=2)] * len(GRID))
+    assert times_by_role[BETWEEN] == pytest.approx(wanted)
+    assert times_by_role[HOST] == pytest.approx([host_us(step.constants, batch=2)] * len(GRID))
 
 
 def test_a_model_without_experts_is_served_by_the_engine_that_is_named() -> None:
@@ -72,21 +72,21 @@ def test_a_model_without_experts_is_served_by_the_engine_that_is_named() -> None
 def test_a_forward_by_itself_has_neither() -> None:
     """Where no engine runs it, T is that of the modules, and no constants of a step are behind."""
     alone = replace(served("qwen3_32b"), served=False)
-    found = timed(alone, served("qwen3_32b"))
-    assert not {BETWEEN, HOST} & by_role(found).keys()
-    assert found.model_us[0] == pytest.approx(
-        found.model_us[1] - found.latency_us[1, -2:].sum(axis=0)
+    timed_forward = timed(alone, served("qwen3_32b"))
+    assert not {BETWEEN, HOST} & by_role(timed_forward).keys()
+    assert timed_forward.model_us[0] == pytest.approx(
+        timed_forward.model_us[1] - timed_forward.latency_us[1, -2:].sum(axis=0)
     )
-    assert "engine_step" not in found.constants[0]
-    assert "engine_step_vllm" in found.constants[1]
+    assert "engine_step" not in timed_forward.constants[0]
+    assert "engine_step_vllm" in timed_forward.constants[1]
     event = ANSWERER.engine_steps["vllm"].event.event_id
-    assert [event in each for each in found.calibration] == [False, True]
+    assert [event in event_id for event_id in timed_forward.calibration] == [False, True]
 
 
 def test_shared_experts_hide_behind_the_routed_ones() -> None:
     """Up to 256 tokens of vLLM, what is seen of both is the longer; beyond, their sum."""
     one = served("deepseek_r1", tp=8)
-    seen, own = (by_role(timed(each)) for each in (one, replace(one, served=False)))
+    seen, own = (by_role(timed(query)) for query in (one, replace(one, served=False)))
     for at, n in enumerate(GRID):
         routed = own[MOE][at] + own[ROUTER][at]
         hidden = min(own[SHARED][at], routed) if 2 * n <= 256 else 0.0
@@ -99,20 +99,20 @@ def test_shared_experts_hide_behind_the_routed_ones() -> None:
 def test_what_hides_wholly_ends_nothing(composition: str) -> None:
     """A module that takes nothing at the baseline is judged where it is seen, without a warning."""
     one = served("glm_5", tp=8, batch=16)
-    found = timed(replace(one, routing="balanced"))
-    shared = by_role(found)[SHARED]
+    timed_forward = timed(replace(one, routing="balanced"))
+    shared = by_role(timed_forward)[SHARED]
     assert 0.0 in shared
-    (row,) = total_exits(found, [1], [0.2], composition).to_dicts()
+    (row,) = total_exits(timed_forward, [1], [0.2], composition).to_dicts()
     assert row["refusal"] is None
-    alone = module_exits(found, 0, 0.2)
+    alone = module_exits(timed_forward, 0, 0.2)
     assert BETWEEN not in alone["limiting_module"].to_list()
-    assert alone.height == len(found.modules(0))
+    assert alone.height == len(timed_forward.modules(0))
 
 
 def test_an_engine_without_constants_is_answered_without_them() -> None:
     """Constants of other engines do not stand in."""
     lacking = Answerer(LOG, CONFIG, offline=True)
     lacking.engine_steps = {}
-    found = total(Questions([served("qwen3_32b")], GRID), lacking)
-    assert not {BETWEEN, HOST} & by_role(found).keys()
-    assert found.refusals == [None]
+    total_us = total(Questions([served("qwen3_32b")], GRID), lacking)
+    assert not {BETWEEN, HOST} & by_role(total_us).keys()
+    assert total_us.refusals == [None]

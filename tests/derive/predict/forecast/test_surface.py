@@ -10,7 +10,7 @@ from nearfree.derive.predict.forecast.surface import surface
 from derive.predict.forecast.pool import ANSWERER, NO_PHI, asked, deployment
 
 GRID = range(1, 41)
-ASKED = [
+DEPLOYMENTS = [
     deployment(model, routing, batch=batch, context=context)
     for model, routing in (
         ("qwen3_8b", "balanced"), ("qwen3_30b_a3b", "balanced"), ("qwen3_30b_a3b", "skewed"),
@@ -23,9 +23,9 @@ EPSILON = 0.2
 
 
 @cache
-def found() -> tuple[pl.DataFrame, pl.DataFrame]:
+def surfaces() -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return points and boundaries."""
-    return surface(ASKED, ANSWERER, GRID, EPSILON)
+    return surface(DEPLOYMENTS, ANSWERER, GRID, EPSILON)
 
 
 def bound(routing: str) -> Deployment:
@@ -33,12 +33,12 @@ def bound(routing: str) -> Deployment:
     return deployment("qwen3_30b_a3b", routing, batch=1, context=512)
 
 
-@pytest.mark.parametrize("place", range(len(ASKED)))
+@pytest.mark.parametrize("place", range(len(DEPLOYMENTS)))
 def test_points_are_those_of_the_curve(place: int) -> None:
     """T(N) and its ratios from N = 1 and from the paper's baseline are those of `curve`."""
-    points = found()[0].filter(deployment=place)
-    whole, full = asked(*ASKED, grid=GRID), ASKED[place].full_baseline
-    from_one = whole.curve(place)
+    points = surfaces()[0].filter(deployment=place)
+    forecast_, full = asked(*DEPLOYMENTS, grid=GRID), DEPLOYMENTS[place].full_baseline
+    from_one = forecast_.curve(place)
     from_full = from_one.filter(pl.col("n") >= full)["latency_us"]
     assert points["n"].to_list() == list(GRID)
     for name in ("latency_us", "ratio"):
@@ -52,8 +52,8 @@ def test_points_are_those_of_the_curve(place: int) -> None:
 def test_boundaries_are_those_of_the_forecast() -> None:
     """N_max, limiter and rule are those of the forward answer, from both baselines."""
     names = ["deployment", "baseline", "n_max", "low", "high", "limiting_module", "evidence"]
-    forward = asked(*ASKED, grid=GRID).answers.filter(composition="sum")
-    mine = found()[1].select(names).sort("deployment", "baseline")
+    forward = asked(*DEPLOYMENTS, grid=GRID).answers.filter(composition="sum")
+    mine = surfaces()[1].select(names).sort("deployment", "baseline")
     assert mine.rows() == forward.select(names).sort("deployment", "baseline").rows()
 
 

@@ -40,9 +40,9 @@ def plain_us(asked_of: Deployment, use: ModuleUse) -> Mapping[int, float]:
         "platform": asked_of.platform, "backend_version": use.backend_version, "baseline": 1,
     }  # fmt: skip
     (part,) = (
-        each
-        for each in prepare(with_facts(ask(row), FACTS), RESOLVER)
-        if isinstance(each, Prepared)
+        part
+        for part in prepare(with_facts(ask(row), FACTS), RESOLVER)
+        if isinstance(part, Prepared)
     )
     times = times_of(part.family, fitted(CONSTANTS[part.family.name].data), part.features)
     return dict(zip(DOUBLING, times[0].tolist(), strict=True))
@@ -55,11 +55,11 @@ def plain_us(asked_of: Deployment, use: ModuleUse) -> Mapping[int, float]:
 def test_a_forward_is_the_sum_of_its_modules(model: str, routing: str) -> None:
     """T(N) is the sum of count times T(N) of each module, asked by itself, by shared constants."""
     one = deployment(model, routing, batch=8, platform="h20")
-    found = total(Questions([one], DOUBLING), BLIND)
+    total_us = total(Questions([one], DOUBLING), BLIND)
     by_hand = [
         sum(use.count * plain_us(one, use)[n] for use in one.uses()) for n in DOUBLING
     ]  # fmt: skip
-    assert found.model_us[0].tolist() == pytest.approx(by_hand, rel=1e-9)
+    assert total_us.model_us[0].tolist() == pytest.approx(by_hand, rel=1e-9)
 
 
 def test_answers_together_are_answers_alone() -> None:
@@ -79,23 +79,23 @@ def test_shares_make_the_whole() -> None:
         shares = curve.select(curve.columns[3:]).to_numpy()
         assert (shares >= 0).all()
         np.testing.assert_allclose(shares.sum(axis=1), 1.0)
-        assert curve.columns[3:] == [each.role for each in POOL[place].uses()]
+        assert curve.columns[3:] == [use.role for use in POOL[place].uses()]
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_layer_more_is_one_layer_more(model: str) -> None:
     """Two layers take what one takes, and once more all but the LM head."""
-    whole = deployment(model)
+    full = deployment(model)
     few = [
-        replace(whole, decoder=replace(
-            whole.decoder, layers=layers, moe_layers=layers * (model != DENSE)
+        replace(full, decoder=replace(
+            full.decoder, layers=layers, moe_layers=layers * (model != DENSE)
         ))
         for layers in (1, 2)
     ]  # fmt: skip
-    found = asked(*few)
-    head = found.total.latency_us[0, len(few[0].uses()) - 1]
+    answer = asked(*few)
+    head = answer.total.latency_us[0, len(few[0].uses()) - 1]
     assert few[0].uses()[-1].role == "LM head"
-    one, two = found.total.model_us
+    one, two = answer.total.model_us
     np.testing.assert_allclose(two - one, one - head)
     assert (head > 0).all()
 
@@ -112,17 +112,17 @@ def test_a_curve_is_relative_to_its_first_point() -> None:
 def test_one_refused_module_refuses_the_whole() -> None:
     """Without T(N) of one module there is none of the model; the reason names that module."""
     known, unknown = deployment(), deployment(attention="flash-attn==9.9.9")
-    found = asked(known, unknown)
-    assert found.total.refusals[0] is None
-    assert str(found.total.refusals[1]).startswith("attention: ")
-    assert "9.9.9" in str(found.total.refusals[1])
-    assert found.curve(1).is_empty()
-    assert found.curve(1).columns == found.curve(0).columns
-    refused = found.answers.filter(predictor="work_model", deployment=1)
-    assert set(refused["refusal"]) == {found.total.refusals[1]}
+    answer = asked(known, unknown)
+    assert answer.total.refusals[0] is None
+    assert str(answer.total.refusals[1]).startswith("attention: ")
+    assert "9.9.9" in str(answer.total.refusals[1])
+    assert answer.curve(1).is_empty()
+    assert answer.curve(1).columns == answer.curve(0).columns
+    refused = answer.answers.filter(predictor="work_model", deployment=1)
+    assert set(refused["refusal"]) == {answer.total.refusals[1]}
     assert set(refused["composition"]) == {"sum", "minimum"}
     assert refused["n_max"].null_count() == refused.height == 2
-    assert found.answers.filter(deployment=0)["refusal"].null_count() == 5
+    assert answer.answers.filter(deployment=0)["refusal"].null_count() == 5
 
 
 def test_the_same_module_is_asked_once() -> None:
@@ -145,9 +145,9 @@ def test_more_than_memory_holds_is_refused() -> None:
 
 def test_constants_are_named_once() -> None:
     """Constants and their events are named once for each family that the forward has."""
-    found = total(Questions([deployment(), deployment(SPARSE[0])], [1, 2]), BLIND)
-    assert [len(each.split("; ")) for each in found.constants] == [2, 3]
-    assert [len(each) for each in found.calibration] == [2, 3]
-    assert not found.in_sample.any()
+    total_us = total(Questions([deployment(), deployment(SPARSE[0])], [1, 2]), BLIND)
+    assert [len(constant.split("; ")) for constant in total_us.constants] == [2, 3]
+    assert [len(event_id) for event_id in total_us.calibration] == [2, 3]
+    assert not total_us.in_sample.any()
     seen = total(Questions([deployment(platform="h100")], [1, 2]), BLIND)
     assert seen.in_sample.all()

@@ -130,12 +130,15 @@ def _prediction(key: tuple[str, str | None], setting: Row) -> Cell:
 def misses(composition: pl.DataFrame) -> tuple[Cell, ...]:
     """Return a sentence per setting at which the minimum of the modules' boundaries misses.
 
+    A minimum within the measured interval is not known to miss, and is left out.
+
     Parameters
     ----------
     composition
         Rows of the table `composition` at one tolerance; refusals are left out.
     """
-    rows = composition.filter(~pl.col("hit"), predictor=_MINIMUM).drop_nulls("predicted")
+    missed = composition.filter(~pl.col("hit"), ~pl.col("within"), predictor=_MINIMUM)
+    rows = missed.drop_nulls("predicted")
     return tuple(cell(_sentence(row), row["row_id"]) for row in rows.sort(ORDER).to_dicts())
 
 

@@ -116,6 +116,22 @@ def test_a_number_opens_by_keyboard(built, browser):
     assert "row=" not in browser.current_url
 
 
+LATENCIES = """
+return [...document.querySelectorAll('#explorer details tr td:nth-child(2)')]
+  .map((cell) => cell.textContent);
+"""
+
+
+def test_a_latency_is_read_at_a_glance(built, browser):
+    """The explorer's T(N) has four digits, or whole microseconds: no more than is known."""
+    open_report(browser, built / REPORT)
+    latencies = browser.execute_script(LATENCIES)
+    assert latencies
+    for text in latencies:
+        digits = text.replace(".", "").lstrip("0")
+        assert len(digits) == 4 or (len(digits) > 4 and "." not in text), text
+
+
 def test_the_way_back_closes_the_panel(built, browser):
     """Each opened row is an entry of the browser's history, with its own link."""
     open_report(browser, built / REPORT)

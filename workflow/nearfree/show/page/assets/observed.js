@@ -72,7 +72,7 @@ function latencyParts(latency, places, row) {
     .sort((left, right) => left.n - right.n);
   const rows = points.map((point) => [
     String(point.n),
-    provenanceLink(point.id, valueText(latency.at('latency_us', point.place))),
+    provenanceLink(point.id, latencyText(latency.at('latency_us', point.place))),
     provenanceLink(point.id, point.ratio.toFixed(3)),
     `${point.low.toFixed(3)} to ${point.high.toFixed(3)}`,
     provenanceLink(point.id, valueText(latency.at('rounds', point.place))),

@@ -114,7 +114,7 @@ function curveParts(forecast, about, main) {
     : lines;
   const rows = lines.map((line) => [
     String(line.n),
-    provenanceLink(line.id, valueText(line.latency)),
+    provenanceLink(line.id, latencyText(line.latency)),
     provenanceLink(line.id, line.ratio.toFixed(3)),
     ...modules.map((module) => {
       const place = line.of.get(module);

@@ -84,6 +84,11 @@ function valueText(value) {
   return Array.isArray(value) ? value.map(valueText).join(', ') : String(value);
 }
 
+// A latency in µs: four digits, or whole µs; the row behind it has them all.
+function latencyText(value) {
+  return value < 1000 ? value.toPrecision(4) : value.toFixed(0);
+}
+
 function percent(share, digits = 0) {
   return `${(100 * share).toFixed(digits)} %`;
 }

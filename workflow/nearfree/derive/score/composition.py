@@ -59,7 +59,7 @@ COMPOSITION = Table(
         "limiter": text("the module that it names", nullable=True),
         "limiter_share": number("that module's share of T(baseline)", nullable=True),
         "same_limiter": flag("whether it names the module that was measured", nullable=True),
-        "hit": flag("whether n_max <= predicted < next_n; a refusal is a miss"),
+        "hit": flag("n_max <= predicted < next_n; never if refused or undecided"),
         "within": flag("whether it lies in the measured interval, which is open above at the "
                        "grid's end; a refusal does not"),
         "foretold": flag("whether it was on record before the first sample of that take"),

@@ -29,7 +29,7 @@ VALIDATION = Table(
     name="validation",
     row="one boundary against one prediction",
     key=("platform", "stream", "setting_key", "epsilon", "predictor", "basis"),
-    formula="a hit is n_max <= predicted < next N of the grid; a refusal is a miss",
+    formula="a hit is n_max <= predicted < next N of the grid; refused or undecided is none",
     code="nearfree.derive.score.validation",
     body={
         "platform": text("the kind of machine"),
@@ -48,7 +48,7 @@ VALIDATION = Table(
         "high": amount("upper end of it", nullable=True),
         "in_sample": flag("whether its constants were calibrated on this platform"),
         "answered": flag("whether there is a prediction at all"),
-        "hit": flag("whether n_max <= predicted < next_n; a refusal is a miss"),
+        "hit": flag("n_max <= predicted < next_n; never if refused or undecided"),
         "within_1_31": flag("whether it is within a factor of 1.31 of that interval"),
         "within_2": flag("whether it is within a factor of two of it"),
         "log2_error": number("doublings from the prediction to the nearest end of that interval, "

@@ -184,14 +184,15 @@ def test_what_times_nothing_has_no_cost(made: Layout) -> None:
 
 
 def test_a_change_of_kernels_is_told_with_its_n(made: Layout) -> None:
-    """Where the kernels of two neighbouring N differ, the larger N is told with what changed."""
+    """The larger N of two whose kernels differ is told with its setting and what changed."""
     rows = [
         {"stream": "dense", "backend": "torch", "setting_key": "a", "source": "counted", "n": n,
+         "platform": "cpu", "module": "dense_ffn", "dtype": "bfloat16", "batch": 4, "take": 1,
          "kernels": kernels, "newest": True, "row_id": f"work:{n}"}
         for n, kernels in ((1, "gemv; copy"), (2, "gemm; copy"), (4, "gemm; copy"))
     ]  # fmt: skip
     (row,) = sections.cliffs(pl.DataFrame(rows)).rows
-    assert [cell.text for cell in row[2:]] == ["2", "gemv", "gemm"]
+    assert [cell.text for cell in row] == ["dense, torch", "bfloat16, b 4", "2", "gemv", "gemm"]
     assert row[2].row == "work:2"
 
 

@@ -11,10 +11,10 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.backends.adapters.kernel import ADAPTERS
-from nearfree.core.label import SIZES, label, subject
+from nearfree.core.label import AXES, SIZES, label
 from nearfree.core.modules.model import MODEL
 from nearfree.core.modules.registry import MAIN
-from nearfree.core.setting import FIELDS, WHOLE
+from nearfree.core.setting import FIELDS, STORED, WHOLE
 from nearfree.derive.tables.settings import distinguishing_fields
 from nearfree.log.events import RunFinished
 from nearfree.log.evidence import Take
@@ -366,6 +366,10 @@ def adapters(runs: AdapterRuns) -> Grid:
     return Grid(("module", "backend", "environment", "sealed runs"), tuple(rows))
 
 
+_WHAT_RUNS = ("model", "moe", "mask", "dtype", *STORED, *AXES)
+"""The columns that tell what a setting runs, besides its study and backend."""
+
+
 def cliffs(work: pl.DataFrame) -> Grid:
     """Return each N at which a setting's forward runs other kernels than at the previous N."""
     rows = []
@@ -378,7 +382,7 @@ def cliffs(work: pl.DataFrame) -> Grid:
                 rows.append(current | {"gone": stopped or "-", "come": started or "-"})
     columns: dict[str, Column] = {
         "study": lambda row: f"{row['stream']}, {row['backend']}",
-        "setting": subject,
+        "setting": lambda row: label(row, _WHAT_RUNS, "short"),
         "from N": backed("n"),
         "no longer": "gone",
         "now": "come",

@@ -189,9 +189,10 @@ def test_lists_are_all_their_combinations(call: Call) -> None:
 def test_one_position_is_said_in_the_singular(call: Call) -> None:
     """The line that sums up K positions is a sentence for each K, and for one that does not fit."""
     argv = (*DENSE, *H800, "--batch", "1,64", "--context", "65536", "--positions", "1")
-    *_, said = [line for line in printed(call, *argv, ends=2).splitlines() if "near-free (" in line]
-    assert said.startswith("1 position is near-free (T(1) <= 1.2 T(1)")
-    assert said.endswith("in 2 of 2 settings, of which 1 does not fit in memory")
+    lines = printed(call, *argv, exit_code=2).splitlines()
+    *_, summary = [line for line in lines if "near-free (" in line]
+    assert summary.startswith("1 position is near-free (T(1) <= 1.2 T(1)")
+    assert summary.endswith("in 2 of 2 settings, of which 1 does not fit in memory")
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ _RHO = "balance point rho, FLOP/byte"
 _PANEL = {"width": 1000, "height": 340}
 _NEAR = 1.24
 """Values of one year within this factor, the height of a line of text, share a label."""
-_NAMED = 2
-"""Number of GPUs in a label; more would reach the marks of the next year."""
+_NAMED, _CHARACTERS = 2, 20
+"""Most GPUs and most characters in a label; more would reach the marks of the next year."""
 _ROOM = 1.4
 """Factor by which the axis extends beyond its marks."""
 _YEARS_SIDEWAYS = 0.04
@@ -136,17 +136,26 @@ def _panel() -> pl.Expr:
 def _labels(points: pl.DataFrame) -> pl.DataFrame:
     """Return labels with the names of GPUs of one element type; near marks share a label.
 
-    A label has the first names, and the number of the others.
+    A label has the shortest names, as many as fit, and the number of the others.
     """
+    names = pl.col("platform").str.replace_all("_", " ")
+    by_length = names.sort_by(names.str.len_chars(), names)
+    pair = by_length.head(_NAMED).str.join(", ")
     marks = points.filter(pl.col("series") == DTYPES[0]).sort("panel", "x", "y", "platform")
     starts_cluster = pl.col("y") > _NEAR * pl.col("y").shift(1).over("panel", "x")
     return (
         marks.with_columns(starts_cluster.fill_null(value=True).cum_sum().alias("cluster"))
         .group_by("panel", "x", "cluster", maintain_order=True)
         .agg(
-            pl.col("platform").str.replace_all("_", " ").head(_NAMED).str.join(", ").alias("label"),
-            (pl.len().cast(pl.Int64) - _NAMED).alias("more"),
+            pair.alias("pair"),
+            by_length.first().alias("one"),
+            pl.len().cast(pl.Int64).alias("count"),
             pl.col("y").mean(),
+        )
+        .with_columns(pl.col("pair").str.len_chars().le(_CHARACTERS).alias("fits"))
+        .with_columns(
+            pl.when("fits").then("pair").otherwise("one").alias("label"),
+            (pl.col("count") - pl.when("fits").then(_NAMED).otherwise(1)).alias("more"),
         )
         .with_columns(
             pl.when(pl.col("more") > 0)

@@ -5,6 +5,11 @@ from typing import Any
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 BLOCK = {**FP8, "weight_block_size": [128, 128]}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+ROUND: dict[str, Any] = {
+    "quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True, "data_type": "int",
+    "packing_format": "auto_round:auto_gptq", "block_name_to_quantize": "model.layers",
+    "autoround_version": "0.5.1", "iters": 200,
+}  # fmt: skip
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
 BNB = {"quant_method": "bitsandbytes"}
 MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}

@@ -22,6 +22,7 @@ from decoders.quantised import (
     INT4,
     LIST,
     MODELOPT,
+    ROUND,
     TOKEN,
     compressed,
     group,
@@ -49,6 +50,15 @@ def read(section: dict[str, Any], plain: Dtype = "bfloat16") -> Quantised:
         ({**GPTQ, "bits": 8, "group_size": 32}, "int8", "bfloat16", 8.5),
         ({**GPTQ, "group_size": -1}, "int4", "bfloat16", 4),
         ({**GPTQ, "sym": False}, "int4", "bfloat16", 4 + 20 / 128),
+        (ROUND, "int4", "bfloat16", 4.125),
+        ({**ROUND, "packing_format": "auto_round:auto_awq"}, "int4", "bfloat16", 4.125),
+        ({**ROUND, "bits": 8, "sym": False, "group_size": 32}, "int8", "bfloat16", 8 + 24 / 32),
+        (
+            {**ROUND, "block_name_to_quantize": ["model.language_model.layers"]},
+            "int4",
+            "bfloat16",
+            4.125,
+        ),
         (MODELOPT, "nvfp4", "nvfp4", 4.5),
         ({**MODELOPT, "quant_algo": "MXFP8"}, "mxfp8", "mxfp8", 8.25),
         ({"quant_algo": "FP8", "kv_cache_scheme": "FP8"}, "float8", "float8", 8),
@@ -187,6 +197,16 @@ def test_plain_numbers_enter_weight_only_products() -> None:
         ({**GPTQ, "dynamic": {"-:.*(?=x)": {}}}, "1 entries that are not understood"),
         ({**GPTQ, "dynamic": ["-:.*"]}, "dynamic [...] is no object"),
         ({**GPTQ, "modules_in_block_to_quantize": [["a"]]}, "rules of their own"),
+        ({**ROUND, "bits": 2}, "is none of 4, 8"),
+        ({**ROUND, "packing_format": "auto_round"}, "is none of auto_round:auto_gptq"),
+        ({**ROUND, "data_type": "mx_fp"}, "is none of int"),
+        ({**ROUND, "act_bits": 8}, "quantises activations"),
+        ({**ROUND, "block_name_to_quantize": "model.layers.0"}, "decoder's layers as a whole"),
+        ({**ROUND, "to_quant_block_names": ["model.visual"]}, "decoder's layers as a whole"),
+        ({**ROUND, "extra_config": {"a": {"bits": 8}}}, "rules of their own"),
+        ({**ROUND, "extra_config": {"a": {"group_size": 32}}}, "rules of their own"),
+        ({**ROUND, "extra_config": {"a": {"sym": False}}}, "rules of their own"),
+        ({**ROUND, "extra_config": {"a(?=b)": {"bits": 16}}}, "1 entries that are not understood"),
         ({**MODELOPT, "quant_algo": "FP6"}, "is none of FP8"),
         ({**MODELOPT, "group_size": 32}, "is not the 16 of NVFP4"),
         ({**MODELOPT, "quant_algo": "W4A16_AWQ"}, "group_size is missing"),
@@ -216,6 +236,27 @@ def test_an_unknown_value_is_refused(section: dict[str, Any], reason: str) -> No
     with pytest.raises(RefusedError) as error:
         read(section)
     assert reason in str(error.value)
+
+
+def test_single_matrices_of_auto_round_are_unquantised() -> None:
+    """Entries of 16 bits name them, exactly or by an expression; the head is quantised by name."""
+    entries = {
+        "model.layers.0.mlp.gate": {"bits": 16, "data_type": "fp"},
+        ".*shared_expert_gate$": {"bits": 16},
+        "q_proj.*": {"bits": 32},
+        "model.layers.1.mlp.up_proj": {"bits": 4},
+    }
+    quantised = read({**ROUND, "extra_config": entries})
+    ignored = quantised.ignored
+    assert ignored.covers("model.layers.0.mlp.gate.weight")
+    assert not ignored.covers("model.layers.1.mlp.gate")
+    assert not ignored.covers("model.layers.0.mlp.gate_proj")
+    assert ignored.covers("model.layers.7.mlp.shared_expert_gate")
+    assert ignored.covers("model.layers.3.self_attn.q_proj")
+    assert not ignored.covers("model.layers.1.mlp.up_proj")
+    assert quantised.head is False
+    assert read({**ROUND, "extra_config": {"lm_head": {"bits": 4}}}).head is True
+    assert read({**ROUND, "extra_config": {"lm_head": {"bits": 16}}}).head is False
 
 
 def test_mixed_algorithms_are_those_of_layers() -> None:

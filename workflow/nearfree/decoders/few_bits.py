@@ -1,10 +1,10 @@
-"""AWQ, GPTQ and bitsandbytes: weights of 4 or 8 bits, multiplied in the unquantised dtype."""
+"""AWQ, GPTQ, AutoRound and bitsandbytes: 4 or 8 bits, multiplied in the unquantised dtype."""
 
 from collections.abc import Callable, Sequence
 
 from nearfree.core.precision import Dtype
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.names import Names, read_names
+from nearfree.decoders.names import Names, normal, read_names, root
 from nearfree.decoders.quantised import ALIKE, Quantised, choice
 from nearfree.decoders.schemes import Scheme, make_scheme
 from nearfree.errors import Refusals
@@ -40,6 +40,11 @@ def _integers(
     )
 
 
+def _unless_symmetric(keys: Keys) -> Callable[[], bool]:
+    """Return a function that says whether weights have zero points, by `sym`."""
+    return lambda: not keys.flag(keys.one_of("sym"))
+
+
 def awq(keys: Keys, plain: Dtype) -> Quantised:
     """Return the quantisation of an `awq` section, as AutoAWQConfig of vllm 0.33.0 reads it."""
     refusals = Refusals()
@@ -61,7 +66,7 @@ def gptq(keys: Keys, plain: Dtype) -> Quantised:
     refusals = Refusals()
     others, ignored, head = None, Names(), False
     with refusals.collect():
-        others = _integers(keys, plain, (4, 8), lambda: not keys.flag(keys.one_of("sym")))
+        others = _integers(keys, plain, (4, 8), _unless_symmetric(keys))
     with refusals.collect():
         ignored = _unquantised(keys)
     with refusals.collect():
@@ -87,6 +92,79 @@ def _unquantised(keys: Keys) -> Names:
     if not all(entry.startswith("-:") for entry in entries):
         raise keys.wrong("dynamic", _OWN_RULES, ALIKE)
     return read_names(keys, "dynamic", "path", [f"re:{entry[2:]}" for entry in entries])
+
+
+_PACKED = ("auto_round:auto_gptq", "auto_round:auto_awq")
+_UNQUANTISED_BITS = 16
+"""The bits from which on an entry of `extra_config` leaves its matrix unquantised."""
+_SPECIAL = frozenset("*+?^$()[]{}|\\")
+"""An entry of `extra_config` with one of these characters is a regular expression."""
+_HEAD = "lm_head"
+
+
+def auto_round(keys: Keys, plain: Dtype) -> Quantised:
+    """Return the quantisation of an `auto-round` section: weights packed as GPTQ's or AWQ's.
+
+    `extra_config` has the bits of single matrices by name; those of 16 bits are unquantised. The LM
+    head is quantised only if it is named there. Source: get_layer_config of AutoRoundConfig, later
+    INCConfig, in vllm/model_executor/layers/quantization of vllm, and of AutoRoundConfig in
+    sglang/srt/layers/quantization/auto_round.py of sglang.
+    """
+    refusals = Refusals()
+    others, ignored, head = None, Names(), False
+    for key, known in (("packing_format", _PACKED), ("data_type", ("int",))):
+        if keys.has(key):
+            with refusals.collect():
+                choice(keys, key, *known)
+    with refusals.collect():
+        others = _integers(keys, plain, (4, 8), _unless_symmetric(keys))
+    with refusals.collect():
+        if keys.has("act_bits") and keys.whole("act_bits") < _UNQUANTISED_BITS:
+            raise keys.wrong("act_bits", "quantises activations, which engines do not read")
+    for key in ("block_name_to_quantize", "to_quant_block_names"):
+        with refusals.collect():
+            _check_blocks(keys, key)
+    if others is not None:
+        with refusals.collect():
+            ignored, head = _unrounded(keys, plain, others)
+    refusals.check()
+    return Quantised(others=others, ignored=ignored, head=head)
+
+
+def _check_blocks(keys: Keys, key: str) -> None:
+    """Raise RefusedError if a section quantises only some layers of the decoder."""
+    if keys.empty(key):
+        return
+    blocks = keys.text(key).split(",") if keys.is_text(key) else keys.list_of(key, str)
+    names = [normal(f"{block.strip()}.") for block in blocks]
+    if not any(name == f"{root(name)}layers." for name in names):
+        raise keys.wrong(key, "does not name the decoder's layers as a whole", ALIKE)
+
+
+def _unrounded(keys: Keys, plain: Dtype, others: Scheme) -> tuple[Names, bool]:
+    """Return the matrices that `extra_config` leaves unquantised, and whether it has the LM head.
+
+    Raises
+    ------
+    RefusedError
+        It gives a matrix other bits, another group or other zero points.
+    """
+    entries, unquantised, head = keys.inner("extra_config"), list[str](), False
+    for name in entries.names():
+        entry = entries.inner(name)
+        if entry.whole("bits", default=keys.whole("bits")) >= _UNQUANTISED_BITS:
+            start = "" if name.startswith(("^", ".*")) else ".*"
+            unquantised.append(name if _SPECIAL.isdisjoint(name) else f"re:{start}{name}")
+            continue
+        own = {
+            field: entry.values[field] if entry.has(field) else keys.values[field]
+            for field in ("bits", "group_size", "sym")
+        }
+        fields = Keys(keys.path, own)
+        if _integers(fields, plain, (4, 8), _unless_symmetric(fields)) != others:
+            raise entries.wrong(name, _OWN_RULES, ALIKE)
+        head = head or name == _HEAD
+    return read_names(keys, "extra_config", "whole", unquantised), head
 
 
 _NF4 = "dequantises its matrices before each product, which no forward here has"

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from nearfree.core.precision import Dtype
 from nearfree.decoders.compressed_tensors import compressed_tensors
-from nearfree.decoders.few_bits import awq, bitsandbytes, gptq
+from nearfree.decoders.few_bits import auto_round, awq, bitsandbytes, gptq
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.modelopt import MODELOPT_KEYS, modelopt
 from nearfree.decoders.names import Names, read_names
@@ -114,6 +114,10 @@ class Method(NamedTuple):
 
 _UNCONVERTED = "modules_to_not_convert"
 _MODELOPT = Method(modelopt, MODELOPT_KEYS)
+_AUTO_ROUND = Method(
+    auto_round,
+    "bits group_size sym packing_format data_type extra_config to_quant_block_names act_bits",
+)
 METHODS = {
     "fp8": Method(
         _fp8,
@@ -130,6 +134,8 @@ METHODS = {
     "gptq": Method(
         gptq, "bits group_size desc_act sym format dynamic modules_in_block_to_quantize lm_head"
     ),
+    "auto-round": _AUTO_ROUND,
+    "auto_round": _AUTO_ROUND,
     "bitsandbytes": Method(
         bitsandbytes,
         "load_in_4bit _load_in_4bit load_in_8bit _load_in_8bit bnb_4bit_quant_type "
@@ -150,6 +156,10 @@ _NEUTRAL = {
     "module_name_preceding_first_block", "block_name_to_quantize", "do_fuse", "fuse_max_seq_len",
     "backend", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage", "llm_int8_threshold",
     "llm_int8_enable_fp32_cpu_offload",
+    "autoround_version", "vllm_backend", "iters", "lr", "minmax_lr", "seqlen", "nsamples", "amp",
+    "scale_dtype", "gradient_accumulate_steps", "enable_quanted_input", "enable_minmax_tuning",
+    "enable_norm_bias_tuning", "low_gpu_mem_usage", "low_cpu_mem_usage", "quant_lm_head",
+    "act_data_type", "act_dynamic", "act_group_size", "act_sym", "super_bits", "super_group_size",
 }  # fmt: skip
 """Keys about how a file was made or which kernel to use; they do not change a forward."""
 _UNREAD_METHODS = {

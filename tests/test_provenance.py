@@ -62,7 +62,7 @@ def of_table(rows: dict[str, Row], table: str) -> list[Row]:
     return [row for row_id, row in rows.items() if row_id.startswith(f"{table}:")]
 
 
-def asked(browser: webdriver.Chrome, built, **choice: object) -> None:
+def choose(browser: webdriver.Chrome, built, **choice: object) -> None:
     """Open the report with a choice in its address."""
     options = {name: value for name, value in choice.items() if value is not None}
     open_report(browser, built / REPORT, f"#{urlencode(options)}")
@@ -107,7 +107,7 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
         predicted = forecast([query], answerer, [row["epsilon"]])
         document = answer(predicted, 0, row["epsilon"], None)
         choice = {name: row[name] for name in (*CONDITION, "baseline", "epsilon")}
-        asked(browser, answering, kind="predicted", **choice)
+        choose(browser, answering, kind="predicted", **choice)
         shown = numbers(browser)
         for entry_row in document["predictors"]:
             if entry_row["baseline"] != row["baseline"]:
@@ -152,7 +152,7 @@ def test_the_explorer_says_what_fits(answering, browser, answers, fits):
     """It names formats and parts of memory; what does not fit has that where N_max is, in words."""
     row = next(r for r in of_table(answers, "lookup") if r["fits"] is fits)
     choice = {name: row[name] for name in (*CONDITION, "baseline", "epsilon")}
-    asked(browser, answering, kind="predicted", **choice)
+    choose(browser, answering, kind="predicted", **choice)
     text = browser.find_element(By.ID, "answered").text
     assert "weights bfloat16, products with bfloat16, cache bfloat16" in text
     gb = {name: f"{row[f'{name}_bytes'] / 1e9:.1f} GB" for name in ("peak", "capacity", "weights")}
@@ -177,7 +177,7 @@ def test_the_command_beside_a_schedule_prints_it(answering, browser, answers):
     for graphs in (None, "vllm 0.33.0"):
         row = dice(5).choice([row for row in asked_about if row["graphs"] == graphs])
         choice = {name: row[name] for name in (*CONDITION, "epsilon") if name != "batch"}
-        asked(browser, answering, kind="predicted", **choice)
+        choose(browser, answering, kind="predicted", **choice)
         options = [
             element.get_attribute("textContent")
             for element in browser.find_elements(By.CSS_SELECTOR, "#answered pre")
@@ -194,7 +194,7 @@ def test_the_command_beside_a_schedule_prints_it(answering, browser, answers):
 
 def test_what_a_link_asks_for_in_vain_is_told(built, browser):
     """A value that is not here is named, and what the page itself links to never is."""
-    asked(browser, built, kind="observed", backend="nowhere", moe="<b>")
+    choose(browser, built, kind="observed", backend="nowhere", moe="<b>")
     banner = browser.find_element(By.CSS_SELECTOR, "#answered .banner").text
     assert banner == "not here: backend = nowhere, moe = <b>"
     box = browser.find_element(By.CSS_SELECTOR, "input[value='predicted']")
@@ -211,7 +211,7 @@ def test_the_explorer_tells_measured_boundaries(built, browser, rows):
     ends = next(row for row in newest if row["next_n"] is None)
     for row in (ends, *dice(7).sample(newest, 6)):
         keys = ("platform", "stream", "setting_key", "epsilon", *SETTING_COLUMNS)
-        asked(browser, built, kind="observed", **{k: row[k] for k in keys if k != "model_digest"})
+        choose(browser, built, kind="observed", **{k: row[k] for k in keys if k != "model_digest"})
         assert numbers(browser)[row["row_id"]] == n_max(row)
         curve = [
             point
@@ -228,7 +228,7 @@ def test_the_explorer_tells_measured_boundaries(built, browser, rows):
 def test_only_what_exists_is_offered(built, browser, rows):
     """After any choice each offered value belongs to a row, and a change keeps the rest valid."""
     lookup = of_table(rows, "lookup")
-    asked(browser, built, kind="predicted")
+    choose(browser, built, kind="predicted")
     chance = dice(3)
     for _ in range(12):
         boxes = browser.find_elements(By.CSS_SELECTOR, "#choices select")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from derive.engines import engine_log, forward
 from derive.predict.test_engine_answers import CONSTANTS
-from gguf_files.files import Said, gguf, scalar, string
+from gguf_files.files import TensorEntry, gguf, scalar, string
 from msgspec import json
 from nearfree.log.events import EngineMatrix, EngineShape
 from nearfree.log.names import Layout
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
         ("llama.context_length", scalar("uint32", 2048)),
     ]
     size = 64 * 128 // 32 * 34
-    tensors = [Said(f"blk.{n}.ffn_up.weight", (64, 128), Q8_0, size) for n in range(2)]
+    tensors = [TensorEntry(f"blk.{n}.ffn_up.weight", (64, 128), Q8_0, size) for n in range(2)]
     path = tmp_path / "small.gguf"
     path.write_bytes(gguf(metadata, tensors))
     return path

@@ -9,8 +9,8 @@ from threading import Thread
 from types import SimpleNamespace
 
 import pytest
-from derive.tune.tuned import SOURCES, asked
-from gguf_files.files import Said, array, gguf, scalar, string
+from derive.tune.tuned import SOURCES, tuned_subject
+from gguf_files.files import TensorEntry, array, gguf, scalar, string
 from nearfree.cli import measure_engine
 from nearfree.core.drafting import Drafting
 from nearfree.derive.tune.plans import trace_plan
@@ -19,7 +19,7 @@ from nearfree.errors import StoppedError
 from cli.conftest import Call
 
 Q8_0 = 8
-PLAN = trace_plan(asked(), SOURCES[:1], Drafting())
+PLAN = trace_plan(tuned_subject(), SOURCES[:1], Drafting())
 
 
 def write_gguf(
@@ -37,7 +37,7 @@ def write_gguf(
         ("tokenizer.ggml.tokens", array("text", ["a", "b"])),
     ]
     size = 64 * 128 // 32 * 34
-    tensors = [Said(f"blk.{n}.ffn_up.weight", (64, 128), Q8_0, size) for n in range(2)]
+    tensors = [TensorEntry(f"blk.{n}.ffn_up.weight", (64, 128), Q8_0, size) for n in range(2)]
     path.write_bytes(gguf(metadata, tensors))
     return path
 

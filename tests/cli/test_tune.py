@@ -149,7 +149,7 @@ def test_an_engine_without_its_environment_is_refused_before_anything_is_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Outside a clone nothing is probed for an engine that runs in an environment of its own."""
-    from gguf_files.files import Said, gguf, scalar, string
+    from gguf_files.files import TensorEntry, gguf, scalar, string
 
     monkeypatch.chdir(tmp_path)
     header = [
@@ -158,7 +158,7 @@ def test_an_engine_without_its_environment_is_refused_before_anything_is_timed(
         ("llama.context_length", scalar("uint32", 512)),
     ]
     model = tmp_path / "m.gguf"
-    model.write_bytes(gguf(header, [Said("blk.0.ffn_up.weight", (256, 2), 8, 16 * 34)]))
+    model.write_bytes(gguf(header, [TensorEntry("blk.0.ffn_up.weight", (256, 2), 8, 16 * 34)]))
     home = ("--results", str(tmp_path / "results"))
     message = refusal(capsys, "openvino", "--model", str(model), *home)
     assert "Run it in a clone" in message

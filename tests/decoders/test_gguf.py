@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from gguf_files.files import SMALL as TINY
-from gguf_files.files import Said, array, scalar, string
+from gguf_files.files import TensorEntry, array, scalar, string
 from gguf_files.models import ARCHITECTURES, model
 from nearfree.core.precision import Override, Product, uniform
 from nearfree.decoders.config_file import config_file, read_decoder
@@ -103,7 +103,7 @@ def test_another_format_may_be_asked_for(tmp_path: Path) -> None:
 def test_what_corrects_scores_of_a_router_is_no_weight(tmp_path: Path) -> None:
     """A file has it beside its experts; its bytes count, and no product has it."""
     name = "blk.3.exp_probs_b.bias"
-    _, path = model(tmp_path, "lfm2_moe", held={name: Said(name, (4,), 0, 16)})
+    _, path = model(tmp_path, "lfm2_moe", tensor_changes={name: TensorEntry(name, (4,), 0, 16)})
     file = read_model_file(path)
     assert (file.refusals, file.mixed) == ((), ())
     assert weights_bytes(file) == stored_bytes(read_header(path))
@@ -119,7 +119,7 @@ def test_layers_that_attend_have_one_number_of_heads(
 ) -> None:
     """A layer of LFM2 without any has a convolution; others that differ are not read."""
     changes = {"lfm2.attention.head_count_kv": array("int32", heads)}
-    _, path = model(tmp_path, "lfm2", said=changes)
+    _, path = model(tmp_path, "lfm2", metadata_changes=changes)
     assert any(message in reason for reason in reported_reasons(path))
 
 
@@ -136,57 +136,66 @@ def reported_reasons(path: Path) -> list[str]:
 FOUR = ", ".join(f"blk.5.{name}.weight" for name in ("attn_norm", "ffn_norm", "attn_q", "attn_k"))
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "width": (
-        {"said": {"llama.embedding_length": scalar("uint32", 128),
+        {"metadata_changes": {"llama.embedding_length": scalar("uint32", 128),
                   "llama.attention.key_length": scalar("uint32", 8)}},
         ["token_embd.weight has 64 x 500 elements, and the metadata say 128 x 500"],
     ),
     "kv heads": (
-        {"said": {"llama.attention.head_count_kv": scalar("uint32", 4)}},
+        {"metadata_changes": {"llama.attention.head_count_kv": scalar("uint32", 4)}},
         ["blk.0.attn_k.weight has 64 x 16 elements, and the metadata say 64 x 32",
          "blk.0.attn_v.weight has 64 x 16 elements, and the metadata say 64 x 32"],
     ),
     "layers": (
-        {"said": {"llama.block_count": scalar("uint32", 7)}},
+        {"metadata_changes": {"llama.block_count": scalar("uint32", 7)}},
         ["blk.6.attn_norm.weight is missing"],
     ),
     "many layers": (
-        {"said": {"llama.block_count": scalar("uint32", 10_000_000)}},
+        {"metadata_changes": {"llama.block_count": scalar("uint32", 10_000_000)}},
         ["llama.block_count 10000000 is more than its 57 tensors"],
     ),
     "fewer layers": (
-        {"said": {"llama.block_count": scalar("uint32", 5)}},
+        {"metadata_changes": {"llama.block_count": scalar("uint32", 5)}},
         [f"has tensors that no llama has: {FOUR} and 5 more"],
     ),
     "stranger": (
-        {"held": {"blk.0.other.weight": Said("blk.0.other.weight", (32,), 0, 128)}},
+        {
+            "tensor_changes": {
+                "blk.0.other.weight": TensorEntry("blk.0.other.weight", (32,), 0, 128)
+            }
+        },
         ["has tensors that no llama has: blk.0.other.weight"],
     ),
     "vocabulary": (
-        {"said": {"tokenizer.ggml.tokens": array("text", ["a"] * 499)}},
+        {"metadata_changes": {"tokenizer.ggml.tokens": array("text", ["a"] * 499)}},
         ["llama.vocab_size None differs: 499 tokens are not the 500 rows of token_embd.weight"],
     ),
     "missing": (
-        {"said": {"llama.block_count": None, "llama.attention.layer_norm_rms_epsilon": None}},
+        {
+            "metadata_changes": {
+                "llama.block_count": None,
+                "llama.attention.layer_norm_rms_epsilon": None,
+            }
+        },
         ["llama.block_count is missing", "llama.attention.layer_norm_rms_epsilon is missing"],
     ),
     "architecture": (
-        {"said": {"general.architecture": string("llamb")}},
+        {"metadata_changes": {"general.architecture": string("llamb")}},
         ["general.architecture 'llamb' is not read"],
     ),
     "parts": (
-        {"said": {"split.count": scalar("uint16", 3)}},
+        {"metadata_changes": {"split.count": scalar("uint16", 3)}},
         ["split.count 3 says that the file is one of several"],
     ),
     "heads by layer": (
-        {"said": {"llama.attention.head_count": array("uint32", [8, 8, 8, 4, 8, 8])}},
+        {"metadata_changes": {"llama.attention.head_count": array("uint32", [8, 8, 8, 4, 8, 8])}},
         ["llama.attention.head_count [...] differs by layer, which is not read"],
     ),
     "value": (
-        {"said": {"llama.attention.value_length": scalar("uint32", 9)}},
+        {"metadata_changes": {"llama.attention.value_length": scalar("uint32", 9)}},
         ["llama.attention.value_length 9 is not the key_length 8"],
     ),
     "text": (
-        {"said": {"llama.embedding_length": string("64")}},
+        {"metadata_changes": {"llama.embedding_length": string("64")}},
         ["llama.embedding_length '64' is no whole number from 1 to 10000000"],
     ),
 }  # fmt: skip
@@ -237,15 +246,17 @@ def test_an_empty_model_is_refused(tmp_path: Path) -> None:
 def test_numbers_by_layer_may_be_alike(tmp_path: Path) -> None:
     """A list with the same number for each layer is that number."""
     config, path = model(
-        tmp_path, "llama", said={"llama.attention.head_count_kv": array("uint32", [2] * 6)}
+        tmp_path,
+        "llama",
+        metadata_changes={"llama.attention.head_count_kv": array("uint32", [2] * 6)},
     )
     assert read_decoder(path) == read_decoder(config)
 
 
 def test_a_scaling_in_a_tensor_is_no_weight(tmp_path: Path) -> None:
     """Factors of rotations are counted, and the forward that would need them is not run."""
-    table = Said("rope_freqs.weight", (4,), 0, 16)
-    config, path = model(tmp_path, "llama", held={"rope_freqs.weight": table})
+    table = TensorEntry("rope_freqs.weight", (4,), 0, 16)
+    config, path = model(tmp_path, "llama", tensor_changes={"rope_freqs.weight": table})
     file = read_model_file(path)
     assert file.refusals == ()
     assert weights_bytes(file) == stored_bytes(read_header(path))
@@ -282,7 +293,9 @@ def test_gemma_alternates_as_the_file_says(tmp_path: Path) -> None:
     """A pattern by layer stands in the place of the usual period."""
     pattern = array("bool", [False, True, True, True, True, True])
     _, path = model(
-        tmp_path, "gemma3_text", said={"gemma3.attention.sliding_window_pattern": pattern}
+        tmp_path,
+        "gemma3_text",
+        metadata_changes={"gemma3.attention.sliding_window_pattern": pattern},
     )
     values = gguf_values(read_header(path))
     assert values["layer_types"] == ["full_attention"] + ["sliding_attention"] * 5

@@ -13,7 +13,7 @@ import nearfree
 import numpy as np
 import pytest
 from conftest import read_sealed
-from gguf_files.files import Said, gguf, scalar, string
+from gguf_files.files import TensorEntry, gguf, scalar, string
 from measure import engine_takes
 from msgspec import structs
 from nearfree.backends.adapters.kernel import ExecutionContext
@@ -54,7 +54,7 @@ def written(folder: Path, kind: int, size: int, architecture: str = "llama") -> 
         ("llama.block_count", scalar("uint32", 1)),
     ]
     path = folder / "small.gguf"
-    path.write_bytes(gguf(metadata, [Said("blk.0.ffn_up.weight", (256, 2), kind, size)]))
+    path.write_bytes(gguf(metadata, [TensorEntry("blk.0.ffn_up.weight", (256, 2), kind, size)]))
     return path
 
 

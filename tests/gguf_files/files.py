@@ -11,7 +11,7 @@ SCALARS = {
 }  # fmt: skip
 
 
-class Said(NamedTuple):
+class TensorEntry(NamedTuple):
     """A tensor's header entry; `offset` None places it behind the previous tensor."""
 
     name: str
@@ -44,7 +44,7 @@ def array(kind: str, values: Sequence[Any]) -> bytes:
 
 def gguf(
     metadata: Sequence[tuple[str, bytes]] = (),
-    tensors: Sequence[Said] = (),
+    tensors: Sequence[TensorEntry] = (),
     *,
     version: int = 3,
     alignment: int = 32,
@@ -73,8 +73,8 @@ SMALL = gguf(
         ("tokenizer.ggml.tokens", array("text", ["<t0>", "<t1>"])),
     ],
     [
-        Said("token_embd.weight", (32, 2), 8, 68),
-        Said("output_norm.weight", (32,), 0, 128),
+        TensorEntry("token_embd.weight", (32, 2), 8, 68),
+        TensorEntry("output_norm.weight", (32,), 0, 128),
     ],
 )
 """A small file of several types."""

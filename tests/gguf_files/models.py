@@ -10,7 +10,7 @@ from nearfree.decoders.gguf_tensors import tensor_names
 from nearfree.decoders.weights import Matrix, stored
 from nearfree.gguf.types import BY_NAME
 
-from gguf_files.files import Said, array, gguf, scalar, string
+from gguf_files.files import TensorEntry, array, gguf, scalar, string
 
 ARCHITECTURES = {
     "llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen2_moe": "qwen2moe",
@@ -66,7 +66,7 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
     }
 
 
-def tensors(config: Path, types: Types = plain) -> dict[str, Said]:
+def tensors(config: Path, types: Types = plain) -> dict[str, TensorEntry]:
     """Return the header entries of the tensors of a config.json, by name."""
     stored_parts = stored(config)
     shapes = {}
@@ -78,7 +78,7 @@ def tensors(config: Path, types: Types = plain) -> dict[str, Said]:
             sizes = (outputs,) if matrix.inputs == 1 else (matrix.inputs, outputs)
             dims = (*sizes, matrix.copies) if matrix.copies > 1 else sizes
             size = prod(dims[1:]) * type_.row_bytes(dims[0])
-            shapes |= {name: Said(name, dims, type_.number, size) for name in names}
+            shapes |= {name: TensorEntry(name, dims, type_.number, size) for name in names}
     return shapes
 
 
@@ -87,19 +87,19 @@ def model(
     kind: str,
     *,
     types: Types = plain,
-    said: Mapping[str, bytes | None] | None = None,
-    held: Mapping[str, Said | None] | None = None,
+    metadata_changes: Mapping[str, bytes | None] | None = None,
+    tensor_changes: Mapping[str, TensorEntry | None] | None = None,
     **changes: Any,
 ) -> tuple[Path, Path]:
     """Write a small model as config.json and as GGUF file, and return both paths.
 
-    `changes` are of the config.json and what follows from it; `said` and `held` change keys and
-    tensors of the GGUF file alone, None takes one away.
+    `changes` are of the config.json and what follows from it; `metadata_changes` and
+    `tensor_changes` are of the GGUF file alone, where None removes a key or a tensor.
     """
     values = {**SMALL[kind], **changes}
     config = write(folder, values)
-    keys = {**metadata(kind, values), **(said or {})}
-    names = {**tensors(config, types), **(held or {})}
+    keys = {**metadata(kind, values), **(metadata_changes or {})}
+    names = {**tensors(config, types), **(tensor_changes or {})}
     path = folder / "small.gguf"
     path.write_bytes(
         gguf(

@@ -6,21 +6,21 @@ import pytest
 from nearfree.gguf.matrices import WeightMatrix, matrices
 from nearfree.gguf.reader import read_header
 
-from gguf_files.files import Said, gguf
+from gguf_files.files import TensorEntry, gguf
 
 LAYER = [
-    Said("blk.0.attn_norm.weight", (64,), 0, 256),
-    Said("blk.0.attn_q.weight", (64, 32), 2, 32 * 36),
-    Said("blk.0.attn_q.bias", (32,), 0, 128),
-    Said("blk.0.ffn_gate_inp.weight", (64, 8), 0, 64 * 8 * 4),
-    Said("blk.0.ffn_up_exps.weight", (64, 96, 8), 8, 8 * 96 * 68),
-    Said("blk.0.ffn_up_exps.bias", (96, 8), 0, 96 * 8 * 4),
+    TensorEntry("blk.0.attn_norm.weight", (64,), 0, 256),
+    TensorEntry("blk.0.attn_q.weight", (64, 32), 2, 32 * 36),
+    TensorEntry("blk.0.attn_q.bias", (32,), 0, 128),
+    TensorEntry("blk.0.ffn_gate_inp.weight", (64, 8), 0, 64 * 8 * 4),
+    TensorEntry("blk.0.ffn_up_exps.weight", (64, 96, 8), 8, 8 * 96 * 68),
+    TensorEntry("blk.0.ffn_up_exps.bias", (96, 8), 0, 96 * 8 * 4),
 ]
-EMBEDDING = Said("token_embd.weight", (64, 10), 8, 10 * 68)
-HEAD = Said("output.weight", (64, 10), 1, 10 * 128)
+EMBEDDING = TensorEntry("token_embd.weight", (64, 10), 8, 10 * 68)
+HEAD = TensorEntry("output.weight", (64, 10), 1, 10 * 128)
 
 
-def read(tmp_path: Path, tensors: list[Said]) -> dict[str, WeightMatrix]:
+def read(tmp_path: Path, tensors: list[TensorEntry]) -> dict[str, WeightMatrix]:
     path = tmp_path / "a.gguf"
     path.write_bytes(gguf([], tensors))
     matrices_by_part = matrices(read_header(path))
@@ -55,6 +55,6 @@ def test_without_a_head_the_embedding_is_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["ffn_gate.3", "ffn_down_exps", "ffn_gate_up_exps"])
 def test_experts_are_known_by_their_name(tmp_path: Path, name: str) -> None:
     """Experts in one tensor or in one each are routed."""
-    (only,) = read(tmp_path, [Said(f"blk.2.{name}.weight", (32, 4), 0, 512)]).values()
+    (only,) = read(tmp_path, [TensorEntry(f"blk.2.{name}.weight", (32, 4), 0, 512)]).values()
     assert only.routed
     assert only.layer == 2

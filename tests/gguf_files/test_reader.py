@@ -19,7 +19,7 @@ from nearfree.gguf.reader import is_gguf, read_header, weights_sha256
 from nearfree.gguf.types import TYPES
 from nearfree.gguf.values import SHORT
 
-from gguf_files.files import SCALARS, SMALL, Said, array, gguf, scalar, string, text
+from gguf_files.files import SCALARS, SMALL, TensorEntry, array, gguf, scalar, string, text
 
 Write = Callable[[bytes], Path]
 RANGES = {
@@ -60,7 +60,7 @@ def entries() -> st.SearchStrategy[tuple[bytes, Any]]:
 
 
 @st.composite
-def tensors(draw: Any) -> list[Said]:
+def tensors(draw: Any) -> list[TensorEntry]:
     names = draw(st.lists(st.text("abc.", min_size=1, max_size=9), max_size=5, unique=True))
     made = []
     for name in names:
@@ -70,7 +70,7 @@ def tensors(draw: Any) -> list[Said]:
         size = blocks * type_.size
         for row in rows:
             size *= row
-        made.append(Said(name, (blocks * type_.elements, *rows), type_.number, size))
+        made.append(TensorEntry(name, (blocks * type_.elements, *rows), type_.number, size))
     return made
 
 
@@ -86,7 +86,7 @@ KEYS = st.text(min_size=1, max_size=20).filter(lambda key: key != "general.align
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_written_is_read(
     metadata: dict[str, tuple[bytes, Any]],
-    written: list[Said],
+    written: list[TensorEntry],
     version: int,
     alignment: int | None,
     tmp_path_factory: pytest.TempPathFactory,
@@ -147,7 +147,7 @@ def test_a_token_that_is_no_utf_8_is_escaped(write: Write) -> None:
     assert read_header(path).metadata["tokens"] == ("\\xff", "a")
 
 
-ONE = Said("a", (32,), 0, 128)
+ONE = TensorEntry("a", (32,), 0, 128)
 REFUSED = {
     "empty": (b"", "ends within its first bytes"),
     "another": (b"PK\x03\x04" + bytes(60), "is no GGUF file"),
@@ -179,19 +179,20 @@ REFUSED = {
     "vast alignment": (
         gguf([("general.alignment", scalar("uint32", 1 << 31))], [ONE]), "ends at"),
     "name twice": (gguf([], [ONE, ONE]), "two tensors named 'a'"),
-    "long name": (gguf([], [Said("a" * 64, (32,), 0, 128)]), "64 bytes for the name"),
-    "dimensions": (gguf([], [Said("a", (1,) * 5, 0, 4)]), "5 dimensions"),
-    "no elements": (gguf([], [Said("a", (0, 4), 0, 0)]), "of 0 x 4 elements"),
-    "too many elements": (gguf([], [Said("a", (1 << 40, 1 << 40), 0, 4)]), "elements"),
-    "gone type": (gguf([], [Said("a", (32,), 4, 20)]), "in type 4, which is not known"),
-    "new type": (gguf([], [Said("a", (32,), 99, 20)]), "in type 99, which is not known"),
-    "block": (gguf([], [Said("a", (48,), 2, 27)]), "blocks of 32 of q4_0 do not divide"),
-    "super-block": (gguf([], [Said("a", (32,), 12, 18)]), "blocks of 256 of q4_k do not"),
-    "off alignment": (gguf([], [Said("a", (32,), 0, 128, 8)], tail=64), "no multiple of 32"),
-    "outside": (gguf([], [Said("a", (32,), 0, 128, 1 << 20)]), "it ends at"),
-    "far outside": (gguf([], [Said("a", (32,), 0, 128, (1 << 64) - 32)]), "it ends at"),
+    "long name": (gguf([], [TensorEntry("a" * 64, (32,), 0, 128)]), "64 bytes for the name"),
+    "dimensions": (gguf([], [TensorEntry("a", (1,) * 5, 0, 4)]), "5 dimensions"),
+    "no elements": (gguf([], [TensorEntry("a", (0, 4), 0, 0)]), "of 0 x 4 elements"),
+    "too many elements": (gguf([], [TensorEntry("a", (1 << 40, 1 << 40), 0, 4)]), "elements"),
+    "gone type": (gguf([], [TensorEntry("a", (32,), 4, 20)]), "in type 4, which is not known"),
+    "new type": (gguf([], [TensorEntry("a", (32,), 99, 20)]), "in type 99, which is not known"),
+    "block": (gguf([], [TensorEntry("a", (48,), 2, 27)]), "blocks of 32 of q4_0 do not divide"),
+    "super-block": (gguf([], [TensorEntry("a", (32,), 12, 18)]), "blocks of 256 of q4_k do not"),
+    "off alignment": (gguf([], [TensorEntry("a", (32,), 0, 128, 8)], tail=64), "no multiple of 32"),
+    "outside": (gguf([], [TensorEntry("a", (32,), 0, 128, 1 << 20)]), "it ends at"),
+    "far outside": (gguf([], [TensorEntry("a", (32,), 0, 128, (1 << 64) - 32)]), "it ends at"),
     "overlap": (
-        gguf([], [ONE, Said("b", (32,), 0, 128, 96)], tail=64), "'a' and 'b' in the same bytes"),
+        gguf([], [ONE, TensorEntry("b", (32,), 0, 128, 96)], tail=64),
+        "'a' and 'b' in the same bytes"),
     "cut data": (gguf([], [ONE])[:-1], "it ends at"),
 }  # fmt: skip
 

@@ -29,7 +29,7 @@ class Hub:
         self.gated: set[str] = set()
         self.moved: dict[str, str] = {}
         self.kind = ""
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.sent = 0
         self.url = ""
         self.over = threading.Event()
@@ -37,7 +37,7 @@ class Hub:
     @property
     def files(self) -> set[str]:
         """The file names of all requests so far."""
-        return {path.rpartition("/")[2] for _, path in self.asked}
+        return {path.rpartition("/")[2] for _, path in self.requests}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         hub, path = self.hub, unquote(self.path)
-        hub.asked.append((self.command, path))
+        hub.requests.append((self.command, path))
         if hub.kind == "hangs":
             hub.over.wait(HANG_S)
             return

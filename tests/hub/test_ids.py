@@ -55,7 +55,7 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture
 def run(hub: Hub, tmp_path: Path) -> Iterator[Ask]:
     """Return a function that runs Python with a cache of its own and the hub of this machine."""
-    hub.asked.clear()
+    hub.requests.clear()
 
     def program(*argv: str, kind: str = "", **env: str) -> subprocess.CompletedProcess[str]:
         hub.kind = kind
@@ -103,20 +103,20 @@ def test_an_id_is_fetched_once_and_names_its_commit(run: Ask, hub: Hub, tmp_path
     assert (deployment["model"], deployment["revision"]) == (f"{ID}@{COMMIT[:7]}", COMMIT)
     assert deployment["decoder"]["layers"] == json.loads(CONFIG)["num_hidden_layers"]
     assert hub.files == ASKED
-    hub.asked.clear()
+    hub.requests.clear()
     again = run("-m", "nearfree", *PREDICT, "--model", f"{ID}@{COMMIT[:7]}", **OFFLINE)
     assert again.stdout.startswith(f"{ID}@{COMMIT[:7]} on h200, ")
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 def test_the_cache_is_read_before_the_hub(find: Find, hub: Hub, tmp_path: Path) -> None:
     """A cached branch, commit or commit prefix makes no request."""
     (first,) = find(ID)
-    hub.asked.clear()
+    hub.requests.clear()
     assert find(ID, f"{ID}@main", f"{ID}@{COMMIT}", f"{ID}@{COMMIT[:7]}") == [first] * 4
     assert find(ID, **OFFLINE) == [first]
     assert Path(first).is_relative_to(tmp_path / "hf" / "hub")
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 def test_a_revision_is_a_branch_a_tag_or_a_commit(find: Find) -> None:
@@ -196,7 +196,7 @@ def test_without_a_network_the_refusal_names_the_files_to_copy(
     (refusal,) = find(ID, **env)
     for part in ("config.json", "hf_quant_config.json", f"/{ID} into a folder", "--model"):
         assert part in refusal
-    assert hub.asked == []
+    assert hub.requests == []
 
 
 def test_a_link_out_of_the_cache_is_refused(find: Find, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import make_started
 from derive.tables.logs import write_probe
-from derive.tune.tuned import LOADED, SOURCES, about, asked, available, decode
+from derive.tune.tuned import LOADED, SOURCES, about, available, decode, tuned_subject
 from msgspec import structs
 from nearfree.config.prompts import Prompt
 from nearfree.core.drafting import Available, Drafting, trace_offers
@@ -31,7 +31,7 @@ from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.texts import StoredText, Texts, ids_sha256, texts_folder
 
 PLAIN = Drafting()
-PLAN = trace_plan(asked(), SOURCES[:2], PLAIN)
+PLAN = trace_plan(tuned_subject(), SOURCES[:2], PLAIN)
 PROMPTS = tuple(
     Prompt(text=f"{word} one two one", kind="own", held_out=held)
     for word, held in (("first", False), ("second", True))
@@ -95,7 +95,7 @@ def engine(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Rounding:
 
 def planned(*runs: Drafting, traced: bool = True) -> tuple[DecodePlan, TakeName]:
     """Return a plan of the prompts, and what its take is called."""
-    mine = structs.replace(asked(), prompts=tuple(prompt.part for prompt in PROMPTS))
+    mine = structs.replace(tuned_subject(), prompts=tuple(prompt.part for prompt in PROMPTS))
     plan = structs.replace(trace_plan(mine, SOURCES[:2], PLAIN), runs=runs)
     plan = plan if traced else structs.replace(plan, traced=(), made_from=("a",))
     return plan, take_name("cpu", "a_trace", 1, plan)

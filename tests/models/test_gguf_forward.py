@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from gguf_files.files import Said, array, gguf, scalar, string
+from gguf_files.files import TensorEntry, array, gguf, scalar, string
 from nearfree.gguf.reader import read_header
 from nearfree.log.events import EngineMatrix, EngineShape
 from nearfree.models.gguf_forward import matrices_of, shape_of
@@ -13,10 +13,10 @@ F32, Q8_0 = 0, 8
 
 def test_matrices_of_layers_are_counted_together(tmp_path: Path) -> None:
     """Equal matrices of two layers are one entry; the embedding is the head where there is none."""
-    tensors = [Said("token_embd.weight", (64, 96), Q8_0, 64 * 96 // 32 * 34)]
+    tensors = [TensorEntry("token_embd.weight", (64, 96), Q8_0, 64 * 96 // 32 * 34)]
     for layer in range(2):
-        tensors.append(Said(f"blk.{layer}.ffn_up.weight", (64, 128), F32, 64 * 128 * 4))
-        tensors.append(Said(f"blk.{layer}.ffn_norm.weight", (64,), F32, 64 * 4))
+        tensors.append(TensorEntry(f"blk.{layer}.ffn_up.weight", (64, 128), F32, 64 * 128 * 4))
+        tensors.append(TensorEntry(f"blk.{layer}.ffn_norm.weight", (64,), F32, 64 * 4))
     metadata = [
         ("general.architecture", string("llama")),
         ("llama.block_count", scalar("uint32", 2)),
@@ -54,7 +54,7 @@ def test_numbers_of_each_layer_are_one(
         *([("llama.attention.head_count_kv", array("int32", kv_heads))] if kv_heads else []),
     ]
     path = tmp_path / "small.gguf"
-    path.write_bytes(gguf(metadata, [Said("blk.0.ffn_up.weight", (64, 2), F32, 64 * 2 * 4)]))
+    path.write_bytes(gguf(metadata, [TensorEntry("blk.0.ffn_up.weight", (64, 2), F32, 64 * 2 * 4)]))
     shape = shape_of(read_header(path))
     assert (shape.heads, shape.kv_heads) == value
     assert shape.head_dim == 96 // value[0]

@@ -13,7 +13,7 @@ from nearfree.derive.tune.plans import trace_plan
 from nearfree.derive.tune.proof import gain
 from nearfree.log.events import Event
 
-from derive.tune.tuned import SOURCES, asked, decode
+from derive.tune.tuned import SOURCES, decode, tuned_subject
 
 PLAIN, DRAFTS = Drafting(), Drafting(drafter="ngram_simple", k=8, ngram_max=4, ngram_min=4)
 PROMPTS, REPEATS = 8, 3
@@ -21,7 +21,7 @@ PROMPTS, REPEATS = 8, 3
 
 def ran(drafting: Drafting, seconds: Callable[[int, int], float], batch: int = 1) -> list[Event]:
     """Return the decodes of a setting, by the seconds of each prompt and repeat."""
-    plan = trace_plan(asked(batch=batch), SOURCES, PLAIN)
+    plan = trace_plan(tuned_subject(batch=batch), SOURCES, PLAIN)
     (first, *_) = plan.prompts
 
     def events() -> Iterator[object]:

@@ -43,11 +43,11 @@ from derive.tune.tuned import (
     STEEP,
     TOKENS,
     about,
-    asked,
     available,
     decode,
     line,
     on,
+    tuned_subject,
     write_all,
     write_forwards,
     write_proof,
@@ -70,7 +70,7 @@ def curve(t_us: dict[int, float]) -> EngineCurve:
 
 def test_a_trace_over_another_output_is_refused(layout: Layout) -> None:
     """What drafters offer is of the output that was decoded, or nothing is replayed of it."""
-    plan = trace_plan(asked(), SOURCES[:1], Drafting())
+    plan = trace_plan(tuned_subject(), SOURCES[:1], Drafting())
     (part, *_) = plan.prompts
     other = about(plan, part) | {"output_tokens": TOKENS - 1, "output_sha256": "d" * 64}
     payloads = [
@@ -275,7 +275,7 @@ def test_two_at_once_are_priced_by_the_rows_of_both(layout: Layout) -> None:
 
 def test_plans_of_one_at_a_time_say_nothing_of_a_batch() -> None:
     """They are the plans of before there was one, and a trace is the same for every batch."""
-    one, two = (trace_plan(asked(batch=batch), SOURCES, Drafting()) for batch in (1, 2))
+    one, two = (trace_plan(tuned_subject(batch=batch), SOURCES, Drafting()) for batch in (1, 2))
     assert plan_digest(one) == plan_digest(two)
     assert b"batch" not in msgspec.json.encode(one)
     assert plan_digest(structs.replace(one, batch=2)) != plan_digest(one)

@@ -57,7 +57,7 @@ def prompts() -> tuple[PromptPart, ...]:
     )
 
 
-def asked(heat: float = 0, batch: int = 1) -> Subject:
+def tuned_subject(heat: float = 0, batch: int = 1) -> Subject:
     """Return the subject of a tuning."""
     return Subject(
         engine="llama_cpp",
@@ -147,7 +147,7 @@ def line(t_us: Mapping[int, float], rows: int) -> float:
 
 def write_trace(layout: Layout, defaults: tuple[Drafting, ...] = DEFAULTS, heat: float = 0) -> Take:
     """Seal a take of traces."""
-    plan = trace_plan(asked(heat), (*SOURCES, *defaults), Drafting())
+    plan = trace_plan(tuned_subject(heat), (*SOURCES, *defaults), Drafting())
     payloads: list[DecodeMeasured | DraftsTraced] = []
     for part in plan.prompts:
         payloads.append(decode(plan, part, Drafting(), seconds=TOKENS / 1000))
@@ -220,7 +220,7 @@ def write_proof(
     """
     choice, kinds = choices(takes, WEIGHTS, None, SOURCES, batch)
     plan = proof_plan(
-        asked(heat, batch),
+        tuned_subject(heat, batch),
         choice,
         weighed=SOURCES,
         default=default,

@@ -16,7 +16,7 @@ from nearfree.prove.audit.recompute import recompute
 pytestmark = pytest.mark.slow
 
 
-def asked(made, text: str):
+def graph_of(made, text: str):
     """Return the graph of a text."""
     return trace_query(made.layout, Config(made.config), text)
 
@@ -29,7 +29,7 @@ def boundary(made) -> dict:
 
 def test_a_row_leads_to_its_events_run_and_config(shared):
     """By its id: points, visits, the run with its command, and the datasheet of what it uses."""
-    graph = asked(shared, boundary(shared)["row_id"])
+    graph = graph_of(shared, boundary(shared)["row_id"])
     kinds = {node.kind for node in graph.nodes.values()}
     assert kinds == {"row", "event", "run"}
     run = next(node for node in graph.nodes.values() if node.kind == "run")
@@ -42,7 +42,7 @@ def test_a_row_leads_to_its_events_run_and_config(shared):
 
 def test_a_prediction_leads_to_the_printed_rule_and_the_datasheet(shared):
     """The rule that a text names becomes the rows that hold it."""
-    graph = asked(
+    graph = graph_of(
         shared,
         "predictions:platform=h20,module=attention,backend=flash_attn_2,predictor=principle,"
         "context=1024,epsilon=0.2",
@@ -59,36 +59,36 @@ def test_a_key_that_names_one_row_is_that_row(shared):
     """TABLE:column=value,... with numbers, text and flags."""
     row = boundary(shared)
     text = f"boundaries:platform=cpu,take=2,epsilon=0.2,batch={row['batch']},newest=true"
-    assert asked(shared, text).root == row["row_id"]
+    assert graph_of(shared, text).root == row["row_id"]
 
 
 def test_a_figure_leads_to_the_rows_of_its_marks(shared):
     """By scope and name."""
     name, figure = next(iter(listed_figures(shared.layout)))
-    graph = asked(shared, name)
+    graph = graph_of(shared, name)
     assert graph.nodes[name].made_from == figure.rows
     assert set(figure.rows) <= graph.nodes.keys()
 
 
 def test_an_event_and_a_take_can_be_asked_for(shared):
     """Events lead to their run; a take is its run."""
-    event = next(n for n in asked(shared, boundary(shared)["row_id"]).nodes if "#" in n)
-    graph = asked(shared, event)
+    event = next(n for n in graph_of(shared, boundary(shared)["row_id"]).nodes if "#" in n)
+    graph = graph_of(shared, event)
     take = event.partition("#")[0].rpartition(".")[0]
     assert list(graph.nodes) == [event, take]
-    assert asked(shared, take).nodes[take].kind == "run"
+    assert graph_of(shared, take).nodes[take].kind == "run"
 
 
 def test_what_was_retracted_says_so_with_its_reason(made):
     """A retracted event, a retracted take and the events of one name the reason, others none."""
-    graph = asked(made, boundary(made)["row_id"])
+    graph = graph_of(made, boundary(made)["row_id"])
     first, second, *_ = (name for name in graph.nodes if "#" in name)
     take = first.partition("#")[0].rpartition(".")[0]
     retract(made.layout, first, "a backup ran")
-    assert asked(made, first).nodes[first].values["retracted"] == "a backup ran"
-    assert all("retracted" not in node.values for node in asked(made, second).nodes.values())
+    assert graph_of(made, first).nodes[first].values["retracted"] == "a backup ran"
+    assert all("retracted" not in node.values for node in graph_of(made, second).nodes.values())
     retract(made.layout, take, "the wrong machine")
-    for node in asked(made, second).nodes.values():
+    for node in graph_of(made, second).nodes.values():
         assert node.values["retracted"] == "the wrong machine"
 
 
@@ -137,5 +137,5 @@ def test_an_event_is_shown_in_the_version_on_disk(shared):
 def test_what_names_nothing_is_refused_in_one_line(shared, text, words):
     """The message says what there is."""
     with pytest.raises(NearfreeError, match=words) as caught:
-        asked(shared, text)
+        graph_of(shared, text)
     assert "\n" not in str(caught.value)

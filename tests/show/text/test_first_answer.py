@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 import pytest
-from derive.predict.forecast.pool import ANSWERER, SPARSE, asked, deployment
+from derive.predict.forecast.pool import ANSWERER, SPARSE, deployment, forecast_of
 from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
@@ -26,7 +26,7 @@ from nearfree.show.text.first_answer import WORDS, first_block, heading, plain
 @cache
 def answered() -> Forecast:
     """Return what is said of a dense model, of experts, and of a platform without an answer."""
-    return asked(
+    return forecast_of(
         deployment(), deployment(SPARSE[2], batch=2), deployment(platform="cpu"), grid=range(1, 257)
     )
 

@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from derive.predict.forecast.pool import POOL, SPARSE, asked, deployment, pool
+from derive.predict.forecast.pool import POOL, SPARSE, deployment, forecast_of, pool
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ GRID = range(1, 25)
 @pytest.fixture(scope="module")
 def answered() -> Forecast:
     """Return a forecast of a dense model, a sparse one, and one that is refused."""
-    return asked(
+    return forecast_of(
         deployment(), deployment(SPARSE[2], batch=2), deployment(platform="cpu"), grid=GRID
     )
 
@@ -101,7 +101,7 @@ def test_tokens_are_set_against_each_boundary(answered: Forecast) -> None:
 
 def test_inverse_lines_are_one_a_deployment(answered: Forecast) -> None:
     """Every deployment has a line, near-free ones first; a refusal is a verdict of its own."""
-    turned = asked(*reversed(answered.deployments), grid=GRID)
+    turned = forecast_of(*reversed(answered.deployments), grid=GRID)
     lines = list(inverse_report(turned, 8, 0.2, None))
     assert lines[0].startswith("8 positions are near-free (T(8) <= 1.2 T(1), by the work model) ")
     assert lines[0].endswith("of 3 settings")
@@ -114,7 +114,7 @@ def test_inverse_lines_are_one_a_deployment(answered: Forecast) -> None:
 
 def test_an_n_max_that_ends_the_grid_is_at_least_that() -> None:
     """So is its share at most that of the N that was looked at."""
-    short = asked(deployment(), grid=range(1, 5))
+    short = forecast_of(deployment(), grid=range(1, 5))
     (line,) = list(inverse_report(short, 4, 0.2, 2.0))[2:]
     assert ">= 4" in line
     assert "<= 0.50" in line

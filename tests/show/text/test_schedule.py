@@ -1,7 +1,7 @@
 """What schedules are chosen by: the near-free draft lengths of a forecast, by batch size."""
 
 import pytest
-from derive.predict.forecast.pool import SPARSE, asked, deployment
+from derive.predict.forecast.pool import SPARSE, deployment, forecast_of
 from msgspec.structs import replace
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.schedule.expected import Choice
@@ -20,7 +20,7 @@ GRID = range(1, MOST + 2)
 def found(predictor: str) -> Forecast:
     """Return what a predictor says of several batch sizes."""
     queries = (deployment(batch=batch) for batch in (1, 8, 64))
-    return asked(*queries, grid=GRID, predictors=[predictor], full=False)
+    return forecast_of(*queries, grid=GRID, predictors=[predictor], full=False)
 
 
 @pytest.mark.parametrize("cautious", [False, True])
@@ -68,7 +68,7 @@ def test_no_schedule_names_what_has_one() -> None:
         (options, "; sglang's own option is `nearfree schedule sglang`"),
         ((), ""),
     ):
-        asked_about = asked(replace(query, instead=given), grid=GRID, full=False)
+        asked_about = forecast_of(replace(query, instead=given), grid=GRID, full=False)
         with pytest.raises(EvidenceError) as error:
             ratio_by_batch(asked_about)
         such = f", such as {' or '.join(given)}" if given else ""

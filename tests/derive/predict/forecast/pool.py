@@ -43,7 +43,7 @@ def deployment(
     return Deployment(**(fields | changes))
 
 
-def asked(
+def forecast_of(
     *deployments: Deployment, grid: Sequence[int] = GRID, epsilon: float = 0.2, **rest: Any
 ) -> Forecast:
     """Return what all predictors say of deployments, from this repository's log alone."""

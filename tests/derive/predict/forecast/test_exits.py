@@ -15,8 +15,8 @@ from derive.predict.forecast.pool import (
     NO_PHI,
     POOL,
     SPARSE,
-    asked,
     deployment,
+    forecast_of,
     pool,
 )
 
@@ -114,7 +114,7 @@ def test_where_the_grid_ends_first_nothing_limits() -> None:
 def test_what_lies_between_modules_has_a_term_of_its_own() -> None:
     """A boundary has a reason wherever it has a limiter, in tables and in every format."""
     query = deployment(served=True)
-    answer = asked(query).total
+    answer = forecast_of(query).total
     (at,) = (place for place, role in answer.roles[0].items() if role == "between")
     grown = answer.latency_us.copy()
     grown[0, at] *= 1.0 + 50.0 * (answer.grid > 8)
@@ -135,18 +135,18 @@ def test_a_baseline_beyond_the_grid_is_refused() -> None:
     """Where no T(N) is at the baseline there is no ratio, and the reason names the baseline."""
     many = deployment("ling_2_0_mini")
     assert many.full_baseline == 32
-    answer = asked(many, grid=range(1, 32))
+    answer = forecast_of(many, grid=range(1, 32))
     full = answer.answers.filter(baseline=32, predictor="work_model")
     assert full["refusal"].to_list() == ["the baseline N=32 is not on the grid"] * 2
     assert full["n_max"].null_count() == full["limiting_module"].null_count() == 2
     assert answer.answers.filter(baseline=1)["refusal"].null_count() == 5
-    alone = asked(many, grid=range(1, 33)).answers.filter(baseline=32, composition=SUM)
+    alone = forecast_of(many, grid=range(1, 33)).answers.filter(baseline=32, composition=SUM)
     assert alone.select("n_max", "censored").row(0) == (32.0, True)
 
 
 def test_all_refused_is_a_row_each() -> None:
     """Where every deployment is refused, each has its reason at each tolerance."""
-    answer = asked(*(deployment(batch=b, platform="cpu") for b in (1, 2))).total
+    answer = forecast_of(*(deployment(batch=b, platform="cpu") for b in (1, 2))).total
     rows = total_exits(answer, [1, 1], EPSILONS, SUM)
     assert rows.height == 2 * len(EPSILONS)
     assert rows["refusal"].unique().to_list() == [NO_PHI]

@@ -15,8 +15,8 @@ from derive.predict.forecast.pool import (
     GRID,
     MODELS,
     POOL,
-    asked,
     deployment,
+    forecast_of,
     pool,
 )
 from derive.questions import ask
@@ -26,7 +26,7 @@ RHO = {"h20": 37.0, "h800": 989 / 3.35}
 
 def law(answer: Deployment, predictor: str, baseline: int = 1) -> dict[str, Any]:
     """Return what a law says of a deployment."""
-    rows = asked(answer, predictors=[predictor], grid=GRID).answers
+    rows = forecast_of(answer, predictors=[predictor], grid=GRID).answers
     return rows.filter(baseline=baseline).row(0, named=True)
 
 

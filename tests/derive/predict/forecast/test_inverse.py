@@ -10,7 +10,7 @@ from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.surface import BEYOND, DIP, NEAR_FREE, cost_of_positions
 from nearfree.derive.predict.forecast.total import SUM
 
-from derive.predict.forecast.pool import EPSILONS, GRID, NO_PHI, POOL, asked, deployment, pool
+from derive.predict.forecast.pool import EPSILONS, GRID, NO_PHI, POOL, deployment, forecast_of, pool
 
 COUNT = len(POOL)
 
@@ -58,7 +58,7 @@ def test_one_position_is_near_free(epsilon: float) -> None:
 
 def with_times(*times: float) -> Forecast:
     """Return a forecast whose T(N) are given."""
-    answer = asked(deployment(), grid=range(1, len(times) + 1))
+    answer = forecast_of(deployment(), grid=range(1, len(times) + 1))
     zero_us = np.zeros_like(answer.total.latency_us)
     zero_us[0, 0] = times
     return Forecast(
@@ -86,7 +86,7 @@ def test_an_n_max_at_the_end_of_the_grid_is_censored() -> None:
 def test_what_is_not_known_has_its_reason() -> None:
     """Without T(N) there is no ratio and no verdict, alone or beside others."""
     unknown = deployment(platform="cpu")
-    for stop, place in ((asked(deployment(), unknown), 1), (asked(unknown), 0)):
+    for stop, place in ((forecast_of(deployment(), unknown), 1), (forecast_of(unknown), 0)):
         row = cost_of_positions(stop, 4, 0.2).row(place, named=True)
         assert row["refusal"] == NO_PHI
         assert row["ratio"] is row["n_max"] is row["verdict"] is row["low"] is None

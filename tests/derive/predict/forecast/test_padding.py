@@ -17,7 +17,7 @@ from nearfree.derive.predict.forecast.padding import padded, timed_grid
 from nearfree.derive.predict.forecast.total import Total, total
 from nearfree.errors import ConfigError
 
-from derive.predict.forecast.pool import ANSWERER, CONFIG, DENSE, GRID, asked, deployment
+from derive.predict.forecast.pool import ANSWERER, CONFIG, DENSE, GRID, deployment, forecast_of
 
 VLLM = Graphs(engine=BackendRelease("vllm", "0.20.2"), sm=90, memory_gib=80)
 SGLANG = Graphs(engine=BackendRelease("sglang", "0.5.14"), sm=90, memory_gib=80)
@@ -88,7 +88,7 @@ def test_launches_limit_a_model_that_is_cut_into_small_parts() -> None:
     graph_alone = timed_forward.unpadded_us[0, :, first].sum() / timed_forward.model_us[0, 0]
     epsilon = float(np.ceil(100 * graph_alone) / 100 - 1)
     (row,) = (
-        asked(query, epsilon=epsilon, predictors=["work_model"], full=False)
+        forecast_of(query, epsilon=epsilon, predictors=["work_model"], full=False)
         .answers.filter(composition="sum")
         .to_dicts()
     )
@@ -97,7 +97,7 @@ def test_launches_limit_a_model_that_is_cut_into_small_parts() -> None:
     assert "vllm/config/vllm.py L" in str(row["evidence"])
     assert row["limiting_module"] == HOST
     (further,) = (
-        asked(query, epsilon=0.99, predictors=["work_model"], full=False)
+        forecast_of(query, epsilon=0.99, predictors=["work_model"], full=False)
         .answers.filter(composition="sum")
         .to_dicts()
     )
@@ -152,7 +152,9 @@ def test_a_graph_is_named_where_it_ends_the_range() -> None:
     for batch in range(1, 65, 6):
         query = deployment(batch=batch, graphs=old)
         for epsilon in (0.05, 0.1):
-            rows = asked(query, epsilon=epsilon, predictors=["work_model"], full=False).answers
+            rows = forecast_of(
+                query, epsilon=epsilon, predictors=["work_model"], full=False
+            ).answers
             for row in rows.filter(composition="sum").to_dicts():
                 timed_forward = timed(query, GRID)
                 after = int(row["n_max"] or 0)

@@ -15,7 +15,7 @@ from nearfree.derive.predict.forecast.total import SUM
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
 
-from derive.predict.forecast.pool import ANSWERER, CONFIG, asked, forecast
+from derive.predict.forecast.pool import ANSWERER, CONFIG, forecast, forecast_of
 
 pytestmark = pytest.mark.slow
 SHORT = (1, 2, 3, 5, 8, 13, 64, 65)
@@ -109,7 +109,7 @@ def test_an_answer_is_the_same_in_any_company_and_on_any_grid(
     beside = answered(
         {"models": (other,), "platforms": (platform,), "batch": (7,), "routing": ("balanced",)}
     )
-    among = asked(*beside, query, grid=SHORT, predictors=["work_model"])
+    among = forecast_of(*beside, query, grid=SHORT, predictors=["work_model"])
     assert among.total.model_us[-1] == pytest.approx(times, rel=1e-9)
-    longer = asked(query, grid=range(1, 67), predictors=["work_model"]).total.model_us[0]
+    longer = forecast_of(query, grid=range(1, 67), predictors=["work_model"]).total.model_us[0]
     assert longer[[n - 1 for n in SHORT]] == pytest.approx(times, rel=1e-9)

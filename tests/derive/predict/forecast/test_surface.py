@@ -7,7 +7,7 @@ import pytest
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.surface import surface
 
-from derive.predict.forecast.pool import ANSWERER, NO_PHI, asked, deployment
+from derive.predict.forecast.pool import ANSWERER, NO_PHI, deployment, forecast_of
 
 GRID = range(1, 41)
 DEPLOYMENTS = [
@@ -37,7 +37,7 @@ def bound(routing: str) -> Deployment:
 def test_points_are_those_of_the_curve(place: int) -> None:
     """T(N) and its ratios from N = 1 and from the paper's baseline are those of `curve`."""
     points = surfaces()[0].filter(deployment=place)
-    forecast_, full = asked(*DEPLOYMENTS, grid=GRID), DEPLOYMENTS[place].full_baseline
+    forecast_, full = forecast_of(*DEPLOYMENTS, grid=GRID), DEPLOYMENTS[place].full_baseline
     from_one = forecast_.curve(place)
     from_full = from_one.filter(pl.col("n") >= full)["latency_us"]
     assert points["n"].to_list() == list(GRID)
@@ -52,14 +52,14 @@ def test_points_are_those_of_the_curve(place: int) -> None:
 def test_boundaries_are_those_of_the_forecast() -> None:
     """N_max, limiter and rule are those of the forward answer, from both baselines."""
     names = ["deployment", "baseline", "n_max", "low", "high", "limiting_module", "evidence"]
-    forward = asked(*DEPLOYMENTS, grid=GRID).answers.filter(composition="sum")
+    forward = forecast_of(*DEPLOYMENTS, grid=GRID).answers.filter(composition="sum")
     mine = surfaces()[1].select(names).sort("deployment", "baseline")
     assert mine.rows() == forward.select(names).sort("deployment", "baseline").rows()
 
 
 def test_both_routings_bound_one_another() -> None:
     """At N = 1 both routings wake k experts; from there on skewed routing wakes no more."""
-    both = asked(bound("balanced"), bound("skewed"), grid=GRID)
+    both = forecast_of(bound("balanced"), bound("skewed"), grid=GRID)
     balanced, skewed = both.curve(0)["latency_us"], both.curve(1)["latency_us"]
     assert balanced[0] == pytest.approx(skewed[0])
     assert (balanced[1:] > skewed[1:]).all()

@@ -23,8 +23,8 @@ from derive.predict.forecast.pool import (
     MODELS,
     POOL,
     SPARSE,
-    asked,
     deployment,
+    forecast_of,
     pool,
 )
 from derive.questions import FACTS, LOG, RESOLVER, ROOT, ask
@@ -66,7 +66,7 @@ def test_answers_together_are_answers_alone() -> None:
     """What is said of a deployment does not depend on what else is asked about."""
     together = pool()
     for place in range(0, len(together.deployments), 17):
-        alone = asked(together.deployments[place])
+        alone = forecast_of(together.deployments[place])
         assert alone.curve(0).equals(together.curve(place))
         mine = together.answers.filter(deployment=place, epsilon=0.2).drop("deployment")
         assert alone.answers.drop("deployment").equals(mine)
@@ -92,7 +92,7 @@ def test_a_layer_more_is_one_layer_more(model: str) -> None:
         ))
         for layers in (1, 2)
     ]  # fmt: skip
-    answer = asked(*few)
+    answer = forecast_of(*few)
     head = answer.total.latency_us[0, len(few[0].uses()) - 1]
     assert few[0].uses()[-1].role == "LM head"
     one, two = answer.total.model_us
@@ -102,7 +102,7 @@ def test_a_layer_more_is_one_layer_more(model: str) -> None:
 
 def test_a_curve_is_relative_to_its_first_point() -> None:
     """Ratios are T(N) / T(1), over every N of the grid."""
-    curve = asked(deployment("mixtral_8x7b")).curve(0)
+    curve = forecast_of(deployment("mixtral_8x7b")).curve(0)
     assert (curve["n"][0], curve["ratio"][0]) == (1, 1.0)
     assert curve["ratio"].to_list() == pytest.approx(
         [us / curve["latency_us"][0] for us in curve["latency_us"]]
@@ -112,7 +112,7 @@ def test_a_curve_is_relative_to_its_first_point() -> None:
 def test_one_refused_module_refuses_the_whole() -> None:
     """Without T(N) of one module there is none of the model; the reason names that module."""
     known, unknown = deployment(), deployment(attention="flash-attn==9.9.9")
-    answer = asked(known, unknown)
+    answer = forecast_of(known, unknown)
     assert answer.total.refusals[0] is None
     assert str(answer.total.refusals[1]).startswith("attention: ")
     assert "9.9.9" in str(answer.total.refusals[1])

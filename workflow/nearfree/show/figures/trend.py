@@ -1,6 +1,6 @@
 """Figures over time: rho and the dense boundary by year, N_max by version of a backend."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import altair as alt
@@ -18,7 +18,7 @@ _RHO = "balance point rho, FLOP/byte"
 _PANEL = {"width": 1000, "height": 340}
 _NEAR = 1.24
 """Values of one year within this factor, the height of a line of text, share a label."""
-_NAMED, _CHARACTERS = 2, 20
+_NAMED, _CHARACTERS = 2, 23
 """Most GPUs and most characters in a label; more would reach the marks of the next year."""
 _ROOM = 1.4
 """Factor by which the axis extends beyond its marks."""
@@ -134,37 +134,30 @@ def _panel() -> pl.Expr:
 
 
 def _labels(points: pl.DataFrame) -> pl.DataFrame:
-    """Return labels with the names of GPUs of one element type; near marks share a label.
-
-    A label has the shortest names, as many as fit, and the number of the others.
-    """
-    names = pl.col("platform").str.replace_all("_", " ")
-    by_length = names.sort_by(names.str.len_chars(), names)
-    pair = by_length.head(_NAMED).str.join(", ")
+    """Return labels with the names of GPUs of one element type; near marks share a label."""
     marks = points.filter(pl.col("series") == DTYPES[0]).sort("panel", "x", "y", "platform")
     starts_cluster = pl.col("y") > _NEAR * pl.col("y").shift(1).over("panel", "x")
     return (
         marks.with_columns(starts_cluster.fill_null(value=True).cum_sum().alias("cluster"))
         .group_by("panel", "x", "cluster", maintain_order=True)
-        .agg(
-            pair.alias("pair"),
-            by_length.first().alias("one"),
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col("y").mean(),
-        )
-        .with_columns(pl.col("pair").str.len_chars().le(_CHARACTERS).alias("fits"))
+        .agg(pl.col("platform").str.replace_all("_", " "), pl.col("y").mean())
         .with_columns(
-            pl.when("fits").then("pair").otherwise("one").alias("label"),
-            (pl.col("count") - pl.when("fits").then(_NAMED).otherwise(1)).alias("more"),
-        )
-        .with_columns(
-            pl.when(pl.col("more") > 0)
-            .then(pl.format("{} +{}", "label", "more"))
-            .otherwise("label")
-            .alias("label")
+            pl.col("platform").map_elements(_label, return_dtype=pl.String).alias("label")
         )
         .select("panel", "x", "y", "label", pl.lit("label").alias("kind"))
     )
+
+
+def _label(names: Iterable[str]) -> str:
+    """Return the first two names, or else the shortest that fit, and the number of the others."""
+    named, text = list(names), ""
+    shortest = sorted(named, key=len)
+    for chosen in (named[:_NAMED], shortest[:_NAMED], shortest[:1]):
+        others = len(named) - len(chosen)
+        text = ", ".join(chosen) + (f" +{others}" if others else "")
+        if len(text) <= _CHARACTERS:
+            break
+    return text
 
 
 def _tiles(dated: pl.DataFrame) -> pl.DataFrame:

@@ -116,7 +116,10 @@ _UNCONVERTED = "modules_to_not_convert"
 _MODELOPT = Method(modelopt, MODELOPT_KEYS)
 _AUTO_ROUND = Method(
     auto_round,
-    "bits group_size sym packing_format data_type extra_config to_quant_block_names act_bits",
+    "bits group_size sym packing_format data_type extra_config to_quant_block_names act_bits "
+    "act_data_type act_dynamic act_group_size act_sym autoround_version vllm_backend iters lr "
+    "minmax_lr seqlen nsamples amp scale_dtype gradient_accumulate_steps enable_quanted_input "
+    "enable_minmax_tuning enable_norm_bias_tuning low_gpu_mem_usage low_cpu_mem_usage",
 )
 METHODS = {
     "fp8": Method(
@@ -156,10 +159,6 @@ _NEUTRAL = {
     "module_name_preceding_first_block", "block_name_to_quantize", "do_fuse", "fuse_max_seq_len",
     "backend", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage", "llm_int8_threshold",
     "llm_int8_enable_fp32_cpu_offload",
-    "autoround_version", "vllm_backend", "iters", "lr", "minmax_lr", "seqlen", "nsamples", "amp",
-    "scale_dtype", "gradient_accumulate_steps", "enable_quanted_input", "enable_minmax_tuning",
-    "enable_norm_bias_tuning", "low_gpu_mem_usage", "low_cpu_mem_usage", "quant_lm_head",
-    "act_data_type", "act_dynamic", "act_group_size", "act_sym", "super_bits", "super_group_size",
 }  # fmt: skip
 """Keys about how a file was made or which kernel to use; they do not change a forward."""
 _UNREAD_METHODS = {

@@ -21,6 +21,7 @@ from nearfree.sources.language.program import (
     defaults,
     names_in,
     placed,
+    statement_at,
 )
 from nearfree.sources.language.python_source import Modules, find_record
 from nearfree.sources.language.reading import Reading, reachable
@@ -96,8 +97,7 @@ class _Call(ast.NodeTransformer):
             return ast.copy_location(ast.Pass(), node)
         if text == f"{LONGEST} is None":
             # A caller who packs requests of several lengths passes the longest length.
-            name = at(ast.Name(LONGEST, ast.Store()), node)
-            return at(ast.Assign([name], at(ast.Name("positions", ast.Load()), node)), node)
+            return statement_at(f"{LONGEST} = positions", node)
         if re.fullmatch(COMPILED, text):
             node.test = at(ast.Constant(value=True), node.test)
         return self.generic_visit(node)

@@ -15,11 +15,10 @@ from nearfree.sources.language.cuts import (
     arguments_of,
     assignments,
     calls_of,
-    parameterless_function,
     value_of,
 )
 from nearfree.sources.language.functions import nodes_of
-from nearfree.sources.language.program import Function, at, bound_by, quote
+from nearfree.sources.language.program import Function, bound_by, made_function, quote, statement_at
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import DENSE, Mechanism, Reading
 
@@ -136,8 +135,8 @@ def marlin_blocks(modules: Modules) -> list[Reading]:
     if len(setters) > 1:
         raise SourceError(f"fused_marlin_moe sets {_ROWS} {len(setters)} times", remedy=MOVED)
     loop = setters[0]
-    answer = at(ast.Return(at(ast.Name(_ROWS, ast.Load()), loop)), loop)
-    cut = parameterless_function("marlin_block_size_m", [loop, answer], loop)
+    answer = statement_at(f"return {_ROWS}", loop)
+    cut = made_function("marlin_block_size_m", (), [loop, answer], loop)
     program, root = modules.program_of(definition[0], cut, LEAVES)
     contexts = [{"E": experts, "topk": top_k} for experts, top_k in SHAPES]
     return [Reading("marlin_block_size_m", program, root, axis="M", contexts=contexts)]
@@ -252,8 +251,8 @@ def always_aligned(modules: Modules) -> tuple[str, Function]:
         raise SourceError(
             f"{function.name} calls moe_align_block_size {where}: a new kernel path", remedy=MOVED
         )
-    answer = ast.Return(at(ast.Constant(ALIGNED), alignment_calls[0]))
-    return path, parameterless_function("path", [answer], alignment_calls[0])
+    answer = statement_at(f"return {ALIGNED!r}", alignment_calls[0])
+    return path, made_function("path", (), [answer], alignment_calls[0])
 
 
 def alignment(modules: Modules) -> Mechanism:

@@ -7,12 +7,19 @@ instruction sets. So the rule is read once per outcome of the conditions, and br
 import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.cpp.conditions import Conditions, OpenConditionError
 from nearfree.sources.language.functions import nodes_of
-from nearfree.sources.language.program import Function, Program, Text, copied
+from nearfree.sources.language.program import (
+    Function,
+    Program,
+    Text,
+    at,
+    copied,
+    made_function,
+    statement_at,
+)
 
 BUILD_DEFINITIONS = {
     "GGML_CPU_GENERIC": False,
@@ -35,7 +42,6 @@ FLAGS: tuple[Mapping[str, bool], ...] = (
 """Instruction sets of the CPUs at which rules are compared: none, Ivy Bridge's, later ones."""
 ABSENT = "absent"
 Span = tuple[int, int]
-Tree = TypeVar("Tree", bound=ast.AST)
 ReadProgram = Callable[[str], tuple[Program, str]]
 
 
@@ -125,23 +131,18 @@ def program_by_flags(
         branches = [read({**facts, condition.fact: answer}) for answer in (True, False)]
         if _text(branches[0]) == _text(branches[1]):
             return branches[0]
-        test = _placed(ast.Name(condition.fact, ast.Load()), source, condition.line)
-        branch_statement = _placed(
-            ast.If(test, branches[0].body, branches[1].body), source, condition.line
-        )
+        place = _place(source, condition.line)
+        test = at(ast.Name(condition.fact, ast.Load()), place)
+        branch_statement = at(ast.If(test, branches[0].body, branches[1].body), place)
         named_branch = branches[0] if branches[0].name != ABSENT else branches[1]
-        function = ast.FunctionDef(
-            named_branch.name, named_branch.args, [branch_statement], [], None
-        )
-        return _placed(function, source, condition.line)
+        function = made_function(named_branch.name, (), [branch_statement], place)
+        function.args = named_branch.args
+        return function
 
     def compiled(compiled_text: str) -> Function:
         if optional and not compiled_text.split("\n")[spans[0][0] - 1].strip():
-            no_parameters = ast.arguments([], [], None, [], [], None, [])
-            value = _placed(ast.Constant(value=None), source, spans[0][0])
-            answer = _placed(ast.Return(value), source, spans[0][0])
-            function = ast.FunctionDef(ABSENT, no_parameters, [answer], [], None)
-            return _placed(function, source, spans[0][0])
+            place = _place(source, spans[0][0])
+            return made_function(ABSENT, (), [statement_at("return None", place)], place)
         program, root = read_program(compiled_text)
         constants.update(program.constants)
         return _joined(helpers, program, root)
@@ -182,12 +183,11 @@ def _text(function: Function) -> str:
     return ast.unparse(ast.Module([*function.body], []))
 
 
-def _placed(node: Tree, text: Text, line: int) -> Tree:
-    """Return a node, changed in place, that is located on a line of a file."""
-    node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
-    node.col_offset = node.end_col_offset = 0  # type: ignore[attr-defined]
-    node.origin = text  # type: ignore[attr-defined]
-    return node
+def _place(text: Text, line: int) -> ast.stmt:
+    """Return a statement on a line of a file, whose position others take."""
+    place = ast.Pass(lineno=line, end_lineno=line, col_offset=0, end_col_offset=0)
+    place.origin = text  # type: ignore[attr-defined]
+    return place
 
 
 def composed(

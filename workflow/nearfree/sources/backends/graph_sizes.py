@@ -17,8 +17,11 @@ from nearfree.sources.language.program import (
     Program,
     at,
     copied,
+    made_function,
     names_in,
     replace_leaves,
+    signature,
+    statement_at,
 )
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Reading
@@ -81,10 +84,9 @@ def list_function(
     cut.body = _up_to(_without_attributes(cut.body), list_name)
     if not cut.body:
         raise SourceError(f"{function.name} does not set {list_name}", remedy=MOVED)
-    last = cut.body[-1]
-    cut.body.append(at(ast.Return(at(ast.Name(list_name, ast.Load()), last)), last))
+    cut.body.append(statement_at(f"return {list_name}", cut.body[-1]))
     cut.name, cut.decorator_list, cut.returns = name, [], None
-    cut.args = parameters_named(inputs)
+    cut.args = signature(inputs)
     return slice_to(replace_leaves(cut, leaves))
 
 
@@ -128,11 +130,6 @@ def _changed(node: ast.AST) -> str:
         case ast.Call(func=ast.Attribute(value=ast.Attribute() as value)):
             return ast.unparse(value)
     return ""
-
-
-def parameters_named(inputs: Sequence[str]) -> ast.arguments:
-    """Return parameters with some names, without defaults."""
-    return ast.arguments([], [ast.arg(name) for name in inputs], None, [], [], None, [])
 
 
 def _without_attributes(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -186,14 +183,8 @@ def wrapper_reading(
     location = at(ast.Pass(), first)
     location.end_lineno = getattr(last, "end_lineno", None) or last.lineno
     location.lineno = min(first.lineno, last.lineno)
-    arguments: list[ast.expr] = [
-        at(ast.Name(input_name, ast.Load()), location) for input_name in inputs
-    ]
-    call = at(ast.Call(at(ast.Name(name, ast.Load()), location), arguments, []), location)
-    wrapper = at(
-        ast.FunctionDef(rule, parameters_named(inputs), [at(ast.Return(call), location)], [], None),
-        location,
-    )
+    call = statement_at(f"return {name}({', '.join(inputs)})", location)
+    wrapper = made_function(rule, inputs, [call], location)
     wrapped = Program({**program.functions, rule: wrapper}, program.constants)
     return Reading(rule, wrapped, rule, axis=None, contexts=contexts)
 

@@ -8,8 +8,7 @@ import ast
 from collections.abc import Mapping
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.language.cuts import parameterless_function
-from nearfree.sources.language.program import Function, Text, at, set_origin
+from nearfree.sources.language.program import Function, Text, at, made_function, set_origin
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Reading
 
@@ -60,7 +59,7 @@ def _first_match(path: str, table: ast.Assign) -> Function:
             body.append(answer)
         else:
             body.append(at(ast.If(_condition(path, key), [answer], []), key))
-    return parameterless_function(TABLE, body, table)
+    return made_function(TABLE, (), body, table)
 
 
 def _rows(path: str, value: ast.expr) -> ast.expr:

@@ -16,12 +16,18 @@ from nearfree.sources.backends.graph_sizes import (
     joined,
     list_function,
     method_of,
-    parameters_named,
     required_method,
     wrapper_reading,
 )
 from nearfree.sources.language.functions import nodes_of
-from nearfree.sources.language.program import Function, at, copied, quote
+from nearfree.sources.language.program import (
+    Function,
+    at,
+    copied,
+    made_function,
+    quote,
+    statement_at,
+)
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 
@@ -126,15 +132,9 @@ def _by_memory(node: ast.If) -> Function | None:
     condition: ast.If = renamer.visit(copied(node))
     if not renamer.seen:
         return None
-    test = node.test
-    initial = at(ast.Assign([at(ast.Name(_MAX_BS, ast.Store()), test)], _none(test)), test)
-    result = at(ast.Return(at(ast.Name(_MAX_BS, ast.Load()), node)), node)
-    arguments = parameters_named(("memory_gib", "tp"))
-    return at(ast.FunctionDef("largest", arguments, [initial, condition, result], [], None), node)
-
-
-def _none(location: ast.AST) -> ast.expr:
-    return at(ast.Constant(value=None), location)
+    initial = statement_at(f"{_MAX_BS} = None", node.test)
+    result = statement_at(f"return {_MAX_BS}", node)
+    return made_function("largest", ("memory_gib", "tp"), [initial, condition, result], node)
 
 
 class _RenameLargest(ast.NodeTransformer):

@@ -6,14 +6,9 @@ from collections.abc import Mapping
 from nearfree.backends.moe_kernels import ALIGNED, NAIVE
 from nearfree.errors import SourceError
 from nearfree.sources.backends import fused_moe
-from nearfree.sources.language.cuts import (
-    calls_of,
-    parameterless_function,
-    returning_names,
-    value_of,
-)
+from nearfree.sources.language.cuts import calls_of, returning_names, value_of
 from nearfree.sources.language.expressions import UnknownConstructError
-from nearfree.sources.language.program import Function, at, quote
+from nearfree.sources.language.program import Function, at, quote, signature
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 
@@ -108,7 +103,7 @@ def triton_kernels_blocks(modules: Modules) -> list[Reading]:
     if definition is None:
         return []
     cut = returning_names(definition[1], "block_m")
-    cut.args = parameterless_function("none", cut.body, cut).args
+    cut.args = signature()
     return [
         Reading(
             "triton_kernels_block_m",

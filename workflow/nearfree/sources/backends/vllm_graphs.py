@@ -20,12 +20,19 @@ from nearfree.sources.backends.graph_sizes import (
     joined,
     list_function,
     method_of,
-    parameters_named,
     required_method,
     wrapper_reading,
 )
 from nearfree.sources.language.functions import nodes_of
-from nearfree.sources.language.program import Function, Program, at, copied, names_in, placed, quote
+from nearfree.sources.language.program import (
+    Function,
+    Program,
+    copied,
+    made_function,
+    names_in,
+    quote,
+    statement_at,
+)
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 
@@ -170,10 +177,8 @@ _ADJUSTED = {
 def _with_captured_list(method: Function) -> Function:
     """Return the method that rounds sizes, with the list from its object set at the start."""
     started = copied(method)
-    first = started.body[0]
-    arguments = ", ".join(INPUTS)
-    assignment = ast.parse(f"{_CAPTURED} = {SIZES}({arguments})").body[0]
-    started.body = [placed(assignment, first), *started.body]
+    assignment = statement_at(f"{_CAPTURED} = {SIZES}({', '.join(INPUTS)})", started.body[0])
+    started.body = [assignment, *started.body]
     return started
 
 
@@ -200,16 +205,10 @@ def _most_requests(modules: Modules) -> Reading:
 
 def _server_default(node: ast.If, name: str) -> Function:
     """Return a function of a condition on memory that returns a server's default."""
-    body: list[ast.stmt] = [copied(node)]
-    name_node = at(ast.Name(name, ast.Load()), node)
-    source = ast.unparse(node)
-    if f"{name} = {{" in source:
-        key = placed(ast.parse(_SERVER, mode="eval").body, node)
-        body.append(at(ast.Return(at(ast.Subscript(name_node, key, ast.Load()), node)), node))
-    else:
-        body.append(at(ast.Return(name_node), node))
+    is_table = f"{name} = {{" in ast.unparse(node)
+    answer = statement_at(f"return {name}[{_SERVER}]" if is_table else f"return {name}", node)
     inputs = ("memory_gib", "device_name", "sm")
-    return at(ast.FunctionDef("most_requests", parameters_named(inputs), body, [], None), node)
+    return made_function("most_requests", inputs, [copied(node), answer], node)
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:

@@ -17,7 +17,8 @@ from nearfree.sources.attention import (
     rule_answer,
     tiles_of,
 )
-from nearfree.sources.language.cuts import assignments, parameterless_function, returning_names
+from nearfree.sources.language.cuts import assignments, returning_names
+from nearfree.sources.language.program import signature
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
@@ -73,7 +74,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 
     def read(rule: str, name: str, contexts: list[dict[str, int]]) -> Reading:
         cut = returning_names(function, name)
-        cut.args = parameterless_function("none", cut.body, cut).args
+        cut.args = signature()
         program, root = modules.program_of(path, cut, LEAVES)
         return Reading(
             rule, program, root, axis="positions", contexts=contexts, interpret_whole=False,

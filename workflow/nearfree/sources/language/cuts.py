@@ -18,8 +18,10 @@ from nearfree.sources.language.program import (
     bound_by,
     copied,
     defaults,
+    made_function,
     names_in,
     parameters,
+    statement_at,
     walk_statements,
 )
 from nearfree.sources.language.slicing import changed_in_place
@@ -68,9 +70,8 @@ def value_of(function: Function, name: str, stop: frozenset[str]) -> Function:
     if changed:
         raise SourceError(f"{function.name} changes {' and '.join(sorted(changed))} in place")
     body.sort(key=lambda statement: statement.lineno)
-    result = at(ast.Name(name, ast.Load()), assignment)
-    body.append(at(ast.Return(result), assignment))
-    return parameterless_function(f"value_of_{name}", body, function)
+    body.append(statement_at(f"return {name}", assignment))
+    return made_function(f"value_of_{name}", (), body, function)
 
 
 def only_assignment(function: Function, name: str) -> ast.Assign | None:
@@ -126,7 +127,7 @@ def argument_of(function: Function, callee: Function, parameter: str) -> Functio
             f"{function.name} gives {callee.name} {len(values)} times its {parameter}"
         )
     answer = at(ast.Return(copied(values[0])), values[0])
-    return parameterless_function(f"argument_{parameter}", [answer], function)
+    return made_function(f"argument_{parameter}", (), [answer], function)
 
 
 def arguments_of(function: Function, callee: str) -> Function:
@@ -143,12 +144,6 @@ def arguments_of(function: Function, callee: str) -> Function:
     if not cutter.cut:
         raise SourceError(f"{function.name} does not call {callee}", remedy=MOVED)
     return shortened
-
-
-def parameterless_function(name: str, body: list[ast.stmt], source: ast.AST) -> Function:
-    """Return a function without parameters, at the position of a source node."""
-    no_parameters = ast.arguments([], [], None, [], [], None, [])
-    return at(ast.FunctionDef(name, no_parameters, body, [], None), source)
 
 
 def calls_of(function: ast.AST, callee: str) -> list[ast.Call]:
@@ -205,9 +200,8 @@ def returning_names(function: Function, *names: str) -> Function:
     if not setting_positions:
         raise UnknownConstructError(f"{function.name} sets none of {', '.join(names)}", function)
     last = shortened.body[setting_positions[-1]]
-    values: list[ast.expr] = [at(ast.Name(name, ast.Load()), last) for name in names]
-    value = values[0] if len(values) == 1 else at(ast.Tuple(values, ast.Load()), last)
-    shortened.body = [*shortened.body[: setting_positions[-1] + 1], at(ast.Return(value), last)]
+    answer = statement_at(f"return {', '.join(names)}", last)
+    shortened.body = [*shortened.body[: setting_positions[-1] + 1], answer]
     return shortened
 
 

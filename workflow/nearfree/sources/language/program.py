@@ -158,6 +158,18 @@ def at(node: Made, source: ast.AST) -> Made:
     return node
 
 
+def signature(names: Iterable[str] = ()) -> ast.arguments:
+    """Return parameters with some names, without defaults."""
+    return ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
+
+
+def made_function(
+    name: str, inputs: Iterable[str], body: list[ast.stmt], source: ast.AST
+) -> Function:
+    """Return a function of some inputs, at the position of a source node."""
+    return at(ast.FunctionDef(name, signature(inputs), body, [], None), source)
+
+
 def quote(node: ast.AST) -> Quote:
     """Return the quote of a node's source lines.
 
@@ -250,3 +262,8 @@ def placed(tree: Made, source: ast.AST) -> Made:
                     delattr(node, name)
             at(node, source)
     return tree
+
+
+def statement_at(text: str, source: ast.AST) -> ast.stmt:
+    """Return the statement of a text, all of it at the position of a source node."""
+    return placed(ast.parse(text).body[0], source)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nearfree.derive.granularity.steps import Steps
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch
-from nearfree.sources.answers.granularity import Files, moe_intervals
+from nearfree.sources.answers.granularity import Files
 from nearfree.sources.answers.moe import Block
 
 ALWAYS = Branch(when=(), value="16", quotes=())
@@ -28,7 +28,7 @@ def steps(values: list[int], seen: Counter[int] | None = None) -> Steps[Block]:
             seen[number] += 1
         return block(values[number - 1])
 
-    return Steps(at, lambda n: at(n).value, moe_intervals, Files([]), largest=len(values))
+    return Steps(at, lambda n: at(n).value, Files([]), largest=len(values))
 
 
 @given(

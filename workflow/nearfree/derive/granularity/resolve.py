@@ -29,12 +29,7 @@ from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.hardware.occupancy import shared_memory
 from nearfree.log.names import Layout
 from nearfree.sources.answers.dense import DenseQuery, DenseRules, Rows
-from nearfree.sources.answers.granularity import (
-    Files,
-    attention_intervals,
-    dense_intervals,
-    moe_intervals,
-)
+from nearfree.sources.answers.granularity import Files
 from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.marlin import OTHER_KERNEL_RULES, BlockRowRules
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules, opened_file, rule_sizes
@@ -173,10 +168,9 @@ class Resolver:
     ) -> Steps[Block]:
         if key not in self._steps:
             layer_rules = make_rules()
-            steps = Steps(
-                layer_rules.at, layer_rules.step, moe_intervals, files, changes=layer_rules.changes
+            self._steps[key] = Steps(
+                layer_rules.at, layer_rules.step, files, changes=layer_rules.changes
             )
-            self._steps[key] = steps
         return self._steps[key]
 
     def _dense(self, question: DenseQuestion) -> Steps[Rows]:
@@ -201,8 +195,7 @@ class Resolver:
         product = DenseRules(release_rules.rules, release.version, query)
         key = (release, product.rule, *sorted(product.inputs.items()))
         if key not in self._row_steps:
-            steps = Steps(product.at, product.step, dense_intervals, release_rules.files)
-            self._row_steps[key] = steps
+            self._row_steps[key] = Steps(product.at, product.step, release_rules.files)
         return self._row_steps[key]
 
     def _attention(self, question: AttentionQuestion) -> Steps[Tile]:
@@ -216,7 +209,7 @@ class Resolver:
             return n_tile.tile, n_tile.tiles
 
         last = question.most if question.cuda_graph else MOST_TOKENS
-        return Steps(tile, step, attention_intervals, files, last)
+        return Steps(tile, step, files, last)
 
     def _call(self, question: AttentionQuestion) -> tuple[Call, Files]:
         release = module_release(question.backend, question.backend_version, ATTENTION.name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from nearfree.derive.granularity.tiles import Integers
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.events import Quote
 from nearfree.sources.answers.dense import Rows
-from nearfree.sources.answers.granularity import MOST_POINTS, Files
+from nearfree.sources.answers.granularity import MOST_POINTS, Files, intervals
 from nearfree.sources.answers.intervals import Evidence, Interval
 from nearfree.sources.answers.lookup import DEFAULT_STAGES, DEFAULT_WARPS
 from nearfree.sources.answers.moe import Block
@@ -37,8 +37,6 @@ class Steps(Generic[Choice]):
         The rule: returns the choice at a number.
     step
         Returns the part of the choice that must stay the same within one step, at a number.
-    intervals
-        Returns paths and intervals with their evidence, for a rule over a range of numbers.
     files
         The files that the rule was read from.
     largest
@@ -52,7 +50,6 @@ class Steps(Generic[Choice]):
         self,
         at: Callable[[int], Choice],
         step: Callable[[int], object],
-        intervals: Callable[..., tuple[Any, tuple[Interval, ...]]],
         files: Files,
         largest: int = MOST_TOKENS,
         *,
@@ -60,7 +57,7 @@ class Steps(Generic[Choice]):
     ) -> None:
         self._at: Callable[[int], Choice] = at
         self._step: Callable[[int], object] = cache(step)
-        self._intervals, self._files, self._largest = intervals, files, largest
+        self._files, self._largest = files, largest
         self._candidates = changes
         self._choices: dict[int, Choice] = {}
         self._constant_ranges: list[tuple[int, int]] = []
@@ -77,7 +74,7 @@ class Steps(Generic[Choice]):
         if number not in self._citations:
             choice = self.at(number)
             point = min(number, MOST_POINTS)  # the last entry of a tuned file holds beyond
-            _, (interval,) = self._intervals(lambda _: choice, point, point, self._files)
+            _, (interval,) = intervals(lambda _: choice, point, point, self._files)
             self._citations[number] = _citation(interval)
         return self._citations[number]
 

@@ -26,6 +26,8 @@ from nearfree.sources.extraction import Extraction
 from nearfree.sources.packages import RULES, reader
 
 MOST_POINTS = 1 << 20
+Choice = Block | Tile | Rows
+"""A granularity at one number of tokens, positions or rows, and its origin."""
 ONE_SCREEN = 30
 """Distance in lines within which a value is shown together with its last condition."""
 
@@ -54,32 +56,77 @@ class Files:
         )
 
 
-def moe_intervals(
-    at: Callable[[int], Block], first: int, last: int, files: Files
+def intervals(
+    at: Callable[[int], Choice], first: int, last: int, files: Files
 ) -> tuple[tuple[PathInterval, ...], tuple[Interval, ...]]:
-    """Return paths and block sizes over a range of tokens."""
-    blocks = _points(at, first, last)
-    return _path_intervals(blocks, lambda block: files.branch_evidence(block.path_branch)), tuple(
-        _moe_interval(run, files) for run in runs(blocks, lambda block: (block.value, block.source))
+    """Return paths and granularities over a range of tokens, positions or rows."""
+    points = _points(at, first, last)
+    paths = (
+        PathInterval(
+            first=run[0][0],
+            last=run[-1][0],
+            path=run[0][1].path,
+            evidence=tuple(_path_evidence(run[0][1], files)),
+        )
+        for run in runs(points, lambda choice: choice.path)
     )
+    return tuple(paths), tuple(_interval(run, files) for run in runs(points, _shown_values))
 
 
-def _moe_interval(run: list[tuple[int, Block]], files: Files) -> Interval:
-    items = (item for tokens, block in run for item in _block_evidence(block, tokens, files))
-    evidence = tuple(dict.fromkeys(items))
-    block = run[0][1]
-    value_evidence = _block_evidence(block, run[0][0], files)
+def _shown_values(choice: Choice) -> dict[str, Any]:
+    """Return the values of a choice's interval, which holds while they are equal."""
+    if isinstance(choice, Block):
+        return {"value": choice.value, "source": choice.source}
+    if isinstance(choice, Rows):
+        return {"value": choice.value, "passes": choice.passes, "source": "fixed"}
+    return {
+        "value": choice.tile // choice.rows_per_position,
+        "tile": choice.tile,
+        "rows_per_position": choice.rows_per_position,
+        "tiles": choice.tiles,
+        "source": "fixed",
+    }
+
+
+def _path_evidence(choice: Choice, files: Files) -> Iterable[Evidence]:
+    """Return the evidence of a choice's path; the last item of a branch holds its value."""
+    if isinstance(choice, Block):
+        return files.branch_evidence(choice.path_branch)
+    branches = (choice.branch,) if isinstance(choice, Rows) else choice.branches[1:]
+    return (files.branch_evidence(branch)[-1] for branch in branches)
+
+
+def _interval(run: list[tuple[int, Any]], files: Files) -> Interval:
+    sources = [_source(choice, number) for number, choice in run]
+    value_evidence = _source_evidence(sources[0], files)
     value_item = value_evidence[-1] if value_evidence else None
+    evidence = (
+        item for source in dict.fromkeys(sources) for item in _source_evidence(source, files)
+    )
     return Interval(
         first=run[0][0],
         last=run[-1][0],
-        value=block.value,
-        source=block.source,
         file=value_item.file if value_item else "the caller",
         lines=_shown_lines(value_evidence),
         sha256=value_item.sha256 if value_item else None,
-        evidence=evidence,
+        evidence=tuple(dict.fromkeys(evidence)),
+        **_shown_values(run[0][1]),
     )
+
+
+def _source(choice: Choice, number: int) -> Branch | Evidence | None:
+    """Return what gives a value: a rule's branch, a tuned file's entry, or None of an override."""
+    if isinstance(choice, Tile):
+        return choice.branches[0]
+    if isinstance(choice, Block) and choice.tuned is not None:
+        return _tuned_evidence(choice.tuned, number)
+    return choice.branch
+
+
+def _source_evidence(source: Branch | Evidence | None, files: Files) -> list[Evidence]:
+    if isinstance(source, Branch):
+        return files.branch_evidence(source)
+    return [] if source is None else [source]
 
 
 def _shown_lines(evidence: list[Evidence]) -> tuple[int, int] | None:
@@ -92,13 +139,6 @@ def _shown_lines(evidence: list[Evidence]) -> tuple[int, int] | None:
         if condition_lines is not None and 0 <= start - condition_lines[0] < ONE_SCREEN:
             start = condition_lines[0]
     return start, end
-
-
-def _block_evidence(block: Block, tokens: int, files: Files) -> list[Evidence]:
-    """Return a block's evidence: a tuned file's entry, a rule's branch, or none of an override."""
-    if block.tuned is not None:
-        return [_tuned_evidence(block.tuned, tokens)]
-    return [] if block.branch is None else files.branch_evidence(block.branch)
 
 
 def _tuned_evidence(tuned: TunedIndexed, tokens: int) -> Evidence:
@@ -114,88 +154,11 @@ def _tuned_evidence(tuned: TunedIndexed, tokens: int) -> Evidence:
     )
 
 
-def attention_intervals(
-    at: Callable[[int], Tile], first: int, last: int, files: Files
-) -> tuple[tuple[PathInterval, ...], tuple[Interval, ...]]:
-    """Return paths and tiles over a range of positions."""
-    tiles = _points(at, first, last)
-    return _path_intervals(
-        tiles,
-        lambda tile: (
-            evidence
-            for branch in tile.branches[1:]
-            for evidence in files.branch_evidence(branch)[-1:]
-        ),
-    ), tuple(
-        _attention_interval(run, files)
-        for run in runs(tiles, lambda tile: (tile.tile, tile.rows_per_position, tile.tiles))
-    )
-
-
-def _attention_interval(run: list[tuple[int, Tile]], files: Files) -> Interval:
-    tile = run[0][1]
-    return replace(
-        _branch_interval(run, [tile.branches[0] for _, tile in run], files),
-        value=tile.tile // tile.rows_per_position,
-        tile=tile.tile,
-        rows_per_position=tile.rows_per_position,
-        tiles=tile.tiles,
-    )
-
-
-def _branch_interval(run: list[tuple[int, Any]], branches: list[Branch], files: Files) -> Interval:
-    """Return the interval of a run of points with its evidence, but without its value."""
-    first_evidence = files.branch_evidence(branches[0])
-    evidence = dict.fromkeys(
-        item for branch in dict.fromkeys(branches) for item in files.branch_evidence(branch)
-    )
-    return Interval(
-        first=run[0][0],
-        last=run[-1][0],
-        value=0,
-        source="fixed",
-        file=first_evidence[-1].file,
-        lines=_shown_lines(first_evidence),
-        sha256=first_evidence[-1].sha256,
-        evidence=tuple(evidence),
-    )
-
-
-def dense_intervals(
-    at: Callable[[int], Rows], first: int, last: int, files: Files
-) -> tuple[tuple[PathInterval, ...], tuple[Interval, ...]]:
-    """Return kernels and tile rows over a range of rows."""
-    points = _points(at, first, last)
-    return _path_intervals(points, lambda rows: files.branch_evidence(rows.branch)[-1:]), tuple(
-        _dense_interval(run, files) for run in runs(points, lambda rows: (rows.value, rows.passes))
-    )
-
-
-def _dense_interval(run: list[tuple[int, Rows]], files: Files) -> Interval:
-    rows = run[0][1]
-    interval = _branch_interval(run, [row.branch for _, row in run], files)
-    return replace(interval, value=rows.value, passes=rows.passes)
-
-
 def runs(
     points: list[tuple[int, Any]], key: Callable[[Any], object]
 ) -> Iterable[list[tuple[int, Any]]]:
     """Yield runs of neighbouring points that share a key."""
     return (list(run) for _, run in groupby(points, lambda point: key(point[1])))
-
-
-def _path_intervals(
-    points: list[tuple[int, Any]], evidence: Callable[[Any], Iterable[Evidence]]
-) -> tuple[PathInterval, ...]:
-    return tuple(
-        PathInterval(
-            first=run[0][0],
-            last=run[-1][0],
-            path=run[0][1].path,
-            evidence=tuple(evidence(run[0][1])),
-        )
-        for run in runs(points, lambda point: point.path)
-    )
 
 
 def _points(at: Callable[[int], Any], first: int, last: int) -> list[tuple[int, Any]]:
@@ -226,9 +189,9 @@ def moe_granularity(extraction: Extraction, query: MoeQuery, first: int, last: i
     query = with_pinned_triton(extraction, query)
     other_rules = _other_kernel_rules(extraction, query)
     if other_rules is not None:
-        return _granularity(extraction, *moe_intervals(other_rules.at, first, last, files))
+        return _granularity(extraction, *intervals(other_rules.at, first, last, files))
     rules = MoeRules(extraction.by_name(), TunedFiles(extraction.tuned), query, last)
-    paths, intervals = moe_intervals(rules.at, first, last, files)
+    answer = intervals(rules.at, first, last, files)
     order = None
     if rules.order is not None:
         order = BackendOrder(
@@ -236,7 +199,7 @@ def moe_granularity(extraction: Extraction, query: MoeQuery, first: int, last: i
             evidence=tuple(files.branch_evidence(rules.order.branch)),
         )
     notes = (*rules.notes, *_other_kernel_notes(extraction, query))
-    return _granularity(extraction, paths, intervals, order=order, notes=notes)
+    return _granularity(extraction, *answer, order=order, notes=notes)
 
 
 def with_pinned_triton(extraction: Extraction, query: MoeQuery) -> MoeQuery:
@@ -317,9 +280,9 @@ def attention_granularity(
         keys = cache_capacity(query.context + positions, query.page_size)
         return module.tile(rules, replace(query, context=keys), positions)
 
-    paths, intervals = attention_intervals(at, first, last, Files(extraction.fetched))
     notes = module.notes(query) if hasattr(module, "notes") else ()
-    return _granularity(extraction, paths, intervals, notes=notes)
+    answer = intervals(at, first, last, Files(extraction.fetched))
+    return _granularity(extraction, *answer, notes=notes)
 
 
 def dense_granularity(
@@ -333,14 +296,13 @@ def dense_granularity(
         The kernel that runs, or its tile rows, are unknown.
     """
     rules = DenseRules(extraction.by_name(), extraction.version, query)
-    paths, intervals = dense_intervals(rules.at, first, last, Files(extraction.fetched))
-    return _granularity(extraction, paths, intervals)
+    return _granularity(extraction, *intervals(rules.at, first, last, Files(extraction.fetched)))
 
 
 def _granularity(
     extraction: Extraction,
     paths: tuple[PathInterval, ...],
-    intervals: tuple[Interval, ...],
+    granularities: tuple[Interval, ...],
     *,
     order: BackendOrder | None = None,
     notes: tuple[str, ...] = (),
@@ -357,7 +319,7 @@ def _granularity(
         artefact_sha256=source.artefact_sha256,
         verified=source.verified,
         kernel_path=paths,
-        intervals=intervals,
+        intervals=granularities,
         backend_order=order,
         notes=notes,
     )

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 from derive.questions import LOG
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.sources.answers.ggml import Product
+from nearfree.sources.answers.ggml import TYPES, Product, ProductQuery
 from nearfree.sources.answers.ggml_cpu import (
     best_variant,
     facts_of,
@@ -15,7 +15,6 @@ from nearfree.sources.answers.ggml_cpu import (
     with_implied,
 )
 from nearfree.sources.answers.ggml_granularity import product_granularity
-from nearfree.sources.answers.ggml_passes import TYPES, ProductQuery
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.record import recorded_extraction
 

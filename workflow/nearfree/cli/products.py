@@ -64,8 +64,8 @@ def product_answer(args: argparse.Namespace, extraction: "Extraction") -> "Produ
     EvidenceError
         A rule is missing, or the CPU or the type uses kernels whose rules are not read.
     """
+    from nearfree.sources.answers.ggml import ProductQuery
     from nearfree.sources.answers.ggml_granularity import product_granularity
-    from nearfree.sources.answers.ggml_passes import ProductQuery
 
     if args.weight is None:
         raise ConfigError(f"{args.release} needs --type", remedy="Give the type of the weights")

@@ -13,9 +13,8 @@ from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.errors import EvidenceError
 from nearfree.log.events import EngineLoaded, EngineMatrix, EngineShape
-from nearfree.sources.answers.ggml import Product
+from nearfree.sources.answers.ggml import Passes, Product, ProductQuery, Step, step_to
 from nearfree.sources.answers.ggml_cpu import loaded_build
-from nearfree.sources.answers.ggml_passes import Passes, ProductQuery, Step, first_change
 from nearfree.sources.answers.granularity import Files
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.packages import parse_release
@@ -250,11 +249,7 @@ class EngineRules:
         before, after = product.passes(batch * first), product.passes(batch * second)
         if _paths_and_passes(before) == _paths_and_passes(after):
             return None
-        new, rule = first_change(before, after)
-        return Step(
-            rows=batch * second, rule=rule, path=new.path, before=sum(p.times for p in before),
-            after=sum(p.times for p in after), places=new.places,
-        )  # fmt: skip
+        return step_to(batch * second, before, after)
 
 
 def distinct_products(groups: Iterable[MatrixGroup]) -> list[Product]:

@@ -18,9 +18,8 @@ from nearfree.errors import NearfreeError
 from nearfree.log.events import EngineLoaded, EngineMatrix, Event, RuleExtracted
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
-from nearfree.sources.answers.ggml import Product
+from nearfree.sources.answers.ggml import Product, ProductQuery, Step
 from nearfree.sources.answers.ggml_cpu import loaded_build
-from nearfree.sources.answers.ggml_passes import ProductQuery, Step
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.record import extraction_of, recorded_take
 

@@ -35,8 +35,8 @@ from nearfree.derive.work_model.engine_fit import (
     fit_engine,
 )
 from nearfree.errors import EvidenceError
+from nearfree.sources.answers.ggml import Passes
 from nearfree.sources.answers.ggml_cpu import NAMES, UNREAD
-from nearfree.sources.answers.ggml_passes import Passes
 
 MOST_CURVES = 3
 LEAST_SHARE_RATIO = 0.5

@@ -5,9 +5,8 @@ from itertools import groupby
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from nearfree.sources.answers.ggml import Product
+from nearfree.sources.answers.ggml import Passes, Product, ProductQuery, RuleBranch
 from nearfree.sources.answers.ggml_cpu import NAMES, Variant
-from nearfree.sources.answers.ggml_passes import Passes, ProductQuery, RuleBranch
 from nearfree.sources.answers.granularity import Files
 from nearfree.sources.answers.intervals import Evidence
 from nearfree.sources.extraction import Extraction
@@ -26,7 +25,7 @@ class CitedRule(Struct, frozen=True, kw_only=True):
 
 
 class ShownPasses(Struct, frozen=True, kw_only=True):
-    """Passes of one kind, see `ggml_passes.Passes`, and the rules that give them."""
+    """Passes of one kind, see `ggml.Passes`, and the rules that give them."""
 
     path: str
     kernel: str

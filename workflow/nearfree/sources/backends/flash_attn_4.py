@@ -84,10 +84,10 @@ def _texts(modules: Modules, kernel: str) -> Texts:
     """Return the statements and calls of the class of a kernel, each with its text."""
     return [
         (ast.unparse(node), node)
-        for path, content in sorted(modules.files.items())
-        if f"class FlashAttentionForwardSm{kernel[2:]}" in content
-        for group in modules.tree(path).body
-        if isinstance(group, ast.ClassDef) and group.name.lower().endswith(f"forward{kernel}")
+        for _, group in modules.definitions(
+            ast.ClassDef, f"class FlashAttentionForwardSm{kernel[2:]}"
+        )
+        if group.name.lower().endswith(f"forward{kernel}")
         for node in nodes_of(group)
         if isinstance(node, ast.Assign | ast.Call)
     ]

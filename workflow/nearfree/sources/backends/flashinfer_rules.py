@@ -5,7 +5,7 @@ It also finds the lines by which kernels use the tile.
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nearfree.errors import SourceError
@@ -200,7 +200,7 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
         Mechanism(name, says, _cpp_lines(cpp, function, pattern))
         for name, says, function, pattern in LINKS
     ]
-    plans = [plan for owner in (PAGED, RAGGED) for plan in _methods(modules, owner, "plan")]
+    plans = [plan for owner in (PAGED, RAGGED) for _, plan in modules.methods(owner, "plan")]
     return [
         *links,
         Mechanism(
@@ -230,18 +230,6 @@ def _cpp_lines(cpp: "CppFiles", function: str, pattern: str) -> tuple[Quote, ...
     )
 
 
-def _methods(modules: Modules, owner: str, name: str) -> Iterator[Function]:
-    for path, content in sorted(modules.files.items()):
-        if f"class {owner}" in content:
-            for class_node in modules.tree(path).body:
-                if isinstance(class_node, ast.ClassDef) and class_node.name == owner:
-                    yield from (
-                        node
-                        for node in class_node.body
-                        if isinstance(node, ast.FunctionDef) and node.name == name
-                    )
-
-
 def _lines(function: Function, pattern: str) -> tuple[Quote, ...]:
     nodes = (node for node in ast.walk(function) if isinstance(node, ast.Assign | ast.BoolOp))
     return tuple(quote(node) for node in nodes if re.fullmatch(pattern, ast.unparse(node)))
@@ -249,8 +237,8 @@ def _lines(function: Function, pattern: str) -> tuple[Quote, ...]:
 
 def _replaced(modules: Modules) -> tuple[Quote, ...]:
     """Return the lines of the ragged wrapper's plan that set its backend after its selection."""
-    replacements = []
-    for plan in _methods(modules, RAGGED, "plan"):
+    replacements: list[Quote] = []
+    for _, plan in modules.methods(RAGGED, "plan"):
         choice_lines = [quote.lines[1] for quote in _lines(plan, CHOSEN)]
         assignments = _lines(plan, r"self\._backend = .*")
         replacements += [

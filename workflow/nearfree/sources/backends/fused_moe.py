@@ -257,15 +257,14 @@ def always_aligned(modules: Modules) -> tuple[str, Function]:
 
 def alignment(modules: Modules) -> Mechanism:
     """Return the calls that pass BLOCK_SIZE_M to the alignment of tokens."""
-    alignment_calls = []
-    for path in sorted(modules.files):
-        if "moe_align_block_size(" in modules.files[path]:
-            for call in calls_of(modules.tree(path), "moe_align_block_size"):
-                arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-                if "config['BLOCK_SIZE_M']" in map(ast.unparse, arguments):
-                    alignment_calls.append(call)
+    quotes = []
+    for _, call in modules.nodes(ast.Call, "moe_align_block_size("):
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        is_alignment = ast.unparse(call.func) == "moe_align_block_size"
+        if is_alignment and "config['BLOCK_SIZE_M']" in map(ast.unparse, arguments):
+            quotes.append(quote(call))
     says = "moe_align_block_size pads each expert's tokens to BLOCK_SIZE_M"
-    return Mechanism("alignment", says, tuple(map(quote, alignment_calls)))
+    return Mechanism("alignment", says, tuple(quotes))
 
 
 def tuned_ignored(modules: Modules) -> Mechanism:

@@ -6,7 +6,7 @@ inputs that it uses; the interpreter runs it unchanged.
 """
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfree.errors import MOVED, SourceError
@@ -39,13 +39,8 @@ def method_of(modules: Modules, names: Sequence[str]) -> tuple[str, Function] | 
     SourceError
         Several are defined.
     """
-    definitions = [
-        (path, node)
-        for path, content in sorted(modules.files.items())
-        if any(f"def {name}(" in content for name in names)
-        for node in nodes_of(modules.tree(path))
-        if isinstance(node, ast.FunctionDef) and node.name in names
-    ]
+    functions = modules.nodes(ast.FunctionDef, *(f"def {name}(" for name in names))
+    definitions = [(path, node) for path, node in functions if node.name in names]
     if len(definitions) > 1:
         places = ", ".join(f"{path}:{node.lineno}" for path, node in definitions)
         raise SourceError(f"{' or '.join(names)} is defined at {places}", remedy=MOVED)
@@ -195,10 +190,3 @@ def joined(program: Program, modules: Modules, path: str, function: Function) ->
     return Program(
         {**program.functions, **other.functions}, {**program.constants, **other.constants}
     )
-
-
-def conditions(tree: ast.AST, text: str) -> Iterator[ast.expr]:
-    """Yield the comparisons of a tree whose source, by `ast.unparse`, contains a text."""
-    for node in nodes_of(tree):
-        if isinstance(node, ast.Compare) and text in ast.unparse(node):
-            yield node

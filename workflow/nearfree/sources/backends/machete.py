@@ -27,9 +27,8 @@ def machete(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Readin
     modules = Modules(files)
     tables = [
         (path, node)
-        for path in files
-        for node in ast.walk(modules.tree(path))
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == TABLE
+        for path, node in modules.nodes(ast.Assign)
+        if ast.unparse(node.targets[0]) == TABLE
     ]
     if len(tables) != 1:
         raise SourceError(f"{TABLE} is set {len(tables)} times", remedy=MOVED)

@@ -19,7 +19,6 @@ from nearfree.sources.backends.graph_sizes import (
     required_method,
     wrapper_reading,
 )
-from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import (
     Function,
     at,
@@ -109,20 +108,15 @@ _SIZES = (1, 5, 8, 24, 48, 80, 160, 256, 500, 512, 1000)
 
 def _largest(modules: Modules) -> Reading:
     """Return the reading of the largest captured number of requests, by memory and tp."""
-    for path in sorted(modules.files):
-        if "cuda_graph_max_bs" not in modules.files[path] and not path.endswith("memory_hook.py"):
-            continue
-        for node in nodes_of(modules.tree(path)):
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "gpu_mem is not None":
-                cut = _by_memory(node)
-                if cut is None:
-                    continue
-                return Reading(
-                    _MAX_BS,
-                    *modules.program_of(path, cut, _MEMORY),
-                    axis="memory_gib",
-                    contexts=[{"tp": tp} for tp in (1, 2, 4, 8)],
-                )
+    for path, node in modules.nodes(ast.If, "gpu_mem is not None"):
+        cut = _by_memory(node) if ast.unparse(node.test) == "gpu_mem is not None" else None
+        if cut is not None:
+            return Reading(
+                _MAX_BS,
+                *modules.program_of(path, cut, _MEMORY),
+                axis="memory_gib",
+                contexts=[{"tp": tp} for tp in (1, 2, 4, 8)],
+            )
     raise SourceError("the largest captured batch is nowhere set by memory", remedy=MOVED)
 
 
@@ -170,14 +164,11 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
 
 def _limits(modules: Modules) -> Iterator[tuple[int, ast.expr]]:
     """Yield the numbers to which `max_running_requests` is set, with their nodes."""
-    for path in sorted(modules.files):
-        if "Max running requests is reset" not in modules.files[path]:
-            continue
-        for node in nodes_of(modules.tree(path)):
-            value: ast.AST | None = getattr(node, "value", None)
-            number = value.value if isinstance(value, ast.Constant) else None
-            if isinstance(value, ast.expr) and isinstance(number, int) and _names_limit(node):
-                yield number, value
+    for _, node in modules.nodes(ast.AST, "Max running requests is reset"):
+        value: ast.AST | None = getattr(node, "value", None)
+        number = value.value if isinstance(value, ast.Constant) else None
+        if isinstance(value, ast.expr) and isinstance(number, int) and _names_limit(node):
+            yield number, value
 
 
 def _names_limit(node: ast.AST) -> bool:

@@ -73,14 +73,10 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 
 def _chunk(modules: Modules) -> dict[str, ast.expr]:
     """Return the default of VLLM_FUSED_MOE_CHUNK_SIZE: the second argument of os.getenv."""
-    for path in modules.files:
-        if not path.endswith("envs.py"):
-            continue
-        for node in ast.walk(modules.tree(path)):
-            if isinstance(node, ast.Dict):
-                for key, value in zip(node.keys, node.values, strict=True):
-                    if isinstance(key, ast.Constant) and key.value == "VLLM_FUSED_MOE_CHUNK_SIZE":
-                        return {"chunk_tokens": _fallback(value)}
+    for _, node in modules.nodes(ast.Dict, end="envs.py"):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value == "VLLM_FUSED_MOE_CHUNK_SIZE":
+                return {"chunk_tokens": _fallback(value)}
     return {}
 
 

@@ -16,7 +16,6 @@ from nearfree.backends.records import BACKENDS
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.backends.graph_sizes import (
     SIZES,
-    conditions,
     joined,
     list_function,
     method_of,
@@ -185,21 +184,17 @@ def _with_captured_list(method: Function) -> Function:
 def _most_requests(modules: Modules) -> Reading:
     """Return the reading of a server's default `max_num_seqs`, by a GPU's memory."""
     name = "default_max_num_seqs"
-    for path in sorted(modules.files):
-        if not path.endswith("arg_utils.py"):
-            continue
-        for node in nodes_of(modules.tree(path)):
-            if isinstance(node, ast.If) and "device_memory >=" in ast.unparse(node.test):
-                function = _server_default(node, name)
-                return Reading(
-                    "max_num_seqs",
-                    *modules.program_of(path, function, _DEFAULTS),
-                    axis="memory_gib",
-                    contexts=[
-                        {"device_name": device, "sm": sm}
-                        for device, sm in (("h100", 90), ("a100", 80), ("gb10", 121))
-                    ],
-                )
+    for path, node in modules.nodes(ast.If, end="arg_utils.py"):
+        if "device_memory >=" in ast.unparse(node.test):
+            return Reading(
+                "max_num_seqs",
+                *modules.program_of(path, _server_default(node, name), _DEFAULTS),
+                axis="memory_gib",
+                contexts=[
+                    {"device_name": device, "sm": sm}
+                    for device, sm in (("h100", 90), ("a100", 80), ("gb10", 121))
+                ],
+            )
     raise SourceError(f"{name} is nowhere set by a GPU's memory", remedy=MOVED)
 
 
@@ -217,23 +212,23 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     Further mechanisms are the backends' support of full graphs.
     """
     modules = Modules(files)
-    tests = ("num_tokens > max_size", "num_tokens > self.compilation_config.max_cudagraph")
     quotes = [
         quote(node)
-        for path in sorted(files)
-        if path.endswith("cudagraph_dispatcher.py")
-        for text in tests
-        for node in conditions(modules.tree(path), text)
-    ]
-    old_quotes = [
-        quote(node)
-        for path in sorted(files)
-        if path.endswith("gpu_model_runner.py") and not quotes
-        for node in conditions(modules.tree(path), "tokens <= self.cudagraph_batch_sizes[-1]")
+        for end, text in _BEYOND
+        for _, node in modules.nodes(ast.Compare, end=end)
+        if text in ast.unparse(node)
     ]
     statement = "above the largest size a step runs without graph, its tokens not padded"
     supports = [_support(modules, name) for name in sorted({*GROUPED, *LATENT.values()})]
-    return [Mechanism("beyond", statement, tuple((quotes or old_quotes)[:1])), *supports]
+    return [Mechanism("beyond", statement, tuple(quotes[:1])), *supports]
+
+
+_BEYOND = (
+    ("cudagraph_dispatcher.py", "num_tokens > max_size"),
+    ("cudagraph_dispatcher.py", "num_tokens > self.compilation_config.max_cudagraph"),
+    ("gpu_model_runner.py", "tokens <= self.cudagraph_batch_sizes[-1]"),
+)
+"""The files, by their ends, and comparisons that skip graphs; the first that is found counts."""
 
 
 def _support(modules: Modules, name: str) -> Mechanism:
@@ -241,8 +236,7 @@ def _support(modules: Modules, name: str) -> Mechanism:
 
     If a method of the backend decides, these are all values that it may return, joined by `or`.
     """
-    paths = [path for path in sorted(modules.files) if path.endswith(f"/{name}.py")]
-    nodes = [node for path in paths for node in nodes_of(modules.tree(path))]
+    nodes = [node for _, node in modules.nodes(ast.AST, end=f"/{name}.py")]
     statements: Sequence[ast.AST] = [
         node
         for node in nodes

@@ -30,6 +30,7 @@ from nearfree.sources.language.program import (
 )
 
 Defined = TypeVar("Defined", ast.FunctionDef, ast.ClassDef)
+Kind = TypeVar("Kind", bound=ast.AST)
 
 
 class Modules:
@@ -58,6 +59,14 @@ class Modules:
                 for node in self.tree(path).body:
                     if isinstance(node, kind):
                         yield path, node
+
+    def nodes(self, kind: type[Kind], *texts: str, end: str = "") -> Iterator[tuple[str, Kind]]:
+        """Yield all nodes of a kind, with their files, as far as texts and a path's end say."""
+        for path, content in sorted(self.files.items()):
+            if path.endswith(end) and (not texts or any(text in content for text in texts)):
+                yield from (
+                    (path, node) for node in nodes_of(self.tree(path)) if isinstance(node, kind)
+                )
 
     def locate(self, names: Iterable[str]) -> tuple[str, Function]:
         """Return the one function that has one of the names, with its file."""
@@ -115,15 +124,19 @@ class Modules:
             _PositionalArguments(functions).visit(function)
         return Program(functions, constants), root.name
 
-    def method(self, owner: str, name: str) -> tuple[str, Function] | None:
-        """Return a method of the one class of a name, with its file; None if there is none."""
-        methods = [
+    def methods(self, owner: str, name: str) -> list[tuple[str, Function]]:
+        """Return the methods of a name of all classes of a name, with their files."""
+        return [
             (path, node)
-            for path, class_ in self.definitions(ast.ClassDef, f"class {owner}(")
+            for path, class_ in self.definitions(ast.ClassDef, f"class {owner}")
             if class_.name == owner
             for node in class_.body
             if isinstance(node, ast.FunctionDef) and node.name == name
         ]
+
+    def method(self, owner: str, name: str) -> tuple[str, Function] | None:
+        """Return a method of the one class of a name, with its file; None if there is none."""
+        methods = self.methods(owner, name)
         return methods[0] if len(methods) == 1 else None
 
     def function_assigning(self, name: str) -> tuple[str, Function] | None:

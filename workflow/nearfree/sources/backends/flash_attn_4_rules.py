@@ -216,7 +216,7 @@ def _program(modules: Modules) -> tuple[Program, str]:
     functions = {}
     for function_name, function in program.functions.items():
         checked = with_checks(function, None if function_name == HEAD_CHECK else KERNEL_CHECKS)
-        without_record = checked if record is None else record.as_tuples(checked)
+        without_record: Function = checked if record is None else record.visit(checked)
         functions[function_name] = slice_to(without_record, checks=False)
         only_families(functions[function_name])
     return Program(functions, program.constants), root

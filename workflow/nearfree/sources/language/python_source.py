@@ -325,8 +325,23 @@ def _free_names(function: Function) -> set[str]:
     return (names_in(*function.body) - bound) | names_in(*defaults(function).values())
 
 
-class Record:
-    """A class that only declares fields."""
+def find_record(modules: Modules, name: str) -> "RecordTuples | None":
+    """Return what turns the one record of a name into tuples; None if there is no such class.
+
+    Raises
+    ------
+    SourceError
+        It is defined more than once.
+    """
+    classes = modules.definitions(ast.ClassDef, f"class {name}")
+    definitions = [node for _, node in classes if node.name == name]
+    if len(definitions) > 1:
+        raise SourceError(f"{name} is defined {len(definitions)} times", remedy=MOVED)
+    return RecordTuples(definitions[0]) if definitions else None
+
+
+class RecordTuples(ast.NodeTransformer):
+    """Turns a class that only declares fields into tuples; `visit` changes a tree in place."""
 
     def __init__(self, node: ast.ClassDef) -> None:
         self.name = node.name
@@ -339,48 +354,25 @@ class Record:
             ):
                 raise UnknownConstructError(f"{node.name} holds more than fields", statement)
 
-    def as_tuples(self, function: Function) -> Function:
-        """Return a function in which this record is a tuple; the function is changed in place."""
-        rewritten: Function = _RecordTuples(self).visit(function)
-        return rewritten
-
-
-def find_record(modules: Modules, name: str) -> Record | None:
-    """Return the one record of a name; None if there is none.
-
-    Raises
-    ------
-    SourceError
-        It is defined more than once.
-    """
-    classes = modules.definitions(ast.ClassDef, f"class {name}")
-    definitions = [node for _, node in classes if node.name == name]
-    if len(definitions) > 1:
-        raise SourceError(f"{name} is defined {len(definitions)} times", remedy=MOVED)
-    return Record(definitions[0]) if definitions else None
-
-
-class _RecordTuples(ast.NodeTransformer):
-    def __init__(self, record: Record) -> None:
-        self.record = record
-
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Return the tuple that a construction of the record gives."""
         self.generic_visit(node)
-        if not isinstance(node.func, ast.Name) or node.func.id != self.record.name:
+        if not isinstance(node.func, ast.Name) or node.func.id != self.name:
             return node
-        names = list(self.record.fields)
+        names = list(self.fields)
         arguments = dict(zip(names, node.args, strict=False))
         arguments |= {
             keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None
         }
-        values = [arguments.pop(name, default) for name, default in self.record.fields.items()]
+        values = [arguments.pop(name, default) for name, default in self.fields.items()]
         if arguments or None in values or len(node.args) > len(names):
             raise UnknownConstructError(f"{name_of(node)} does not fit its fields", node)
         return at(ast.Tuple([value for value in values if value is not None], ast.Load()), node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Return the item that a field is."""
         self.generic_visit(node)
-        if node.attr not in self.record.fields or not isinstance(node.value, ast.Name):
+        if node.attr not in self.fields or not isinstance(node.value, ast.Name):
             return node
-        index = at(ast.Constant(list(self.record.fields).index(node.attr)), node)
+        index = at(ast.Constant(list(self.fields).index(node.attr)), node)
         return at(ast.Subscript(node.value, index, ast.Load()), node)

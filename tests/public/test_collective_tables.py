@@ -5,7 +5,8 @@ from typing import Any
 import polars as pl
 import pytest
 from nearfree.errors import SourceError
-from nearfree.public.collective_tables import COLUMNS, is_collective, read_collectives
+from nearfree.public.collective_tables import COLUMNS, read_collectives
+from nearfree.public.guarded_reader import _read_guarded
 
 from public.tables import ROOT, parquet
 
@@ -127,7 +128,8 @@ def test_a_table_without_devices_is_left_out_whole() -> None:
 
 @pytest.mark.parametrize("table", COLUMNS)
 def test_another_form_is_refused(table: str) -> None:
-    """A table that lacks a column is refused by its name."""
-    assert is_collective(member(table))
-    with pytest.raises(SourceError, match="lacks the column"):
-        read_collectives(member(table), parquet([{"framework": "any"}]))
+    """A table is read as one of collectives; one that lacks a column is refused by its name."""
+    raw = parquet([{"framework": "any"}])
+    with pytest.raises(SourceError, match="lacks the column") as error:
+        read_collectives(member(table), raw)
+    assert _read_guarded(member(table), raw) == (error.value.what, error.value.remedy)

@@ -3,7 +3,7 @@
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.public.constant_columns import constant_columns
+from nearfree.public.perf_tables import constant_columns
 
 COLUMNS = {
     "whole": (pl.Int64, st.none() | st.integers(0, 1)),

@@ -8,8 +8,9 @@ from nearfree.core.setting import FIELDS, Setting
 from nearfree.core.setting_check import check_setting
 from nearfree.errors import SourceError
 from nearfree.public.curve_row import CURVE_FIELDS
+from nearfree.public.guarded_reader import _read_guarded
 from nearfree.public.latent_models import MODELS, LatentModel
-from nearfree.public.latent_tables import TABLES, is_latent, read_latents
+from nearfree.public.latent_tables import TABLES, read_latents
 
 from public.tables import ROOT, parquet
 
@@ -158,7 +159,6 @@ def test_rows_of_no_setting(table: str, changes: dict[str, Any], reason: str) ->
 @pytest.mark.parametrize("table", TABLES)
 def test_every_row_is_a_setting(table: str) -> None:
     """What each table gives is a setting that can exist; without a needed column it is refused."""
-    assert is_latent(member(table))
     name = {"dsv4": "deepseek-ai/DeepSeek-V4-Pro", "msa_": "MiniMaxAI/MiniMax-M3"}.get(table[:4])
     given = {**LAYER, "isl": 1, "score_mode": "flat", "model": name or LAYER["model"]}
     (row,) = read(table, given).to_dicts()
@@ -168,8 +168,10 @@ def test_every_row_is_a_setting(table: str) -> None:
     wrong = [field for field in fields if setting.module not in FIELDS[field].modules]
     assert all(fields[field] == FIELDS[field].default for field in wrong)
     short = {field: value for field, value in given.items() if field != "num_heads"}
-    with pytest.raises(SourceError, match="lacks the column num_heads"):
+    with pytest.raises(SourceError, match="lacks the column num_heads") as error:
         read_latents(member(table), parquet([short]))
+    refusal = error.value.what, error.value.remedy
+    assert _read_guarded(member(table), parquet([short])) == refusal
 
 
 def test_quantised_editions_have_their_models_shape() -> None:

@@ -8,19 +8,11 @@ folder, which contradicts them in 24 of 126 tables of communication. Formats tha
 in a dispatch, 2 in a combine); vLLM's takes twice as long per row, which means 16 bits.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from nearfree.public.perf_tables import (
-    REAL,
-    Rows,
-    as_settings,
-    excluding,
-    read_columns,
-    setting_mismatches,
-)
+from nearfree.public.perf_tables import REAL, Rows, read_columns, rows_of, setting_mismatches
 from nearfree.units import US_PER_MS
 
 _OPTIONAL_COLUMNS = {"framework": "backend", "version": "backend_version", "device": "device"}
@@ -95,14 +87,7 @@ DTYPES = {
 }
 _GPUS_PER_NODE = {"gb200": 4, "gb300": 4}
 """GPUs per node of `node_num`, if not eight: the `num_gpus_per_node` of the system's file."""
-_MEMBER = re.compile(r"/data/(?P<system>[^/]+)/comm/[^/]+/[^/]+/(?P<table>\w+)\.parquet$")
 _REQUIRED_VALUES = frozenset({"backend", "backend_version", "device"})
-
-
-def is_collective(member: str) -> bool:
-    """Return whether a member of the wheel is a table of collectives."""
-    match = _MEMBER.search(member)
-    return match is not None and match["table"] in COLUMNS
 
 
 def read_collectives(member: str, raw: bytes) -> Rows:
@@ -124,13 +109,12 @@ def read_collectives(member: str, raw: bytes) -> Rows:
     absent = sorted(_REQUIRED_VALUES - {*frame.columns})
     frame = frame.with_columns(pl.lit(None, pl.String).alias(name) for name in absent)
     frame = _operations(frame, table, _GPUS_PER_NODE.get(system, 8))
-    points, skipped = excluding(frame, _reasons())
     stated = {
         "backend": pl.col("backend").str.to_lowercase(),
         "dtype": _mapped("dtype", DTYPES),
         "operation": _mapped("operation", OPERATIONS),
     }
-    return Rows(points=as_settings(points, "collective", stated), skipped=skipped)
+    return rows_of(frame, _reasons(), "collective", stated)
 
 
 def _operations(frame: pl.DataFrame, table: str, gpus_per_node: int) -> pl.DataFrame:

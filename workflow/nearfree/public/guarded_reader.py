@@ -10,10 +10,15 @@ from typing import NamedTuple, Self
 import polars as pl
 
 from nearfree.errors import SourceError
-from nearfree.public.collective_tables import is_collective, read_collectives
-from nearfree.public.constant_columns import constant_columns
-from nearfree.public.latent_tables import is_latent, read_latents
-from nearfree.public.perf_tables import Rows, read_rows, table_error
+from nearfree.public.collective_tables import COLUMNS, read_collectives
+from nearfree.public.latent_tables import TABLES, read_latents
+from nearfree.public.perf_tables import (
+    Rows,
+    constant_columns,
+    read_rows,
+    table_error,
+    table_name,
+)
 
 MEMORY_LIMIT = 8 * 2**30
 """Most bytes of address space of the process that reads tables."""
@@ -89,10 +94,10 @@ def _limit() -> None:
 
 def _read_guarded(member: str, raw: bytes) -> _Packed | tuple[str, str]:
     """Return rows, or an error's text and remedy: the exceptions cannot be pickled."""
+    table = table_name(member)
+    read = read_collectives if table in COLUMNS else read_latents if table in TABLES else read_rows
     try:
-        if is_collective(member):
-            return _Packed.of(read_collectives(member, raw))
-        return _Packed.of((read_latents if is_latent(member) else read_rows)(member, raw))
+        return _Packed.of(read(member, raw))
     except (MemoryError, SourceError) as error:
         if isinstance(error, MemoryError):
             error = table_error(member, f"needs more than {MEMORY_LIMIT >> 30} GiB of memory")

@@ -8,7 +8,6 @@ all except Blackwell's with one head of 576 (collect_mla.py). All other context 
 1.4 to 4 times the peak if absorbed, and so are naive. Generation kernels are absorbed.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
@@ -23,10 +22,10 @@ from nearfree.public.curves import TYPES
 from nearfree.public.latent_models import MODELS, BlockModel, CompressedModel, LatentModel
 from nearfree.public.perf_tables import (
     Rows,
-    as_settings,
-    excluding,
     read_columns,
+    rows_of,
     setting_mismatches,
+    table_name,
 )
 
 _COLUMNS = {
@@ -146,13 +145,6 @@ TABLES: dict[str, Shape] = {
        for phase in ("context", "generation")},
 }  # fmt: skip
 """The tables that are read, and the meaning of their rows."""
-_MEMBER = re.compile(r"/data/[^/]+/\w+/[^/]+/[^/]+/(?P<table>\w+)\.parquet$")
-
-
-def is_latent(member: str) -> bool:
-    """Return whether a member of the wheel is one of `TABLES`."""
-    match = _MEMBER.search(member)
-    return match is not None and match["table"] in TABLES
 
 
 def read_latents(member: str, raw: bytes) -> Rows:
@@ -163,7 +155,7 @@ def read_latents(member: str, raw: bytes) -> Rows:
     SourceError
         As of `perf_tables.read_rows`.
     """
-    table = member.rsplit("/", 1)[1].removesuffix(".parquet")
+    table = table_name(member)
     shape = TABLES[table]
     names_model = not table.endswith("_mla_perf")
     columns = {**_COLUMNS, **(_MODEL_COLUMNS if names_model else {})}
@@ -179,8 +171,8 @@ def read_latents(member: str, raw: bytes) -> Rows:
         how="left",
         maintain_order="left",
     )
-    points, skipped = excluding(shaped, _reasons(shape, generation="generation" in table))
-    return Rows(points=_as_settings(points, shape), skipped=skipped)
+    reasons = _reasons(shape, generation="generation" in table)
+    return rows_of(shaped, reasons, shape.module, _overrides(shape, shaped.columns))
 
 
 _SHAPE_KEYS = ["model", "rank_heads", "indexed"]
@@ -221,11 +213,11 @@ def _reasons(shape: Shape, *, generation: bool) -> Iterator[tuple[pl.Expr, pl.Ex
     yield sizes, pl.lit("a size is not positive")
 
 
-def _as_settings(frame: pl.DataFrame, shape: Shape) -> pl.DataFrame:
-    """Return rows with a setting's fields alone; fields that a table lacks have defaults."""
+def _overrides(shape: Shape, columns: list[str]) -> dict[str, pl.Expr]:
+    """Return the fields of a setting that differ from the column of their name."""
     column = pl.col
     kernel = column("kernel")
-    if "score_mode" in frame.columns:  # the distribution of the scores to select from
+    if "score_mode" in columns:  # the distribution of the scores to select from
         kernel = pl.format("{} {}", kernel, column("score_mode"))
     dtype = {
         "mla": pl.lit("bfloat16"),
@@ -240,5 +232,4 @@ def _as_settings(frame: pl.DataFrame, shape: Shape) -> pl.DataFrame:
         absorbed = column("kernel").is_in(_ABSORBED_CONTEXT)
         api = pl.when(absorbed).then(pl.lit(ABSORBED)).otherwise(pl.lit(NAIVE))
     kv_dtype = pl.when(cache != dtype).then(cache)
-    overrides = {"kernel": kernel, "dtype": dtype, "kv_dtype": kv_dtype, "api": api}
-    return as_settings(frame, shape.module, overrides)
+    return {"kernel": kernel, "dtype": dtype, "kv_dtype": kv_dtype, "api": api}

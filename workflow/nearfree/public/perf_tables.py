@@ -113,27 +113,53 @@ def read_rows(member: str, raw: bytes) -> Rows:
         The file is not Parquet, lacks a column, has a column of another type, a null value where
         none is allowed, or too many rows; nothing of it is returned.
     """
-    table = member.rsplit("/", 1)[1].removesuffix(".parquet")
+    table = table_name(member)
     optional = _OPTIONAL if MODULES[table] == ATTENTION.name else {}
     frame = read_columns(member, raw, {**COLUMNS[table], **_COMMON_COLUMNS}, optional=optional)
-    points, skipped = excluding(frame, _reasons(table, frame.columns))
-    return Rows(points=_as_settings(points, table), skipped=skipped)
+    reasons = _reasons(table, frame.columns)
+    return rows_of(frame, reasons, MODULES[table], _overrides(table, frame.columns))
 
 
-def excluding(
-    frame: pl.DataFrame, reasons: Iterator[tuple[pl.Expr, pl.Expr]]
-) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Return the rows of a table that no condition excludes, and the number of others by reason.
+def table_name(member: str) -> str:
+    """Return the name of a table from its path in the wheel."""
+    return member.rsplit("/", 1)[1].removesuffix(".parquet")
+
+
+def rows_of(
+    frame: pl.DataFrame,
+    reasons: Iterator[tuple[pl.Expr, pl.Expr]],
+    module: str,
+    overrides: Mapping[str, pl.Expr],
+) -> Rows:
+    """Return the rows of a table that no condition excludes, with a setting's fields alone.
 
     Parameters
     ----------
     reasons
         Conditions that exclude a row, with their reasons; the first that holds counts.
+    overrides
+        Fields that differ from the column of their name; fields that a table lacks have defaults.
     """
     reason = pl.coalesce(pl.when(condition).then(text) for condition, text in reasons)
     frame = frame.with_columns(reason.alias("reason"))
     counts = frame.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason")
-    return frame.filter(pl.col("reason").is_null()), dict(counts.iter_rows())
+    fields = {
+        "module": pl.lit(module),
+        "backend_version": pl.col("backend_version"),
+        "kernel": pl.col("kernel"),
+        "distribution": pl.lit(None, pl.String),
+        "n": pl.col("n"),
+        "latency_ms": pl.col("latency_ms").cast(pl.Float64),
+    }
+    for name in CURVE_FIELDS:
+        default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
+        fields[name] = pl.col(name) if name in frame.columns else default
+    fields |= overrides
+    included = frame.filter(pl.col("reason").is_null())
+    return Rows(
+        points=included.select(value.alias(name) for name, value in fields.items()),
+        skipped=dict(counts.iter_rows()),
+    )
 
 
 def read_columns(
@@ -201,6 +227,24 @@ def _check_schema(
             raise table_error(member, f"has a column {old} of {column_type}")
 
 
+def constant_columns(frame: pl.DataFrame, names: Iterable[str]) -> dict[str, pl.Expr]:
+    """Return those of some columns that have one value, or are all null, each as its literal.
+
+    Most of a table's dozens of columns are such; of a frame without rows, every one.
+    """
+    columns = (frame[name] for name in names)
+    return {
+        column.name: pl.lit(column.first(), column.dtype).alias(column.name)
+        for column in columns
+        if not _varies(column)
+    }
+
+
+def _varies(column: pl.Series) -> bool:
+    nulls = column.null_count()
+    return 0 < nulls < len(column) or bool(column.min() != column.max())
+
+
 def setting_mismatches(allowed: Mapping[str, Iterable[str]]) -> Iterator[tuple[pl.Expr, pl.Expr]]:
     """Yield conditions, with reasons, for rows of no setting: other devices, values not allowed."""
     yield ~pl.col("device").str.starts_with("NVIDIA"), pl.lit("not a GPU of NVIDIA")
@@ -241,8 +285,8 @@ def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]
         yield column("context") < 0, pl.lit("a size is not positive")
 
 
-def _as_settings(frame: pl.DataFrame, table: str) -> pl.DataFrame:
-    """Return rows with a setting's fields alone; fields that a table lacks have defaults."""
+def _overrides(table: str, columns: list[str]) -> dict[str, pl.Expr]:
+    """Return the fields of a setting that differ from the column of their name."""
     column = pl.col
     dtype, weights = (
         column("dtype").replace_strict(
@@ -251,7 +295,7 @@ def _as_settings(frame: pl.DataFrame, table: str) -> pl.DataFrame:
         for index in range(2)
     )
     fields = {"dtype": dtype, "weights": weights}
-    if "kv_cache_dtype" in frame.columns:
+    if "kv_cache_dtype" in columns:
         cache = column("kv_cache_dtype").replace_strict(_UNIFORM_FORMATS, return_dtype=pl.String)
         fields["kv_dtype"] = pl.when(cache != dtype).then(cache)
     if table == "moe_perf":
@@ -265,27 +309,7 @@ def _as_settings(frame: pl.DataFrame, table: str) -> pl.DataFrame:
             "gated": pl.when(is_ungated).then(pl.lit(value=False)),
             "d_ff": column("inter_size") // column("moe_tp_size"),
         }
-    return as_settings(frame, MODULES[table], fields)
-
-
-def as_settings(frame: pl.DataFrame, module: str, overrides: Mapping[str, pl.Expr]) -> pl.DataFrame:
-    """Return rows with a setting's fields alone; fields that a table lacks have defaults.
-
-    `overrides` are fields that differ from the column of their name.
-    """
-    fields = {
-        "module": pl.lit(module),
-        "backend_version": pl.col("backend_version"),
-        "kernel": pl.col("kernel"),
-        "distribution": pl.lit(None, pl.String),
-        "n": pl.col("n"),
-        "latency_ms": pl.col("latency_ms").cast(pl.Float64),
-    }
-    for name in CURVE_FIELDS:
-        default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
-        fields[name] = pl.col(name) if name in frame.columns else default
-    fields |= overrides
-    return frame.select(value.alias(name) for name, value in fields.items())
+    return fields
 
 
 def table_error(member: str, problem: str) -> SourceError:

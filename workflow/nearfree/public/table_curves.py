@@ -8,8 +8,8 @@ from msgspec import Struct
 from nearfree.core.setting import Setting
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyImported
-from nearfree.public.constant_columns import constant_columns
 from nearfree.public.curve_row import CURVE_FIELDS
+from nearfree.public.perf_tables import constant_columns
 from nearfree.public.plausible import too_fast, unit_too_small, with_slowness
 from nearfree.units import US_PER_MS
 

@@ -91,14 +91,9 @@ _REQUIRED_VALUES = frozenset({"backend", "backend_version", "device"})
 
 
 def read_collectives(member: str, raw: bytes) -> Rows:
-    """Return a table's rows by the fields of settings, with `latency_ms` and their own `backend`.
+    """Return a table's rows, as `perf_tables.read_rows` does, with their own `backend`.
 
     Rows without a device cannot be assigned to a platform: they are counted and excluded.
-
-    Raises
-    ------
-    SourceError
-        As of `perf_tables.read_rows`.
     """
     *_, system, _, _, _, file = member.split("/")
     table = file.removesuffix(".parquet")

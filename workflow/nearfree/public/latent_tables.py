@@ -148,13 +148,7 @@ TABLES: dict[str, Shape] = {
 
 
 def read_latents(member: str, raw: bytes) -> Rows:
-    """Return a table's rows by the fields of settings, with `latency_ms`.
-
-    Raises
-    ------
-    SourceError
-        As of `perf_tables.read_rows`.
-    """
+    """Return a table's rows, as `perf_tables.read_rows` does."""
     table = table_name(member)
     shape = TABLES[table]
     names_model = not table.endswith("_mla_perf")

@@ -178,11 +178,6 @@ def read_columns(
         The table's columns, and their names here; those of `optional` may be missing.
     nullable
         Columns, by their names here, that may be null.
-
-    Raises
-    ------
-    SourceError
-        As of `read_rows`.
     """
     try:
         schema = pl.read_parquet_schema(io.BytesIO(raw))

@@ -167,13 +167,7 @@ def stated_facts(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_mechanism(rules: Mapping[str, Rule], mechanism: str) -> None:
-    """Raise if the source lines of a mechanism are gone from a release.
-
-    Raises
-    ------
-    EvidenceError
-        The release was searched for the mechanism's lines, and lacks them.
-    """
+    """Raise EvidenceError if the source lines of a mechanism are gone from a release."""
     if is_absent(rules, mechanism):
         rule = rules[f"mechanism_{mechanism}"].rule
         raise EvidenceError(

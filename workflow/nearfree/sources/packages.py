@@ -33,7 +33,13 @@ class PackageReader(Protocol):
     """Whether the rules hold for calls with a window, too; a module without it counts as False."""
 
     def readings(self, files: Mapping[str, str]) -> "list[Reading]":
-        """Return the specification of each rule of a release."""
+        """Return the specification of each rule of a release.
+
+        Raises
+        ------
+        SourceError
+            The files do not have the form of any known release.
+        """
 
     def mechanisms(self, files: Mapping[str, str]) -> "list[Mechanism]":
         """Return the mechanisms: the lines that link the rules to the kernels."""

@@ -43,11 +43,6 @@ def with_rows(files: Mapping[str, str]) -> CppFiles:
 
     The replacement returns from the dispatch. A struct's static `dispatch` becomes a free function,
     `<struct>_dispatch`.
-
-    Raises
-    ------
-    SourceError
-        A kernel's type does not have the known form.
     """
     kernels = Kernels(files)
     return CppFiles({path: kernels.written(path) for path in files}, quoted=files)

@@ -25,13 +25,7 @@ _BITS = (4, 8)
 
 
 def dequantised(files: Mapping[str, str]) -> Iterator[Reading]:
-    """Yield the readings of whether a number of rows is multiplied by unpacked weights.
-
-    Raises
-    ------
-    SourceError
-        A switch does not have the known form.
-    """
+    """Yield the readings of whether a number of rows is multiplied by unpacked weights."""
     python = Modules({path: text for path, text in files.items() if path.endswith(".py")})
     methods = (python.method(owner, "apply") for owner in _OWNERS)
     for path, function in filter(None, methods):

@@ -119,13 +119,7 @@ CALL_LEAVES: dict[str, dict[str, str]] = {
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return the readings of one release's rules.
-
-    Raises
-    ------
-    SourceError
-        A known function is missing, or defined twice.
-    """
+    """Return the readings of one release's rules."""
     from nearfree.sources.cpp.source import CppFiles
 
     parsed = CppFiles(files)

@@ -119,13 +119,7 @@ ANY_BLOCK = math.lcm(*range(1, 33)) * 8
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return the readings of one release's rules.
-
-    Raises
-    ------
-    SourceError
-        The release does not contain FlashAttention-3 in the known form.
-    """
+    """Return the readings of one release's rules."""
     from nearfree.sources.cpp.source import CppFiles
 
     parsed = CppFiles(files)

@@ -49,13 +49,7 @@ WAYS = {
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return the readings of one release's rules.
-
-    Raises
-    ------
-    SourceError
-        A function does not have the known form.
-    """
+    """Return the readings of one release's rules."""
     llama_files, folder = _llama_files(files), _folder(files)
     readings = [
         _vector(llama_files),
@@ -82,13 +76,7 @@ def _folder(files: Mapping[str, str]) -> str:
 
 
 def _llama_files(files: Mapping[str, str]) -> dict[str, str]:
-    """Return a release's files by their paths in llama.cpp.
-
-    Raises
-    ------
-    SourceError
-        A file with rules is missing.
-    """
+    """Return a release's files by their paths in llama.cpp."""
     relative = {path.removeprefix(VENDORED): text for path, text in files.items()}
     required = {CPU, OPS, COMMON, "ggml/src/ggml-cpu/repack.cpp",
               "ggml/src/ggml-cpu/arch/x86/repack.cpp",

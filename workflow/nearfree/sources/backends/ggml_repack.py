@@ -45,13 +45,7 @@ TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "
 
 
 def repack_rules(files: Mapping[str, str]) -> list[Reading]:
-    """Return the readings of the rules for repacked weights.
-
-    Raises
-    ------
-    SourceError
-        A function does not have the known form.
-    """
+    """Return the readings of the rules for repacked weights."""
     kernels = re.findall(r"^void ggml_gemm_(\w+)\(", files[X86], re.MULTILINE)
     rules = [_choice(files), _rows(files)]
     return [*rules, *(_gemm(files, kernel) for kernel in sorted(set(kernels)))]

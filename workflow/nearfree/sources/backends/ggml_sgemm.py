@@ -50,13 +50,7 @@ MEANING = Meaning(branching=True, tails=frozenset({"mnpack"}), harmless=HARMLESS
 
 
 def sgemm_rules(files: Mapping[str, str]) -> list[Reading]:
-    """Return the readings of the products' rules.
-
-    Raises
-    ------
-    SourceError
-        A function does not have the known form.
-    """
+    """Return the readings of the products' rules."""
     text = files[PATH]
     return [_served(text), _float(text), _split(text), _blocks(text)]
 

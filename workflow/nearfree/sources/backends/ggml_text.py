@@ -81,13 +81,7 @@ def span(path: str, text: str, head: str, *, after: str | None = None) -> Span:
 
 
 def body_of(path: str, text: str, head: str, *, after: str | None = None) -> tuple[str, int]:
-    """Return the text of a function or a struct, located as by `span`, and its first line.
-
-    Raises
-    ------
-    SourceError
-        No line matches, or several do.
-    """
+    """Return the text of a function or a struct, located as by `span`, and its first line."""
     first, last = span(path, text, head, after=after)
     return "\n".join(text.split("\n")[first - 1 : last]), first
 
@@ -110,11 +104,6 @@ def program_by_flags(
         Reads the compiled text of the spans, whose lines keep their numbers.
     optional
         Whether conditions may exclude the first span; the rule is then None.
-
-    Raises
-    ------
-    SourceError
-        A condition does not have the known form.
     """
     conditions = Conditions(path, text, BUILD_DEFINITIONS)
     source = Text(path, text)

@@ -40,13 +40,7 @@ TYPES = ("F32", "BF16", "Q4_0", "Q8_0", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K", "Q5_K"
 
 
 def tiled_rules(files: Mapping[str, str]) -> list[Reading]:
-    """Return the readings of the rules for tiled products; empty for a release without them.
-
-    Raises
-    ------
-    SourceError
-        A function does not have the known form.
-    """
+    """Return the readings of the rules for tiled products; empty for a release without them."""
     if PATH not in files:
         return []
     return [_served(files), _chunk(files), *_micro(files)]

@@ -38,11 +38,6 @@ def variants(files: Mapping[str, str], inside: str) -> list[Mechanism]:
         A release's files by their paths in llama.cpp.
     inside
         The folder of the release that contains llama.cpp.
-
-    Raises
-    ------
-    SourceError
-        A file does not have the known form.
     """
     for path in (LIST, OPTIONS, SCORE):
         if path not in files:

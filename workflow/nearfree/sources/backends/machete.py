@@ -17,13 +17,7 @@ _INPUTS = {"M": "rows", "N": "columns", "K": "depth"}
 
 
 def machete(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading:
-    """Return the reading of the rows of a tile.
-
-    Raises
-    ------
-    SourceError
-        The table does not have the known form.
-    """
+    """Return the reading of the rows of a tile."""
     modules = Modules(files)
     tables = [
         (path, node)

@@ -36,11 +36,6 @@ def marlin(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading
     ----------
     shapes
         Columns and depth of the weights at which the rule is compared.
-
-    Raises
-    ------
-    SourceError
-        The loop does not have the known form.
     """
     path, node = only_function(files, LOOP)
     cut_files = {path: reduced_to(files[path], node, _prefix(path, node), _PASS)}
@@ -55,13 +50,7 @@ def marlin(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading
 
 
 def _prefix(path: str, function: Node) -> list[Node]:
-    """Return the loop's statements up to the one that fixes the size of a block.
-
-    Raises
-    ------
-    SourceError
-        That size is not declared once, or later statements change the result.
-    """
+    """Return the loop's statements up to the one that fixes the size of a block."""
     statements = _statements(part(function, "body"))
     ends = [
         index

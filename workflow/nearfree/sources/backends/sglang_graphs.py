@@ -77,13 +77,7 @@ _MAX_BS = "max_bs"
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return the readings of a release's rules.
-
-    Raises
-    ------
-    SourceError
-        A list is not built as in any known release.
-    """
+    """Return the readings of a release's rules."""
     modules = Modules(files)
     path, method = required_method(method_of(modules, _LISTS), "the list of captured batch sizes")
     program, _ = modules.program_of(path, list_function(method, "capture_bs", INPUTS, _LEAVES), {})

@@ -59,13 +59,7 @@ WINDOW_LEAVES = _LOCAL | {name: leaf for name, leaf in KERNEL_LEAVES.items() if 
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return the readings of one release's rules.
-
-    Raises
-    ------
-    SourceError
-        The fork does not have the known form.
-    """
+    """Return the readings of one release's rules."""
     parsed = built(files)
     extra_tensors = ("max_seqlen_q_", "max_seqlen_k_")
     return [

@@ -85,13 +85,7 @@ _CAPTURED = "captured"
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return the readings of a release's rules.
-
-    Raises
-    ------
-    SourceError
-        A list is not built as in any known release.
-    """
+    """Return the readings of a release's rules."""
     modules = Modules(files)
     path, method = required_method(
         method_of(modules, ["_set_cudagraph_sizes"]), "_set_cudagraph_sizes"
@@ -143,13 +137,7 @@ def _graph_sizes(modules: Modules) -> str:
 
 
 def _decode(modules: Modules, program: Program) -> Iterator[Reading]:
-    """Yield the reading of the sizes for decodes of q tokens per request; none before 0.11.1.
-
-    Raises
-    ------
-    SourceError
-        No method rounds sizes, though the release's list depends on the tokens per request.
-    """
+    """Yield the reading of the sizes for decodes of q tokens per request; none before 0.11.1."""
     definition = method_of(modules, [_ADJUST])
     if definition is None:
         if "q" in names_in(*program.functions[SIZES].body):

@@ -49,13 +49,7 @@ SMS = (108, 132, 148)
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return the readings of a release's rules.
-
-    Raises
-    ------
-    SourceError
-        A dispatch or a kernel does not have a known form.
-    """
+    """Return the readings of a release's rules."""
     parsed = with_rows({path: text for path, text in files.items() if path.endswith(".cuh")})
     python = {path: text for path, text in files.items() if path.endswith(".py")}
     return [

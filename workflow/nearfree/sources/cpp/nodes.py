@@ -12,13 +12,7 @@ _EXITS_OF_LOOPS = {"switch_statement": {"continue_statement"}}
 
 
 def part(node: Node, name: str) -> Node:
-    """Return the named part of a node; raise if the source lacks it.
-
-    Raises
-    ------
-    SourceError
-        The part is missing: the source does not parse.
-    """
+    """Return the named part of a node; SourceError if it is missing: the source does not parse."""
     child = node.child_by_field_name(name)
     if child is None:
         raise SourceError(

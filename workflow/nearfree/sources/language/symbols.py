@@ -129,13 +129,7 @@ class Symbols(Statements):
             raise UnknownConstructError(f"{name_of(target)} cannot be set", target) from error
 
     def check_mutable(self, value: Group | Entries, node: ast.AST) -> None:
-        """Raise if a group may no longer change.
-
-        Raises
-        ------
-        UnknownConstructError
-            An expression holds its content.
-        """
+        """Raise UnknownConstructError if an expression holds a group, so that it may not change."""
         if value.frozen:
             raise UnknownConstructError(f"{name_of(node)} changes a group that is in use", node)
 

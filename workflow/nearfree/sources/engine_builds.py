@@ -61,12 +61,12 @@ def read_abi(headers: Mapping[str, str]) -> Abi:
             name: [" ".join(field) for field in fields]
             for name, fields in sorted(header.reached(STRUCTS).items())
         },
-        functions={name: _signature(*header.function(name)) for name in FUNCTIONS},
+        functions={
+            name: f"{returned} ({', '.join(parameters)})"
+            for name in FUNCTIONS
+            for returned, parameters in [header.function(name)]
+        },
     )
-
-
-def _signature(return_type: str, parameter_types: list[str]) -> str:
-    return f"{return_type} ({', '.join(parameter_types)})"
 
 
 def read_build(release: str, *, prebuilt: bool, cache: Cache) -> Build:

@@ -157,12 +157,13 @@ def history(
                 )
                 continue
             meanings = extraction.meanings()
+            locked_meanings = lock.rules.get(package, {}).get(version)
             releases.append(
                 Release(
                     version=version,
                     meanings=meanings,
                     changed=changed_rules(previous, meanings) if previous else (),
-                    locked=_agrees_with_lock(lock, package, version, meanings),
+                    locked=None if locked_meanings is None else locked_meanings == meanings,
                 )
             )
             previous = meanings
@@ -173,11 +174,6 @@ def changed_rules(before: Meanings, after: Meanings) -> tuple[str, ...]:
     """Return the rules that are new, gone, or answer differently, sorted."""
     names = before.keys() | after.keys()
     return tuple(sorted(name for name in names if before.get(name) != after.get(name)))
-
-
-def _agrees_with_lock(lock: Lock, package: str, version: str, meanings: Meanings) -> bool | None:
-    known = lock.rules.get(package, {}).get(version)
-    return None if known is None else known == meanings
 
 
 def with_releases(lock: Lock, package: str, releases: Sequence[Release]) -> Lock:

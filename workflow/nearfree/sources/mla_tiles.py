@@ -16,8 +16,7 @@ _FAMILY_END = 120
 class MlaTile(Struct, frozen=True, kw_only=True):
     """A kernel's tile: `rows` of it, `rows_per_position` of a row axis, and whether heads share it.
 
-    `place` is the source, with the release or commit; `binary` holds if the kernel itself cannot be
-    read there.
+    `place` is the source, with the release or commit.
     """
 
     path: str
@@ -25,7 +24,6 @@ class MlaTile(Struct, frozen=True, kw_only=True):
     rows_per_position: int
     shared: bool
     place: str
-    binary: bool = False
     splits: bool = True
     """Whether keys are split over blocks, so that even few tiles use all SMs."""
 
@@ -73,21 +71,14 @@ NAIVE_TILE = MlaTile(
 """The tile of kernels whose keys and values are separate for each head."""
 
 
-def packed_tile(path: str, heads: int, place: str, *, binary: bool = False) -> MlaTile:
-    """Return a tile of 64 rows that the heads of several consecutive positions share."""
-    return MlaTile(path=path, rows=64, rows_per_position=heads, shared=True, place=place,
-                   binary=binary)  # fmt: skip
+_PACKED = {"flashmla": _FLASHMLA, "fa3": _FA3, "flashinfer": _FLASHINFER}
+"""Kernels whose tile of 64 rows the heads of several consecutive positions share."""
 
 
-def single_tile(path: str, heads: int, rows: int, place: str, *, binary: bool = False) -> MlaTile:
+def _single_tile(path: str, heads: int, rows: int, place: str) -> MlaTile:
     """Return a tile of one position's heads; the last tile is padded."""
-    return MlaTile(path=path, rows=rows, rows_per_position=-(-heads // rows) * rows, shared=True,
-                   place=place, binary=binary)  # fmt: skip
-
-
-def _trtllm_tile(heads: int) -> MlaTile:
-    rows = 8 if heads <= 8 else 16 if heads <= 32 else 64
-    return single_tile("trtllm_gen", heads, rows, _TRTLLM, binary=True)
+    padded = -(-heads // rows) * rows
+    return MlaTile(path=path, rows=rows, rows_per_position=padded, shared=True, place=place)
 
 
 def sparse_tile(*, heads: int, sm: int) -> MlaTile:
@@ -103,7 +94,7 @@ def sparse_tile(*, heads: int, sm: int) -> MlaTile:
             f"no kernel of selected positions is known on compute capability {sm // 10}.{sm % 10}",
             remedy="Ask for a GPU of compute capability 9.0 or 10.x",
         )
-    return single_tile("flashmla_sparse", heads, 64, _SPARSE, binary=True)
+    return _single_tile("flashmla_sparse", heads, 64, _SPARSE)
 
 
 def kernel_tile(kernel: str, *, heads: int, sm: int) -> MlaTile:
@@ -123,24 +114,27 @@ def kernel_tile(kernel: str, *, heads: int, sm: int) -> MlaTile:
     EvidenceError
         The kernel's tiles are unknown.
     """
-    tile = {
-        "flashmla": packed_tile("flashmla", heads, _FLASHMLA, binary=True),
-        "fa3": packed_tile("fa3", heads, _FA3),
-        "flashinfer": packed_tile("flashinfer", heads, _FLASHINFER),
-        "trtllm_gen": _trtllm_tile(heads),
-        "cutlass": single_tile("cutlass", heads, 128, _CUTLASS),
-        "triton_decode": single_tile("triton_decode", heads, 16, _VLLM_TRITON),
-        "triton_extend": MlaTile(
-            path="triton_extend", rows=16 if _BLACKWELL <= sm < _FAMILY_END else 32,
-            rows_per_position=1, shared=False, place=_SGLANG_EXTEND, splits=False,
-        ),
-    }.get(kernel)  # fmt: skip
-    if tile is None:
-        raise EvidenceError(
-            f"how the latent attention of {kernel} tiles is not known",
-            remedy="Name flash_attn, FlashMLA, FlashInfer, TensorRT-LLM or Triton",
-        )
-    return tile
+    if kernel in _PACKED:
+        place = _PACKED[kernel]
+        return MlaTile(path=kernel, rows=64, rows_per_position=heads, shared=True, place=place)
+    trtllm_rows = 8 if heads <= 8 else 16 if heads <= 32 else 64
+    single = {
+        "trtllm_gen": (trtllm_rows, _TRTLLM),
+        "cutlass": (128, _CUTLASS),
+        "triton_decode": (16, _VLLM_TRITON),
+    }
+    if kernel in single:
+        return _single_tile(kernel, heads, *single[kernel])
+    if kernel == "triton_extend":
+        rows = 16 if _BLACKWELL <= sm < _FAMILY_END else 32
+        return MlaTile(
+            path=kernel, rows=rows, rows_per_position=1, shared=False, place=_SGLANG_EXTEND,
+            splits=False,
+        )  # fmt: skip
+    raise EvidenceError(
+        f"how the latent attention of {kernel} tiles is not known",
+        remedy="Name flash_attn, FlashMLA, FlashInfer, TensorRT-LLM or Triton",
+    )
 
 
 def measured_tile(
@@ -162,10 +156,10 @@ def measured_tile(
     EvidenceError
         The kernel's tiles are unknown.
     """
-    kernel_name = (kernel or backend).lower()
     if not absorbed:
         return NAIVE_TILE
-    return kernel_tile(_kernel_name(backend, kernel_name, sm=sm, cached=cached), heads=heads, sm=sm)
+    name = _kernel_name(backend, (kernel or backend).lower(), sm=sm, cached=cached)
+    return kernel_tile(name, heads=heads, sm=sm)
 
 
 def _kernel_name(backend: str, name: str, *, sm: int, cached: bool) -> str:

@@ -68,10 +68,17 @@ class LatentCall(Struct, frozen=True, kw_only=True):
         """Return the tile at each number of positions; raises the errors of `paths`."""
         if self.selected:
             return [sparse_tile(heads=self.heads, sm=self.sm)] * len(grid)
-        paths = self.paths
-        if paths is None:
-            return [self._named_kernel_tile()] * len(grid)
-        return [self._path_tile(path_at(paths, positions)) for positions in grid]
+        if self.paths is None:
+            tile = measured_tile(
+                self.backend, self.kernel, heads=self.heads, sm=self.sm, cached=self.cached,
+                absorbed=self.absorbed,
+            )  # fmt: skip
+            return [tile] * len(grid)
+        paths = (path_at(self.paths, positions) for positions in grid)
+        return [
+            kernel_tile(path.kernel, heads=self.heads, sm=self.sm) if path else NAIVE_TILE
+            for path in paths
+        ]
 
     def place(self, positions: int) -> str:
         """Return the source of the kernel and of the tile at a number of positions."""
@@ -98,14 +105,3 @@ class LatentCall(Struct, frozen=True, kw_only=True):
         path = None if self.paths is None else path_at(self.paths, positions)
         path_limit = path.most if path and path.most else tile_limit
         return float(min(tile_limit, path_limit)), self.place(positions)
-
-    def _path_tile(self, path: MlaPath | None) -> MlaTile:
-        if path is None:
-            return NAIVE_TILE
-        return kernel_tile(path.kernel, heads=self.heads, sm=self.sm)
-
-    def _named_kernel_tile(self) -> MlaTile:
-        return measured_tile(
-            self.backend, self.kernel, heads=self.heads, sm=self.sm, cached=self.cached,
-            absorbed=self.absorbed,
-        )  # fmt: skip

@@ -58,12 +58,6 @@ def calling(function: Function, name: str, value: ast.expr) -> Function:
     return function
 
 
-def with_checks(function: Function, names: frozenset[str] | None = KERNEL_CHECKS) -> Function:
-    """Return a function, changed in place, whose assertions about these names, or all, raise."""
-    changed: Function = _Checks(names).visit(function)
-    return changed
-
-
 def only_families(function: Function) -> None:
     """Check that a function uses only the family of a compute capability, `arch // 10`.
 
@@ -138,6 +132,8 @@ def _contiguous(value: ast.expr) -> str | None:
 
 
 class _Checks(ast.NodeTransformer):
+    """Makes assertions about some names, or all, raise."""
+
     def __init__(self, names: frozenset[str] | None) -> None:
         self.names = names
 
@@ -215,7 +211,8 @@ def _program(modules: Modules) -> tuple[Program, str]:
     record = find_record(modules, "FwdConfig")
     functions = {}
     for function_name, function in program.functions.items():
-        checked = with_checks(function, None if function_name == HEAD_CHECK else KERNEL_CHECKS)
+        names = None if function_name == HEAD_CHECK else KERNEL_CHECKS
+        checked: Function = _Checks(names).visit(function)
         without_record: Function = checked if record is None else record.visit(checked)
         functions[function_name] = slice_to(without_record, checks=False)
         only_families(functions[function_name])

@@ -43,7 +43,7 @@ def ceiling_grid(files: CppFiles, function: str, name: str) -> Mechanism:
 def packed_grid(files: CppFiles, function: str, name: str) -> Mechanism:
     """Return the evidence that blocks count rows of packed heads, if heads are packed."""
 
-    def find(_: Node, variables: list[Node]) -> list[Node]:
+    def find(_node: Node, variables: list[Node]) -> list[Node]:
         by_name = {text_of(node.child_by_field_name("declarator")): node for node in variables}
         for variable in by_name.values():
             rows, _, factor = _ceiling(variable)[1].partition(" * ")

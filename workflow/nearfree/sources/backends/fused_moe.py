@@ -18,7 +18,14 @@ from nearfree.sources.language.cuts import (
     value_of,
 )
 from nearfree.sources.language.functions import nodes_of
-from nearfree.sources.language.program import Function, bound_by, made_function, quote, statement_at
+from nearfree.sources.language.program import (
+    Function,
+    Program,
+    bound_by,
+    made_function,
+    quote,
+    statement_at,
+)
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import DENSE, Mechanism, Reading
 
@@ -217,7 +224,7 @@ def config_tokens(modules: Modules, chunk: Mapping[str, ast.expr]) -> Reading:
         _, callee = modules.locate(["try_get_optimal_moe_config"])
         cut = argument_of(function, callee, "M")
     program, root = modules.program_of(path, cut, LEAVES)
-    program = program.with_constants(chunk)
+    program = Program(program.functions, {**program.constants, **chunk})
     return Reading(
         rule="config_tokens", program=program, root=root, axis="num_tokens", contexts=[{}]
     )

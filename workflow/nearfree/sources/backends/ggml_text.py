@@ -179,9 +179,7 @@ def _place(text: Text, line: int) -> ast.stmt:
     return place
 
 
-def composed(
-    name: str, pieces: Sequence[tuple[int, str]], answer: str, parameters: str = ""
-) -> str:
+def composed(name: str, pieces: Sequence[tuple[int, str]], answer: str) -> str:
     """Return a C++ function made of some pieces of a file, on their lines, and a result.
 
     Parameters
@@ -193,7 +191,7 @@ def composed(
     """
     line, text = 1, ""
     for number, (first, code) in enumerate(pieces):
-        text += "\n" * (first - line) + ("" if number else f"int64_t {name}({parameters}) {{ ")
+        text += "\n" * (first - line) + ("" if number else f"int64_t {name}() {{ ")
         line = max(first, line)
         text += f"{code} "
         line += code.count("\n")

@@ -145,7 +145,9 @@ def _without_attributes(body: list[ast.stmt]) -> list[ast.stmt]:
 def _up_to(body: list[ast.stmt], list_name: str) -> list[ast.stmt]:
     """Return statements up to the last one that sets or changes a name, also within it."""
     setters = [
-        index for index, statement in enumerate(body) if list_name in _changed_names(statement)
+        index
+        for index, statement in enumerate(body)
+        if list_name in changed_in_place([statement]) | names_in(statement, context=ast.Store)
     ]
     if not setters:
         return []
@@ -155,11 +157,6 @@ def _up_to(body: list[ast.stmt], list_name: str) -> list[ast.stmt]:
         last.body = _up_to(last.body, list_name) or last.body
         last.orelse = _up_to(last.orelse, list_name) or last.orelse
     return prefix
-
-
-def _changed_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement, or one nested in it, sets or changes in place."""
-    return changed_in_place([statement]) | names_in(statement, context=ast.Store)
 
 
 def wrapper_reading(

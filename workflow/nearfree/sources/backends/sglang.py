@@ -16,7 +16,12 @@ def forced_backend(files: Mapping[str, str]) -> Mechanism:
     """Return the lines that set the FlashInfer backend of paged wrappers, and how many set one."""
     modules = Modules(files)
     trees = [modules.tree(path) for path in sorted(files) if path.endswith("flashinfer_backend.py")]
-    wrappers = [call for tree in trees for call in ast.walk(tree) if _is_wrapper(call)]
+    wrappers = [
+        call
+        for tree in trees
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in WRAPPERS
+    ]
     backends = [(call, _backend(call, trees)) for call in wrappers]
     names = {name for _, name in backends if name is not None}
     choosing = [call for call, name in backends if name is not None]
@@ -25,17 +30,9 @@ def forced_backend(files: Mapping[str, str]) -> Mechanism:
     return Mechanism("flashinfer_backend", says, tuple(quote(call) for call in choosing))
 
 
-def _is_wrapper(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in WRAPPERS
-    )
-
-
-def _backend(call: ast.AST, trees: list[ast.Module]) -> str | None:
+def _backend(call: ast.Call, trees: list[ast.Module]) -> str | None:
     """Return the backend that a call names: a string, or an attribute with a single value."""
-    arguments = [
-        keyword.value for keyword in getattr(call, "keywords", []) if keyword.arg == "backend"
-    ]
+    arguments = [keyword.value for keyword in call.keywords if keyword.arg == "backend"]
     if not arguments:
         return None
     if isinstance(arguments[0], ast.Constant):

@@ -8,6 +8,7 @@ from nearfree.errors import SourceError
 from nearfree.sources.backends import fused_moe
 from nearfree.sources.language.cuts import calls_of, returning_names, value_of
 from nearfree.sources.language.expressions import UnknownConstructError
+from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Function, at, quote, signature
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
@@ -179,24 +180,17 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     """Return the lines that use BLOCK_SIZE_M, and those that bypass it."""
     modules = Modules(files)
     definition = modules.function_assigning("naive_block_assignment")
-    tests = [] if definition is None else _tests(definition[1])
+    nodes = [] if definition is None else nodes_of(definition[1])
+    tests = [node.test for node in nodes if isinstance(node, ast.If)]
     return [
         fused_moe.alignment(modules),
         Mechanism(
             "naive",
             "few tokens skip moe_align_block_size: each routed pair has a block of its own",
-            tuple(quote(test) for test in tests),
+            tuple(quote(t) for t in tests if "naive_block_assignment" in ast.unparse(t)),
         ),
         _modular(modules),
         fused_moe.tuned_ignored(modules),
-    ]
-
-
-def _tests(function: Function) -> list[ast.expr]:
-    return [
-        node.test
-        for node in ast.walk(function)
-        if isinstance(node, ast.If) and "naive_block_assignment" in ast.unparse(node.test)
     ]
 
 

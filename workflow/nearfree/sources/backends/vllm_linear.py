@@ -13,7 +13,7 @@ from nearfree.sources.backends.machete import machete
 from nearfree.sources.backends.marlin_passes import marlin
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
-from nearfree.sources.language.program import Program, names_in
+from nearfree.sources.language.program import names_in
 from nearfree.sources.language.reading import Mechanism, Reading
 
 _CSRC = r"csrc/(libtorch_stable/)?quantization"
@@ -46,6 +46,7 @@ LEAVES = {
 SHAPES = ((1024, 4096), (1280, 5120), (4096, 4096), (8192, 8192), (12288, 4096), (28672, 8192))
 """Columns and depth of the weights at which a rule is compared."""
 SMS = (108, 132, 148)
+"""Numbers of SMs at which a rule is compared that reads them, the first at which any other is."""
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
@@ -69,22 +70,16 @@ def _cutlass(files: CppFiles) -> Iterator[Reading]:
     for rule, name in CUTLASS.items():
         if files.defines(name):
             program, root = cpp_program(files, name, leaves=LEAVES)
+            sm_counts = SMS if "sms" in names_in(program.functions[root]) else SMS[:1]
             yield Reading(
                 rule,
                 program,
                 root,
                 axis="rows",
-                contexts=[
-                    context for sms in _sm_counts(name, program) for context in contexts(sms=sms)
-                ],
+                contexts=[context for sms in sm_counts for context in contexts(sms=sms)],
                 interpret_whole=False,
                 minimums={"rows": 1},
             )
-
-
-def _sm_counts(root: str, program: Program) -> tuple[int, ...]:
-    """Return the numbers of SMs at which a rule is compared: one if it does not use them."""
-    return SMS if "sms" in names_in(program.functions[root]) else SMS[:1]
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:

@@ -234,9 +234,9 @@ class Conditions:
             for define_index, text in self._defines[name]:
                 if define_index < index and self.holds(define_index, facts, depth + 1):
                     value = text
-            if value is None:
-                return None
-            return int(value) if value.isdecimal() else 1 if not value else self._odd_macro(name)
+            if value and not value.isdecimal():
+                raise SourceError(f"{self.path}: {name} is no number", remedy=MOVED)
+            return None if value is None else int(value or 1)
         if name in FACTS:
             holds = truth_of_fact(FACTS[name], facts)
             if holds is None:
@@ -251,9 +251,6 @@ class Conditions:
         raise SourceError(
             f"{self.path}:{line} depends on {name}, of which nothing is known", remedy=MOVED
         )
-
-    def _odd_macro(self, name: str) -> int:
-        raise SourceError(f"{self.path}: {name} is no number", remedy=MOVED)
 
     def _odd(self, text: str, line: int) -> SourceError:
         return SourceError(

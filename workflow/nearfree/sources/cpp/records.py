@@ -102,7 +102,7 @@ class _ThreadingPass:
         default_values: list[ast.expr] = []
         for index, parameter in enumerate(signature.args):
             if parameter.arg == self.record:
-                is_reset = _begins_with_reset(original, self.record)
+                is_reset = bool(original.body) and _is_reset(original.body[0], self.record)
                 names = [] if is_reset else sorted(self.fields_read(function))
                 parameters_kept += [ast.copy_location(ast.arg(name), parameter) for name in names]
             elif parameter.arg in used:
@@ -194,11 +194,6 @@ def _is_reset(statement: ast.stmt, record: str) -> bool:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=[])):
             return name == record
     return False
-
-
-def _begins_with_reset(function: Function, record: str) -> bool:
-    """Return whether a function resets the structure before anything else."""
-    return bool(function.body) and _is_reset(function.body[0], record)
 
 
 def _return_names(function: Function, names: list[str]) -> None:

@@ -56,7 +56,9 @@ def fetch_bundled(version: str, wanted: str, *, cache: Cache) -> Source:
     pattern = re.compile(wanted)
     patches = {path: raw for path, raw in source.files.items() if path != BUNDLE}
     for path, raw in patches.items():
-        patched = sorted(name for name in _patched_paths(raw) if pattern.fullmatch(name))
+        matches = _PATCHED_PATHS.findall(raw.decode(errors="replace"))
+        names = {name for groups in matches for name in groups if name}
+        patched = sorted(name for name in names if pattern.fullmatch(name))
         if patched:
             raise SourceError(
                 f"{BUNDLED} {version}: {path} changes {', '.join(patched)} before it is built",
@@ -76,11 +78,6 @@ def fetch_bundled(version: str, wanted: str, *, cache: Cache) -> Source:
     )
     cache.keep(wanted, record, files)
     return Source(record, files)
-
-
-def _patched_paths(raw: bytes) -> set[str]:
-    matches = _PATCHED_PATHS.findall(raw.decode(errors="replace"))
-    return {path for groups in matches for path in groups if path}
 
 
 def read_bundle(raw: bytes, wanted: re.Pattern[str], label: str) -> tuple[str, dict[str, bytes]]:

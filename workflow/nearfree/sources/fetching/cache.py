@@ -48,7 +48,7 @@ class Cache:
     def keep(self, wanted: str, source: SourceFetched, files: dict[str, bytes]) -> None:
         """Store a release's verified files, and then the record of them."""
         for raw in files.values():
-            path = self._blob_path(sha256(raw))
+            path = self.path(sha256(raw))
             if not path.is_file() or path.read_bytes() != raw:
                 replace(path, raw)
         path = self._record_path(source.package, source.version, wanted)
@@ -84,7 +84,7 @@ class Cache:
 
     def read(self, digest: str) -> bytes:
         """Return the stored bytes with a SHA-256; raise SourceError if missing or damaged."""
-        path = self._blob_path(digest)
+        path = self.path(digest)
         try:
             raw = path.read_bytes()
         except OSError as error:
@@ -109,9 +109,6 @@ class Cache:
 
     def path(self, digest: str) -> Path:
         """Return the path of the bytes with a SHA-256, whether they are stored or not."""
-        return self._blob_path(digest)
-
-    def _blob_path(self, digest: str) -> Path:
         return self.folder / "blobs" / digest[:2] / _checked_name(digest)
 
     def _record_path(self, package: str, version: str, wanted: str) -> Path:

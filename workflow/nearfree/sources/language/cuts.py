@@ -225,13 +225,11 @@ class _RequestLoopUnroller(ast.NodeTransformer):
         self.number = number
 
     def visit_For(self, node: ast.For) -> ast.AST | list[ast.stmt]:
-        if not isinstance(node.target, ast.Name) or not self._over_requests(node.iter):
+        is_over_requests = ast.unparse(node.iter) == f"range(0, {self.number})"
+        if not isinstance(node.target, ast.Name) or not is_over_requests:
             return self.generic_visit(node)
         inner = _SingleRequest(node.target.id, self.number)
         return [inner.visit(statement) for statement in node.body]
-
-    def _over_requests(self, group: ast.expr) -> bool:
-        return ast.unparse(group) == f"range(0, {self.number})"
 
 
 class _SingleRequest(ast.NodeTransformer):

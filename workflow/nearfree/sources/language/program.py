@@ -52,10 +52,6 @@ class Program:
     """Values and step counts of the interpreter, by function, axis and context, then by position on
     the axis. Rules that are entries of one answer share them."""
 
-    def with_constants(self, constants: Mapping[str, ast.expr]) -> "Program":
-        """Return the program with further constants."""
-        return Program(self.functions, {**self.constants, **constants})
-
 
 def parameters(function: Function) -> list[str]:
     """Return the names of a function's parameters, keyword-only ones last."""

@@ -102,15 +102,10 @@ def _read(reading: Reading, package: str, version: str) -> RuleExtracted:
     )
     interpreted_program = reading.program if reading.interpret_whole else program
     points, meaning = _cached_comparison(reading, Rule(rule), interpreted_program)
-    used = _used_names(rule)
+    texts = {text for branch in rule.branches for text in (*branch.when, branch.value)}
+    used = names_in(*map(parse, texts))
     inputs = tuple(name for name in reading.inputs if name in used)
     return msgspec.structs.replace(rule, points=points, meaning=meaning, inputs=inputs)
-
-
-def _used_names(rule: RuleExtracted) -> set[str]:
-    """Return the names in a rule's conditions and values."""
-    texts = {text for branch in rule.branches for text in (*branch.when, branch.value)}
-    return names_in(*map(parse, texts))
 
 
 def reachable(program: Program, names: set[str]) -> set[str]:

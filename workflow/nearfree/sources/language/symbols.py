@@ -298,12 +298,10 @@ class Symbols(Statements):
         elif name not in BUILTINS:
             raise UnknownConstructError(f"the function {name!r} is unknown", node)
         arguments = [self.as_expression(argument, node) for argument in arguments]
-        if name == "unsigned" and function is None and self._is_nonnegative(arguments):
+        is_cast = name == "unsigned" and function is None and len(arguments) == 1
+        if is_cast and self.decisions.bounds.interval(arguments[0])[0] >= 0:
             return arguments[0]
         return fold(at(ast.Call(node.func, arguments, []), node))
-
-    def _is_nonnegative(self, arguments: list[ast.expr]) -> bool:
-        return len(arguments) == 1 and self.decisions.bounds.interval(arguments[0])[0] >= 0
 
     def _method(self, node: ast.Call, func: ast.Attribute, frame: Frame) -> Value:
         group = self.resolved(self.expr(func.value, frame))

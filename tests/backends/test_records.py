@@ -27,7 +27,7 @@ LISTING_FILES = {
     "backends/records.py": "the records",
     "backends/attention_order.py": "what runs attention where nobody says it",
     "backends/decode_kernels.py": "by what a backend decodes, in public tables",
-    "sources/binaries/packages.py": "packages whose binaries hold attention, and their rules",
+    "sources/binaries/record.py": "packages whose binaries hold attention, and their rules",
     "sources/fetching/fetch.py": "what is read from another package's releases",
     "core/modules/attention.py": "M_attn as the paper's tables print it",
     "public/published.py": "the paper's tables, transcribed",

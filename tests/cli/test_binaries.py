@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.log.take import ensure_events
-from nearfree.sources.binaries.packages import PACKAGES
-from nearfree.sources.binaries.record import list_plan, list_take, recorded_listing
+from nearfree.sources.binaries.record import PACKAGES, list_plan, list_take, recorded_listing
 from sources.binaries.tiny import library, sound
 from sources.fetching.indexserver import Entry, Server, make_wheel, server
 

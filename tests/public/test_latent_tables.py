@@ -9,8 +9,7 @@ from nearfree.core.setting_check import check_setting
 from nearfree.errors import SourceError
 from nearfree.public.curve_row import CURVE_FIELDS
 from nearfree.public.guarded_reader import _read_guarded
-from nearfree.public.latent_models import MODELS, LatentModel
-from nearfree.public.latent_tables import TABLES, read_latents
+from nearfree.public.latent_tables import MODELS, TABLES, LatentModel, read_latents
 
 from public.tables import ROOT, parquet
 

@@ -16,10 +16,9 @@ from typing import Any
 
 from msgspec import Struct
 from nearfree.errors import SourceError
-from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.cache import Cache, Source
 from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.fetching.index import releases
-from nearfree.sources.fetching.source import Source
 from packaging.version import Version
 
 FETCHERS = 8

@@ -1,6 +1,6 @@
 """Made-up files of the form that ggml's have, with numbers that no release has."""
 
-from nearfree.sources.backends import ggml, ggml_repack, ggml_sgemm, ggml_tiled, ggml_variants
+from nearfree.sources.backends import ggml, ggml_repack, ggml_sgemm, ggml_tiled
 
 CPU = """\
 int ggml_cpu_has_avx2(void) {
@@ -346,8 +346,8 @@ FILES = {
     ggml_repack.PATH: REPACK,
     ggml_repack.X86: X86,
     ggml_sgemm.PATH: SGEMM,
-    ggml_variants.LIST: LIST,
-    ggml_variants.OPTIONS: OPTIONS,
-    ggml_variants.SCORE: SCORE,
+    ggml.LIST: LIST,
+    ggml.OPTIONS: OPTIONS,
+    ggml.SCORE: SCORE,
 }
 TILES = {ggml_tiled.PATH: TILED, ggml_tiled.KERNEL: "#define TILED_MICRO 12 // edge\n"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from nearfree.errors import SourceError
-from nearfree.sources.backends import ggml, ggml_repack, ggml_sgemm, ggml_tiled, ggml_variants
+from nearfree.sources.backends import ggml, ggml_repack, ggml_sgemm, ggml_tiled
 from nearfree.sources.backends.ggml_text import FLAGS
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.language.reading import Reading, mechanism_rule, read_rule
@@ -217,9 +217,9 @@ def test_an_unknown_form_is_refused(path: str, old: str, new: str, reason: str) 
 @pytest.mark.parametrize(
     ("path", "old", "new"),
     [
-        (ggml_variants.SCORE, "score += 1;", "score += points();"),
-        (ggml_variants.OPTIONS, "-mavx2", "/arch:AVX2"),
-        (ggml_variants.LIST, "(old              AVX)", '(old "AVX")'),
+        (ggml.SCORE, "score += 1;", "score += points();"),
+        (ggml.OPTIONS, "-mavx2", "/arch:AVX2"),
+        (ggml.LIST, "(old              AVX)", '(old "AVX")'),
         (
             ggml.CPU,
             "    if (ggml_cpu_extra_compute_forward(params, tensor)) {",

@@ -25,8 +25,7 @@ def run_check(args: argparse.Namespace) -> int:
     """Print the differences between rules and binaries; return 2 if any is unexplained."""
     from msgspec.structs import asdict
 
-    from nearfree.sources.binaries.packages import binary_release
-    from nearfree.sources.binaries.record import check_release, record_listing
+    from nearfree.sources.binaries.record import binary_release, check_release, record_listing
     from nearfree.sources.fetching.cache import Cache, default_cache
 
     package, version = binary_release(args.release)

@@ -31,9 +31,8 @@ from nearfree.public.guarded_reader import GuardedReader
 from nearfree.public.latent_tables import TABLES as LATENT_TABLES
 from nearfree.public.perf_tables import Rows
 from nearfree.public.table_curves import Member, make_curves
-from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.cache import Cache, Source
 from nearfree.sources.fetching.fetch import fetch
-from nearfree.sources.fetching.source import Source
 from nearfree.sources.record import stream_name
 from nearfree.units import BYTES_PER_GB, GFLOP_PER_TFLOP
 

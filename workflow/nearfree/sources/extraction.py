@@ -14,7 +14,7 @@ from nearfree.sources.language.rule import Rule
 from nearfree.sources.packages import reader, reader_module
 
 if TYPE_CHECKING:
-    from nearfree.sources.fetching.source import Source
+    from nearfree.sources.fetching.cache import Source
 
 
 class Extraction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

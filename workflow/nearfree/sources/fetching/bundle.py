@@ -13,10 +13,9 @@ from tempfile import TemporaryDirectory
 
 from nearfree.errors import SourceError
 from nearfree.log.events import SourceFetched
-from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.cache import Cache, Source, member_records, missing_file_error
 from nearfree.sources.fetching.members import COUNT_LIMIT, MEMBER_LIMIT
 from nearfree.sources.fetching.npm import fetch_npm
-from nearfree.sources.fetching.source import Source, member_records, missing_file_error
 
 TIMEOUT_S = 300
 _PATCHED_PATHS = re.compile(

@@ -14,16 +14,16 @@ from functools import partial
 from nearfree.errors import SourceError
 from nearfree.log.events import SourceFetched
 from nearfree.sources.fetching.bundle import fetch_bundled, is_bundled
-from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.fetching.fork import FORKS, commit_name, pinned_commit, read_commit
-from nearfree.sources.fetching.index import Artefact, releases
-from nearfree.sources.fetching.sdist import read_sdist
-from nearfree.sources.fetching.source import (
+from nearfree.sources.fetching.cache import (
+    Cache,
     Source,
     cached_source,
     member_records,
     missing_file_error,
 )
+from nearfree.sources.fetching.fork import FORKS, commit_name, pinned_commit, read_commit
+from nearfree.sources.fetching.index import Artefact, releases
+from nearfree.sources.fetching.sdist import read_sdist
 from nearfree.sources.fetching.wheel import read_wheel
 from nearfree.sources.packages import plain_version
 

@@ -14,16 +14,16 @@ from urllib.parse import quote, urljoin
 
 from nearfree.errors import SourceError
 from nearfree.log.events import SourceFetched
-from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.fetching.index import PAGE_LIMIT, Artefact, meter, open_url
-from nearfree.sources.fetching.members import refusal
-from nearfree.sources.fetching.sdist import read_packed
-from nearfree.sources.fetching.source import (
+from nearfree.sources.fetching.cache import (
+    Cache,
     Source,
     cached_source,
     member_records,
     missing_file_error,
 )
+from nearfree.sources.fetching.index import PAGE_LIMIT, Artefact, meter, open_url
+from nearfree.sources.fetching.members import refusal
+from nearfree.sources.fetching.sdist import read_packed
 
 REGISTRY = "https://registry.npmjs.org"
 SETTING = "npm_config_registry"

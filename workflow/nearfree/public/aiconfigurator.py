@@ -324,12 +324,7 @@ def import_aiconfigurator(
 ) -> Imported:
     """Import a release's latency tables into the log, all of them or none.
 
-    Parameters
-    ----------
-    platforms
-        The platforms of config/platforms.yaml; a system that is none of them keeps its own name.
-    take
-        The take's number: a new one if the last take was retracted.
+    A system that is none of `platforms`, those of config/platforms.yaml, keeps its own name.
 
     Raises
     ------

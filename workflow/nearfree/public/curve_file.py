@@ -48,12 +48,7 @@ def import_curves(
 ) -> tuple[Seal, CurveFile]:
     """Make sure that a file's curves are in the log, in the stream `curves_<name>`.
 
-    Parameters
-    ----------
-    name
-        The stream's name; by default the file's own.
-    take
-        The take's number: a new one if the last take was retracted.
+    By default the stream has the file's own name.
 
     Raises
     ------

@@ -237,10 +237,7 @@ def check_units(
 ) -> list[str]:
     """Refuse curves that are too fast for their hardware, or 1000 times too slow.
 
-    Parameters
-    ----------
-    lines
-        The file's line of each point, per curve.
+    `lines` are the file's line of each point, per curve.
 
     Returns
     -------

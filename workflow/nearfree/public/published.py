@@ -61,11 +61,6 @@ def import_plan(folder: Path) -> ImportPlan:
 def import_published(layout: Layout, folder: Path, *, take: int = 1) -> Seal:
     """Import the reference files in `folder` into the log, all of them or none.
 
-    Parameters
-    ----------
-    take
-        The take's number: a new one if an earlier import was retracted.
-
     Raises
     ------
     ConfigError

@@ -94,10 +94,7 @@ def read_build(release: str, *, prebuilt: bool, cache: Cache) -> Build:
 def read_speculation(text: str, code: str) -> dict[str, int]:
     """Return the default draft options of llama.cpp's own programs, by type and field.
 
-    Parameters
-    ----------
-    text, code
-        The file that declares the options, and the one that implements drafting.
+    `text` declares the options, `code` implements drafting.
 
     Raises
     ------

@@ -41,10 +41,7 @@ def extract(
 ) -> Extraction:
     """Return a release's extraction, from the cache if the same code read it before.
 
-    Parameters
-    ----------
-    tuned
-        Whether the index of tuned files is needed, too.
+    `tuned` says whether the index of tuned files is needed, too.
 
     Raises
     ------

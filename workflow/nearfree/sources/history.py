@@ -193,15 +193,7 @@ def with_releases(lock: Lock, package: str, releases: Sequence[Release]) -> Lock
 def _with_new_entries(
     entries: Mapping[str, dict[str, Entry]], package: str, replaced: set[str], new: dict[str, Entry]
 ) -> dict[str, dict[str, Entry]]:
-    """Return entries with those of some versions of a package replaced; drop empty packages.
-
-    Parameters
-    ----------
-    replaced
-        The versions whose old entries are dropped.
-    new
-        The package's new entries, by version.
-    """
+    """Return entries with those of some versions of a package replaced; drop empty packages."""
     unchanged = {
         version: entry
         for version, entry in entries.get(package, {}).items()

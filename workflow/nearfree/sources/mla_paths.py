@@ -107,12 +107,8 @@ def engine_paths(
 ) -> Sequence[MlaPath]:
     """Return the decoding kernels of an engine's release on a GPU, in ascending order of positions.
 
-    Positions that none of them takes go to prefill.
-
-    Parameters
-    ----------
-    few_bits
-        Whether the cache has fewer than 16 bits per element.
+    Positions that none of them takes go to prefill. `few_bits` holds if the cache has fewer than 16
+    bits per element.
 
     Raises
     ------

@@ -49,11 +49,6 @@ class _OddFileError(Exception):
 def index_tuned(package: str, version: str, files: Mapping[str, bytes]) -> list[TunedIndexed]:
     """Return one event per file, sorted by path; no content of a file makes this raise.
 
-    Parameters
-    ----------
-    files
-        The files' bytes, by path inside the artefact.
-
     Returns
     -------
     list of TunedIndexed

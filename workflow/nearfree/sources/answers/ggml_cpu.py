@@ -134,10 +134,7 @@ def loaded_build(
 ) -> tuple[frozenset[str], bool]:
     """Return the flags that a loaded library is compiled for, and whether it repacks weights.
 
-    Parameters
-    ----------
-    repack
-        Whether repacking is allowed.
+    `repack` says whether repacking is allowed.
 
     Raises
     ------

@@ -75,14 +75,8 @@ def product_granularity(
 ) -> ProductGranularity:
     """Return the passes over a matrix from `first` to `last` rows.
 
-    Parameters
-    ----------
-    first, last
-        The range of rows, both ends included.
-    variant
-        The prebuilt library that is loaded, if it is one.
-    notes
-        Assumptions of the query.
+    `variant` is the prebuilt library that is loaded, if it is one; `notes` are assumptions of the
+    query.
 
     Raises
     ------

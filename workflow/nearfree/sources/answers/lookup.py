@@ -26,11 +26,6 @@ def nearest(tokens: Sequence[int], m: int) -> int:
     It is the nearest, `min(keys, key=abs(key - M))`; of two equally near keys Python's `min` takes
     the first in the file. Source: `try_get_optimal_moe_config` in every release of vLLM and SGLang.
 
-    Parameters
-    ----------
-    tokens
-        The file's keys, in the file's order.
-
     Raises
     ------
     EvidenceError
@@ -48,11 +43,6 @@ def tuned_intervals(
 
     Neighbours differ in their value: equal entries form one interval. The list is empty if last <
     first.
-
-    Parameters
-    ----------
-    tokens, values
-        The file's keys and what each stands for, in the file's order.
 
     Raises
     ------

@@ -132,10 +132,7 @@ def opened_file(
 ) -> TunedIndexed | None:
     """Return the tuned file that a release opens for a layer, None where it uses its fallback.
 
-    Parameters
-    ----------
-    last
-        The largest number of tokens of the query.
+    `last` is the largest number of tokens of the query.
 
     Raises
     ------

@@ -236,13 +236,6 @@ def variants(files: Mapping[str, str], inside: str) -> list[Mechanism]:
     (ggml/src/ggml-cpu/CMakeLists.txt). At run time each feature that the machine has adds to the
     variant's score; a missing one makes the score 0 (ggml-cpu/arch/x86/cpu-feats.cpp,
     `ggml_backend_cpu_x86_score`). The variant with the highest score is loaded.
-
-    Parameters
-    ----------
-    files
-        A release's files by their paths in llama.cpp.
-    inside
-        The folder of the release that contains llama.cpp.
     """
     for path in (LIST, OPTIONS, SCORE):
         if path not in files:

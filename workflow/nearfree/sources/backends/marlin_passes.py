@@ -30,13 +30,7 @@ LEAVES = {
 
 
 def marlin(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading:
-    """Return the reading of the rows per tile and in the next pass, by remaining rows.
-
-    Parameters
-    ----------
-    shapes
-        Columns and depth of the weights at which the rule is compared.
-    """
+    """Return the reading of the rows per tile and in the next pass, by remaining rows."""
     path, node = only_function(files, LOOP)
     cut_files = {path: reduced_to(files[path], node, _prefix(path, node), _PASS)}
     return Reading(

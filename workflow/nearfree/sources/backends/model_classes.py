@@ -37,13 +37,6 @@ class Classes(NamedTuple):
 def model_classes(engine: str, files: Mapping[str, str]) -> Classes:
     """Return a release's model classes.
 
-    Parameters
-    ----------
-    engine
-        A key of `WANTED`.
-    files
-        The contents of the release's files by path.
-
     Raises
     ------
     SourceError

@@ -62,10 +62,7 @@ def blocks_in_use(
 ) -> tuple[CompileTarget, ...]:
     """Return the blocks that a release takes for 16-bit layers, by compute capability.
 
-    Parameters
-    ----------
-    sm_of
-        Returns the compute capability of a device's name, None if it is unknown.
+    `sm_of` returns the compute capability of a device's name, None if it is unknown.
     """
     targets = set()
     for tuned in extraction.tuned:
@@ -243,12 +240,7 @@ def compiled_intervals(
 ) -> tuple[CompiledInterval, ...]:
     """Return the SM resources that a layer's compiled blocks use; empty where none was compiled.
 
-    Parameters
-    ----------
-    query
-        The layer, in 16 bits, on a device whose compute capability is known.
-    first, last
-        The range of the number of tokens, both ends included.
+    The layer is one in 16 bits, on a device whose compute capability is known.
     """
     record = recorded_compiled(layout, extraction.package, extraction.version)
     if record is None or query.sm is None or query.dtype != "bf16" or query.kernel:

@@ -70,11 +70,6 @@ def filter_program() -> bytes:
 def confine(memory_bytes: int) -> None:
     """Deny this process, and the program that it becomes, all but what reading a file needs.
 
-    Parameters
-    ----------
-    memory_bytes
-        Limit of the address space, in bytes.
-
     Raises
     ------
     OSError

@@ -70,12 +70,7 @@ def pinned_dumper(*, cache: Cache, offline: bool = False, lock: Path = LOCK) -> 
 def list_functions(raw: bytes, dumper: Dumper, label: str) -> str:
     """Return the dumper's listing of a binary's device functions.
 
-    Parameters
-    ----------
-    raw
-        The binary: an ELF file for x86-64, or device code.
-    label
-        Name of the binary in error messages.
+    The binary is an ELF file for x86-64, or device code; messages name it by its `label`.
 
     Raises
     ------

@@ -45,12 +45,8 @@ class _Section(NamedTuple):
 def check_elf(raw: bytes | memoryview, label: str) -> None:
     """Raise unless a file is a complete ELF file whose tables point inside of it.
 
-    Parameters
-    ----------
-    raw
-        The file: a shared library for x86-64 with device code inside, or device code itself.
-    label
-        Name of the file in error messages.
+    It is a shared library for x86-64 with device code inside, or device code itself; messages name
+    it by its `label`.
 
     Raises
     ------

@@ -51,10 +51,7 @@ class Function(NamedTuple):
 def functions(listing: str, code: int | None = None) -> list[Function]:
     """Return all device functions of a listing by `cuobjdump -res-usage`.
 
-    Parameters
-    ----------
-    code
-        The architecture of standalone device code, whose listing does not name it.
+    `code` is the architecture of standalone device code, whose listing does not name it.
 
     Raises
     ------

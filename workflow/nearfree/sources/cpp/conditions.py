@@ -83,10 +83,7 @@ class OpenConditionError(Exception):
 class Conditions:
     """One file, line by line, with the conditions of each line.
 
-    Parameters
-    ----------
-    built
-        Macros of the release's build: whether it defines them.
+    `built` are macros of the release's build: whether it defines them.
 
     Raises
     ------
@@ -158,12 +155,7 @@ class Conditions:
     def compiled(self, facts: Mapping[str, bool], spans: Sequence[tuple[int, int]]) -> str:
         """Return the compiled lines of some spans, each on its own line; all others are empty.
 
-        Parameters
-        ----------
-        facts
-            Decided facts, by name.
-        spans
-            First and last lines of the spans, counted from 1.
+        Facts are decided ones, by name; spans are first and last lines, counted from 1.
 
         Raises
         ------

@@ -82,13 +82,7 @@ KNOWN = {
 
 
 class Expressions:
-    """Translates C++ expressions into Python's, with the positions of the source.
-
-    Parameters
-    ----------
-    files
-        The release's files, in which called functions are looked up.
-    """
+    """Translates C++ expressions into Python's, with the positions of the source."""
 
     def __init__(self, files: CppFiles, text: Text, meaning: Meaning) -> None:
         self.files = files

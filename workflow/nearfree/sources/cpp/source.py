@@ -94,10 +94,7 @@ def walk(node: Node, parts: Callable[[Node], Iterable[Node]] = children) -> Iter
 class CppFiles:
     """The parsed C++ files of one release, by path.
 
-    Parameters
-    ----------
-    quoted
-        The files to quote from, line by line, if the parsed ones were edited.
+    `quoted` are the files to quote from, line by line, if the parsed ones were edited.
     """
 
     def __init__(self, files: Mapping[str, str], quoted: Mapping[str, str] | None = None) -> None:

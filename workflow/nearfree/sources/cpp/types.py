@@ -118,12 +118,7 @@ def cast(kind: str, value: ast.expr) -> ast.expr:
 class Kinds:
     """The kinds of expressions' types.
 
-    Parameters
-    ----------
-    names
-        The kinds of variables and parameters.
-    returned
-        Returns the kind of a call's result; an empty text if it is unknown.
+    `returned` gives the kind of a call's result; an empty text if it is unknown.
     """
 
     def __init__(self, names: Mapping[str, str], returned: Callable[[Node], str]) -> None:

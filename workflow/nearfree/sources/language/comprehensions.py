@@ -30,15 +30,7 @@ def target_names(target: ast.expr) -> list[str] | None:
 
 
 def comprehension(node: ast.expr, element: Run, loops: list[Loop], count: Count) -> Run:
-    """Return the closure that lists a comprehension's elements.
-
-    Parameters
-    ----------
-    node
-        The comprehension, for error messages.
-    element
-        The closure of its element.
-    """
+    """Return the closure that lists a comprehension's elements."""
     if len(loops) == 1 and not loops[0].unpacks:
         return _single_loop(node, element, loops[0], count)
     return _nested_loops(node, element, loops, count)

@@ -177,12 +177,7 @@ class _CallCutter(ast.NodeTransformer):
 def one_request(function: Function, number: str) -> Function:
     """Return a copy of a function whose loops over `number` requests run once.
 
-    Parameters
-    ----------
-    function
-        The function, which is not changed.
-    number
-        The name of the number of requests; `for i in range(0, number)` is a loop over them.
+    `for i in range(0, number)` is a loop over them.
     """
     unrolled: Function = _RequestLoopUnroller(number).visit(copied(function))
     return unrolled
@@ -267,10 +262,7 @@ def _summand(statement: ast.stmt) -> ast.expr | None:
 def with_defaults(function: Function, inputs: frozenset[str]) -> Function:
     """Return a function without the branches that defaults exclude; it is changed in place.
 
-    Parameters
-    ----------
-    inputs
-        The parameters that a call passes; all others keep their defaults.
+    A call passes the `inputs`; all other parameters keep their defaults.
     """
     default_values = defaults(function)
     constants: dict[str, object] = {}

@@ -15,10 +15,7 @@ Interval = tuple[float, float]
 class Bounds:
     """Intervals of expressions, by the expressions' text.
 
-    Parameters
-    ----------
-    minimums
-        Lower bounds of inputs, such as sizes, by name.
+    `minimums` are lower bounds of inputs, such as sizes, by name.
     """
 
     def __init__(self, minimums: Mapping[str, int]) -> None:
@@ -92,11 +89,6 @@ class Decisions:
 
     The path starts with a given prefix of choices; each further choice is true, and its alternative
     is recorded.
-
-    Parameters
-    ----------
-    minimums
-        Lower bounds of inputs, by name.
     """
 
     def __init__(self, prefix: list[bool], minimums: Mapping[str, int]) -> None:

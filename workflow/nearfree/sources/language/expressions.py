@@ -124,10 +124,7 @@ def text_of(node: ast.AST) -> str:
 def truth_of(node: ast.expr, part_truth: Callable[[ast.expr], bool | None]) -> bool | None:
     """Return the truth of a negation or junction from that of its parts; None where it is open.
 
-    Parameters
-    ----------
-    part_truth
-        Returns a part's truth, None where it is open: `False and x` is false for any x.
+    `False and x` is false for any x.
     """
     match node:
         case ast.UnaryOp(op=ast.Not()):

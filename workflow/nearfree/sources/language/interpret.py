@@ -45,11 +45,8 @@ class Interpreter(Statements):
     def run(self, name: str, inputs: Inputs) -> Any:
         """Return a function's value.
 
-        Parameters
-        ----------
-        inputs
-            Values of the parameters of these names, and of free names that replaced a leaf, such as
-            `rocm`.
+        `inputs` are values of parameters of these names, and of free names that replaced a leaf,
+        such as `rocm`.
         """
         self.inputs = inputs
         function = self.program.functions[name]

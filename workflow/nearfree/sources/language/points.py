@@ -47,10 +47,7 @@ def column(numbers: Codes) -> Column:
 def combined_codes(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, Codes]:
     """Return codes that distinguish combinations of codes, and one example point of each.
 
-    Parameters
-    ----------
-    parts
-        Codes, each with an exclusive upper bound.
+    `parts` are codes, each with an exclusive upper bound.
     """
     codes, width = _compact(*parts[0])
     for part_codes, part_width in parts[1:]:
@@ -63,12 +60,7 @@ def combined_codes(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, Codes]:
 def answer_codes(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Codes, int]:
     """Return one code per point and their upper bound; equal codes have equal branch and value.
 
-    Parameters
-    ----------
-    inputs
-        Inputs that are the same at all points.
-    columns
-        Inputs that differ, by name; all of one length.
+    `inputs` are the same at all points; `columns` differ, and are all of one length.
 
     Raises
     ------

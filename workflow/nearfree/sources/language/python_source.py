@@ -36,10 +36,7 @@ Kind = TypeVar("Kind", bound=ast.AST)
 class Modules:
     """The parsed Python files of one release.
 
-    Parameters
-    ----------
-    files
-        Contents by path. A file that does not parse is an error only where it is needed.
+    A file that does not parse is an error only where it is needed.
     """
 
     def __init__(self, files: Mapping[str, str]) -> None:

@@ -39,10 +39,7 @@ class Entries(dict[Any, Value]):
 class Symbols(Statements):
     """Turns expressions of a function into expressions over inputs.
 
-    Parameters
-    ----------
-    inputs
-        The names that stay free.
+    `inputs` are the names that stay free.
     """
 
     decisions: Decisions

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.cpp.edits import only_function, reduced_to
 from nearfree.sources.cpp.nodes import changed_names, part
-from nearfree.sources.cpp.program import cpp_program
+from nearfree.sources.cpp.program import cpp_reading
 from nearfree.sources.cpp.source import CppFiles, children
 from nearfree.sources.language.cuts import value_of
 from nearfree.sources.language.python_source import Modules
@@ -46,15 +46,13 @@ def dequantised(files: Mapping[str, str]) -> Iterator[Reading]:
     exllama = CppFiles(
         {path: reduced_to(sources[path], node, switches, _RECONSTRUCTS)}, quoted=sources
     )
-    program, root = cpp_program(
-        exllama, _EXLLAMA, leaves=_EXLLAMA_LEAVES, constants=CppFiles(sources).numbers
-    )
-    yield Reading(
+    yield cpp_reading(
         "exllama_dequantises",
-        program,
-        root,
+        exllama,
+        _EXLLAMA,
+        leaves=_EXLLAMA_LEAVES,
+        constants=CppFiles(sources).numbers,
         axis="rows",
         contexts=[{"bits": bits} for bits in _BITS],
-        interpret_whole=False,
         minimums={"rows": 1},
     )

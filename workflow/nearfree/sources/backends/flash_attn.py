@@ -129,22 +129,20 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 def tile_rule(files: "CppFiles") -> Reading:
     """Return the reading of kBlockM, from the launch down to the kernel's traits."""
     from nearfree.sources.cpp.expressions import Meaning
-    from nearfree.sources.cpp.program import cpp_program, dispatch
+    from nearfree.sources.cpp.program import cpp_reading, dispatch
 
     dispatcher, launches = dispatch(files, STANDARD)
-    return Reading(
+    return cpp_reading(
         "tile",
-        *cpp_program(
-            files,
-            "run_mha_fwd",
-            leaves=LEAVES,
-            meaning=Meaning(
-                sinks={"run_flash_fwd": (0, 1), "run_flash_splitkv_fwd": (0, 1)},
-                tails=frozenset({STANDARD, SPLIT, *launches}),
-            ),
-            made={STANDARD: dispatcher},
-            constants=NOTHING,
+        files,
+        "run_mha_fwd",
+        leaves=LEAVES,
+        meaning=Meaning(
+            sinks={"run_flash_fwd": (0, 1), "run_flash_splitkv_fwd": (0, 1)},
+            tails=frozenset({STANDARD, SPLIT, *launches}),
         ),
+        made={STANDARD: dispatcher},
+        constants=NOTHING,
         axis="head_dim",
         contexts=[
             {"causal": causal, "num_splits": splits, "force_split_kernel": force}
@@ -155,7 +153,6 @@ def tile_rule(files: "CppFiles") -> Reading:
             for keep in (1.0, 0.9)
             for sm in DEVICES
         ],
-        interpret_whole=False,
         dense=DENSE,
     )
 
@@ -163,24 +160,21 @@ def tile_rule(files: "CppFiles") -> Reading:
 def path_rule(files: "CppFiles") -> Reading:
     """Return the reading of the kernel that a launch runs."""
     from nearfree.sources.cpp.expressions import Meaning
-    from nearfree.sources.cpp.program import cpp_program
+    from nearfree.sources.cpp.program import cpp_reading
 
-    return Reading(
+    return cpp_reading(
         "path",
-        *cpp_program(
-            files,
-            "run_mha_fwd",
-            leaves=LEAVES,
-            meaning=Meaning(answers={STANDARD: ("'standard'",), SPLIT: ("'split_kv'",)}),
-            constants=NOTHING,
-        ),
+        files,
+        "run_mha_fwd",
+        leaves=LEAVES,
+        meaning=Meaning(answers={STANDARD: ("'standard'",), SPLIT: ("'split_kv'",)}),
+        constants=NOTHING,
         axis="num_splits",
         contexts=[
             {"force_split_kernel": force, "causal": False, "head_dim": head_dim}
             for force in (False, True)
             for head_dim in (64, 128)
         ],
-        interpret_whole=False,
         dense=range(1, 9),
     )
 
@@ -205,25 +199,22 @@ def call_contexts(api: str) -> list[Mapping[str, Any]]:
 def passed_on(files: "CppFiles", api: str) -> Reading:
     """Return the reading of the arguments that one public function passes to the launch."""
     from nearfree.sources.cpp.expressions import Meaning
-    from nearfree.sources.cpp.program import cpp_program
+    from nearfree.sources.cpp.program import cpp_reading
 
-    return Reading(
+    return cpp_reading(
         f"{api}_call",
-        *cpp_program(
-            files,
-            FUNCTIONS[api],
-            leaves=CALL_COMMON,
-            own=CALL_LEAVES[api],
-            meaning=Meaning(
-                answers={"run_mha_fwd": CALL_ANSWERS},
-                records=frozenset({"params"}),
-                harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
-            ),
-            constants=CALL_CONSTANTS,
+        files,
+        FUNCTIONS[api],
+        leaves=CALL_COMMON,
+        own=CALL_LEAVES[api],
+        meaning=Meaning(
+            answers={"run_mha_fwd": CALL_ANSWERS},
+            records=frozenset({"params"}),
+            harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
         ),
+        constants=CALL_CONSTANTS,
         axis="positions",
         contexts=call_contexts(api),
-        interpret_whole=False,
         dense=POSITIONS,
         minimums=SIZES,
     )

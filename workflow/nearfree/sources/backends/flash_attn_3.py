@@ -144,31 +144,28 @@ def call_rule(
         Whether a position sees only the last `window` positions, itself included.
     """
     from nearfree.sources.cpp.expressions import Meaning
-    from nearfree.sources.cpp.program import cpp_program
+    from nearfree.sources.cpp.program import cpp_reading
 
     page = "tokens_per_page" if "page_table_" in CALL_TENSORS[way] else "context"
     tensors = {rf"{name}\.has_value\(\)": "True" for name in (*CALL_TENSORS[way], *also)}
-    return Reading(
+    return cpp_reading(
         f"{way}_window_call" if window else f"{way}_call",
-        *cpp_program(
-            files,
-            "mha_fwd",
-            leaves=CALL_LEAVES,
-            own=tensors | {r"k\.size\(1\)": page} | CALL_OWN,
-            meaning=Meaning(
-                answers={"run_mha_fwd": tuple(PASSED.values())},
-                records=frozenset({"params"}),
-                harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
-            ),
-            constants=CALL | (WINDOWED if window else {}) | files.numbers,
+        files,
+        "mha_fwd",
+        leaves=CALL_LEAVES,
+        own=tensors | {r"k\.size\(1\)": page} | CALL_OWN,
+        meaning=Meaning(
+            answers={"run_mha_fwd": tuple(PASSED.values())},
+            records=frozenset({"params"}),
+            harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
         ),
+        constants=CALL | (WINDOWED if window else {}) | files.numbers,
         axis="positions",
         contexts=[
             {**context, **windows}
             for context in contexts(way)
             for windows in ([{"window": 128}, {"window": 1024}] if window else [{}])
         ],
-        interpret_whole=False,
         dense=DENSE,
         minimums=SIZES | ({"window": 1} if window else {}),
     )
@@ -194,17 +191,15 @@ def contexts(way: str) -> list[Mapping[str, Any]]:
 def launch_rule(files: "CppFiles") -> Reading:
     """Return the reading of the kernel that a launch runs: split, packed, and its architecture."""
     from nearfree.sources.cpp.expressions import Meaning
-    from nearfree.sources.cpp.program import cpp_program
+    from nearfree.sources.cpp.program import cpp_reading
 
-    return Reading(
+    return cpp_reading(
         "launch",
-        *cpp_program(
-            files,
-            "run_mha_fwd",
-            leaves=LAUNCH_LEAVES,
-            meaning=Meaning(answers={"run_mha_fwd_constexpr": tuple(KERNEL)}),
-            constants={"params": "None", "stream": "None"},
-        ),
+        files,
+        "run_mha_fwd",
+        leaves=LAUNCH_LEAVES,
+        meaning=Meaning(answers={"run_mha_fwd_constexpr": tuple(KERNEL)}),
+        constants={"params": "None", "stream": "None"},
         axis="arch",
         contexts=[
             {"num_splits": splits, "paged": paged, "pagedkv_tma": tma, "pack_gqa": pack}
@@ -212,7 +207,6 @@ def launch_rule(files: "CppFiles") -> Reading:
             for paged, tma in ((False, False), (True, False), (True, True))
             for pack in (False, True)
         ],
-        interpret_whole=False,
         dense=range(75, 125),
     )
 
@@ -220,21 +214,19 @@ def launch_rule(files: "CppFiles") -> Reading:
 def tile_rule(files: "CppFiles") -> Reading:
     """Return the reading of the rows of a tile, from the kernel's selection down to its grid."""
     from nearfree.sources.cpp.expressions import Meaning
-    from nearfree.sources.cpp.program import cpp_program
+    from nearfree.sources.cpp.program import cpp_reading
 
-    return Reading(
+    return cpp_reading(
         "tile",
-        *cpp_program(
-            files,
-            "run_mha_fwd_constexpr",
-            leaves=TILE_LEAVES,
-            meaning=Meaning(
-                answers={"get_grid_shape": ("kBlockM",)},
-                tails=frozenset({"run_mha_fwd_", "run_flash_fwd"}),
-                harmless=frozenset({"prepare_varlen_num_blocks"}),
-            ),
-            constants={"params": "None", "stream": "None", "T_out": "None", "Has_softcap": "False"},
+        files,
+        "run_mha_fwd_constexpr",
+        leaves=TILE_LEAVES,
+        meaning=Meaning(
+            answers={"get_grid_shape": ("kBlockM",)},
+            tails=frozenset({"run_mha_fwd_", "run_flash_fwd"}),
+            harmless=frozenset({"prepare_varlen_num_blocks"}),
         ),
+        constants={"params": "None", "stream": "None", "T_out": "None", "Has_softcap": "False"},
         axis="d",
         contexts=[
             {"Arch": arch, "Split": split, "PackGQA": True, "PagedKVNonTMA": paged}
@@ -243,7 +235,6 @@ def tile_rule(files: "CppFiles") -> Reading:
             for split, paged in ((False, False), (True, False), (True, True))
             for causal, varlen, blocks in ((False, False, 2), (True, True, 1))
         ],
-        interpret_whole=False,
         dense=range(8, 265, 8),
     )
 

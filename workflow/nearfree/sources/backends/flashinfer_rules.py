@@ -89,9 +89,8 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 
 def _tile(cpp: "CppFiles") -> Reading:
     """Return the reading of CTA_TILE_Q by packed length."""
-    from nearfree.sources.cpp.program import cpp_program
+    from nearfree.sources.cpp.program import cpp_reading
 
-    program, root = cpp_program(cpp, *SELECTORS, leaves=DEVICE)
     contexts = [
         {"head_dim": vo, "head_dim_qk": qk, "kv_dtype_bytes": size}
         | {"cc_major": major, "cc_minor": minor}
@@ -100,13 +99,8 @@ def _tile(cpp: "CppFiles") -> Reading:
         for qk, vo in HEAD_DIMS
         for size in ((1, 2) if qk != vo else (2,))
     ]
-    return Reading(
-        rule="tile",
-        program=program,
-        root=root,
-        axis="avg_packed_qo_len",
-        contexts=contexts,
-        interpret_whole=False,
+    return cpp_reading(
+        "tile", cpp, *SELECTORS, leaves=DEVICE, axis="avg_packed_qo_len", contexts=contexts
     )
 
 

@@ -22,7 +22,7 @@ from nearfree.sources.backends.ggml_text import (
 )
 from nearfree.sources.backends.ggml_tiled import tiled_rules
 from nearfree.sources.cpp.conditions import Conditions
-from nearfree.sources.cpp.program import cpp_program
+from nearfree.sources.cpp.program import cpp_reading
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Text
@@ -104,15 +104,14 @@ def _vector(files: Mapping[str, str]) -> Reading:
         rows = entry.start() + entry.group().index(".nrows")
         pieces.append((1 + compiled.count("\n", 0, rows), f"{answer} }}"))
         types.append(entry[1])
-    program, root = cpp_program(
+    return cpp_reading(
+        "vector",
         CppFiles({CPU: composed("type_traits_cpu", pieces, "false")}, quoted=files),
         "type_traits_cpu",
         leaves={r"GGML_TYPE_(\w+)": r"'\1'", "type": "weight"},
+        axis=None,
+        contexts=[{"weight": weight} for weight in types],
     )
-    return Reading(
-        "vector", program, root, axis=None, contexts=[{"weight": weight} for weight in types],
-        interpret_whole=False,
-    )  # fmt: skip
 
 
 def _vector_block(files: Mapping[str, str]) -> Reading:
@@ -121,14 +120,9 @@ def _vector_block(files: Mapping[str, str]) -> Reading:
     body, first = body_of(CPU, text, r"static void ggml_compute_forward_mul_mat_one_chunk\(")
     block_rows, line = only_match(CPU, body, r"const int64_t blck_1 = (\d+);", first)
     only_match(CPU, body, r"for \(int64_t iir1 = ir1_start; iir1 < ir1_end; iir1 \+= blck_1\) \{")
-    program, root = cpp_program(
-        CppFiles(
-            {CPU: composed("one_chunk", [(line, f"return {block_rows[1]};")], "")}, quoted=files
-        ),
-        "one_chunk",
-        leaves={},
-    )
-    return Reading("vector_block", program, root, axis=None, contexts=[{}], interpret_whole=False)
+    source = composed("one_chunk", [(line, f"return {block_rows[1]};")], "")
+    one_chunk = CppFiles({CPU: source}, quoted=files)
+    return cpp_reading("vector_block", one_chunk, "one_chunk", leaves={}, axis=None, contexts=[{}])
 
 
 def _flash(files: Mapping[str, str]) -> Reading:
@@ -151,23 +145,18 @@ def _flash(files: Mapping[str, str]) -> Reading:
         OPS, body, r"if \((use_tiled)\) \{\n +ggml_compute_forward_flash_attn_ext_tiled\(", first
     )
     pieces.append((line, f"if ({call[1]}) {{ return Q_TILE_SZ; }} return 0;"))
-    program, root = cpp_program(
+    return cpp_reading(
+        "flash_tile",
         CppFiles(
             {OPS: composed("flash_attn_ext", pieces, ""), COMMON: tile_function}, quoted=files
         ),
         "flash_attn_ext",
         leaves={r"GGML_TYPE_(\w+)": r"'\1'", "use_ref": "False", "q_type": "'F32'",
                 "k_type": "cache", "v_type": "cache", "neq1": "positions"},
-    )  # fmt: skip
-    return Reading(
-        "flash_tile",
-        program,
-        root,
         axis="positions",
         contexts=[{"cache": cache} for cache in ("F16", "F32", "Q8_0")],
-        interpret_whole=False,
         minimums={"positions": 1},
-    )
+    )  # fmt: skip
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:

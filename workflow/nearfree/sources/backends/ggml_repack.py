@@ -19,7 +19,7 @@ from nearfree.sources.backends.ggml_text import (
     span,
 )
 from nearfree.sources.cpp.expressions import Meaning
-from nearfree.sources.cpp.program import cpp_program
+from nearfree.sources.cpp.program import cpp_program, cpp_reading
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.language.program import Program
 from nearfree.sources.language.reading import Reading
@@ -111,16 +111,13 @@ def _rows(files: Mapping[str, str]) -> Reading:
         (line, f"int several = 0; if ({several_rows[1]}) {{ several = {several_rows[2]}; }}"),
         (one_row_line, f"return std::make_tuple(several, nrows - ({one_row[1]}));"),
     ]
-    return Reading(
+    return cpp_reading(
         "repack_rows",
-        *cpp_program(
-            CppFiles({PATH: composed("forward_mul_mat_one_chunk", pieces, "")}, quoted=files),
-            "forward_mul_mat_one_chunk",
-            leaves={"nrows": "rows"},
-        ),
+        CppFiles({PATH: composed("forward_mul_mat_one_chunk", pieces, "")}, quoted=files),
+        "forward_mul_mat_one_chunk",
+        leaves={"nrows": "rows"},
         axis="rows",
         contexts=[{}],
-        interpret_whole=False,
         dense=range(1, 66),
         minimums={"rows": 1},
     )

@@ -20,7 +20,7 @@ from nearfree.sources.backends.ggml_text import (
     span,
 )
 from nearfree.sources.cpp.expressions import Meaning
-from nearfree.sources.cpp.program import cpp_program
+from nearfree.sources.cpp.program import cpp_program, cpp_reading
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.language.program import Program
 from nearfree.sources.language.reading import Reading
@@ -148,12 +148,13 @@ def _split(text: str) -> Reading:
     pieces.append((line, f"return std::make_tuple(xtiles, {match[1]});"))
     rest_match, line = only_match(PATH, body, r"gemm_bloc<RM, (RN-1)>\(ii \+ bi, jj\);", first)
     pieces[-1] = (pieces[-1][0], f"return std::make_tuple(xtiles, {match[1]}, {rest_match[1]});")
-    return Reading(
+    return cpp_reading(
         "float_split",
-        *_read(text, composed("gemm", pieces, ""), "gemm", {"n": "rows", "RN": "tile"}),
+        CppFiles({PATH: composed("gemm", pieces, "")}, quoted={PATH: text}),
+        "gemm",
+        leaves={"n": "rows", "RN": "tile"},
         axis="rows",
         contexts=[{"tile": tile} for tile in range(1, 7)],
-        interpret_whole=False,
         minimums={"rows": 1, "tile": 1},
         dense=range(1, 66),
     )

@@ -21,7 +21,7 @@ from nearfree.sources.backends.ggml_text import (
     span,
 )
 from nearfree.sources.cpp.expressions import Meaning
-from nearfree.sources.cpp.program import cpp_program
+from nearfree.sources.cpp.program import cpp_program, cpp_reading
 from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.language.program import Program
 from nearfree.sources.language.reading import Reading
@@ -129,13 +129,11 @@ def _chunk(files: Mapping[str, str]) -> Reading:
     match, line = only_match(PATH, body, r"const int64_t dr1 = (\(nr1 \+ nchunk1 - 1\) / nchunk1);",
                            first)  # fmt: skip
     pieces.append((line, f"return std::make_tuple(0, {match[1]});"))
-    return Reading(
+    return cpp_reading(
         "tiled_chunk",
-        *cpp_program(
-            CppFiles({PATH: composed("driver", pieces, "")}, quoted=files),
-            "driver",
-            leaves={"chunk_size": "chunk", "nr0": "columns", "nr1": "rows", "nth": "threads"},
-        ),
+        CppFiles({PATH: composed("driver", pieces, "")}, quoted=files),
+        "driver",
+        leaves={"chunk_size": "chunk", "nr0": "columns", "nr1": "rows", "nth": "threads"},
         axis="rows",
         contexts=[
             {"chunk": chunk, "columns": columns, "threads": threads}
@@ -143,7 +141,6 @@ def _chunk(files: Mapping[str, str]) -> Reading:
             for columns in (576, 2048)
             for threads in (1, 2, 8)
         ],
-        interpret_whole=False,
         minimums={"rows": 1, "columns": 1, "threads": 1, "chunk": 0},
         dense=range(1, 66),
     )
@@ -166,9 +163,7 @@ def _micro(files: Mapping[str, str]) -> list[Reading]:
                 remedy=MOVED,
             )
         source = composed("one_chunk", [(line, f"return {rows[1]};")], "")
-        program, root = cpp_program(CppFiles({PATH: source}, quoted=files), "one_chunk", leaves={})
+        chunk = CppFiles({PATH: source}, quoted=files)
         rule = "tiled_micro" if name == "MICRO" else "tiled_window"
-        readings.append(
-            Reading(rule, program, root, axis=None, contexts=[{}], interpret_whole=False)
-        )
+        readings.append(cpp_reading(rule, chunk, "one_chunk", leaves={}, axis=None, contexts=[{}]))
     return readings

@@ -11,7 +11,7 @@ from tree_sitter import Node
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.cpp.edits import only_function, reduced_to
 from nearfree.sources.cpp.nodes import changed_names, declared_names, part
-from nearfree.sources.cpp.program import cpp_program
+from nearfree.sources.cpp.program import cpp_reading
 from nearfree.sources.cpp.source import CppFiles, children, text_of
 from nearfree.sources.language.reading import Reading
 
@@ -33,12 +33,13 @@ def marlin(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading
     """Return the reading of the rows per tile and in the next pass, by remaining rows."""
     path, node = only_function(files, LOOP)
     cut_files = {path: reduced_to(files[path], node, _prefix(path, node), _PASS)}
-    return Reading(
+    return cpp_reading(
         "marlin",
-        *cpp_program(CppFiles(cut_files, quoted=files), LOOP, leaves=LEAVES),
+        CppFiles(cut_files, quoted=files),
+        LOOP,
+        leaves=LEAVES,
         axis="rows",
         contexts=[{"columns": shape["columns"], "activation_bits": 16} for shape in shapes],
-        interpret_whole=False,
         minimums={"rows": 1},
     )
 

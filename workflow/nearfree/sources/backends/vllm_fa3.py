@@ -106,21 +106,19 @@ def built(files: Mapping[str, str]) -> "CppFiles":
 def kernel_rule(files: "CppFiles", *, window: bool) -> Reading:
     """Return the reading of rows, splits and packing, from the launch down to the kernel's grid."""
     from nearfree.sources.cpp.expressions import Meaning
-    from nearfree.sources.cpp.program import cpp_program
+    from nearfree.sources.cpp.program import cpp_reading
 
-    return Reading(
+    return cpp_reading(
         WINDOW_KERNEL if window else "kernel",
-        *cpp_program(
-            files,
-            "run_mha_fwd",
-            leaves=WINDOW_LEAVES if window else KERNEL_LEAVES,
-            meaning=Meaning(
-                answers={"get_grid_shape": KERNEL},
-                tails=frozenset({"run_mha_fwd_", "run_flash_fwd"}),
-                harmless=frozenset({"prepare_varlen_num_blocks"}),
-            ),
-            constants={"params": "None", "stream": "None", "T_out": "None"},
+        files,
+        "run_mha_fwd",
+        leaves=WINDOW_LEAVES if window else KERNEL_LEAVES,
+        meaning=Meaning(
+            answers={"get_grid_shape": KERNEL},
+            tails=frozenset({"run_mha_fwd_", "run_flash_fwd"}),
+            harmless=frozenset({"prepare_varlen_num_blocks"}),
         ),
+        constants={"params": "None", "stream": "None", "T_out": "None"},
         axis="d",
         contexts=[
             {"arch": 90, "num_splits": splits, "paged": True, "pagedkv_tma": tma, "pack_gqa": pack}
@@ -129,7 +127,6 @@ def kernel_rule(files: "CppFiles", *, window: bool) -> Reading:
             for causal in ((False,) if window else (False, True))
             for positions in (16, 17)
         ],
-        interpret_whole=False,
         dense=range(8, 265, 8),
     )
 

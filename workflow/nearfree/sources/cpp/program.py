@@ -1,7 +1,8 @@
 """A C++ rule in normal form, with all functions that it reaches."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.cpp.expressions import Meaning
@@ -19,6 +20,7 @@ from nearfree.sources.language.program import (
     copied,
     replace_leaves,
 )
+from nearfree.sources.language.reading import DENSE, Reading
 
 
 def cpp_program(
@@ -62,6 +64,34 @@ def cpp_program(
         functions = thread_records(functions, root.name, record)
     constant_values = {name: parse(text) for name, text in (constants or {}).items()}
     return Program(functions, constant_values), root.name
+
+
+def cpp_reading(
+    rule: str,
+    files: CppFiles,
+    *names: str,
+    axis: str | None,
+    contexts: Sequence[Mapping[str, Any]],
+    leaves: Leaves,
+    own: Leaves | None = None,
+    meaning: Meaning | None = None,
+    made: Mapping[str, Function] | None = None,
+    constants: Mapping[str, str] | None = None,
+    dense: Sequence[int] = DENSE,
+    minimums: Mapping[str, int] | None = None,
+) -> Reading:
+    """Return the reading of a C++ function; its parameters are `cpp_program`'s and a reading's."""
+    return Reading(
+        rule,
+        *cpp_program(
+            files, *names, leaves=leaves, own=own, meaning=meaning, made=made, constants=constants
+        ),
+        axis=axis,
+        contexts=contexts,
+        interpret_whole=False,
+        dense=dense,
+        minimums=minimums or {},
+    )
 
 
 def _with_leaves(function: Function, leaves: Leaves) -> Function:

@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 
 from nearfree.errors import EvidenceError
-from nearfree.log.events import Branch, RuleExtracted
-from nearfree.sources.language.rule import Rule
+from nearfree.log.events import Branch
+from nearfree.sources.language.rule import Answer, Rule
 from nearfree.sources.language.statements import REFUSED
 
 
@@ -98,12 +98,11 @@ VARYING = frozenset(
 """Inputs that differ from point to point: rules are cached specialised for all others."""
 
 
-class RuleAnswer(NamedTuple):
-    """A rule, its value, and the branch that gives it."""
-
-    rule: RuleExtracted
-    value: Any
-    branch: Branch
+def capability(sm: int | None) -> dict[str, int | None]:
+    """Return a compute capability's two parts, as rules name them; None each if it is unknown."""
+    if sm is None:
+        return {"cc_major": None, "cc_minor": None}
+    return {"cc_major": sm // 10, "cc_minor": sm % 10}
 
 
 def point_of(query: AttentionQuery, positions: int) -> Point:
@@ -126,7 +125,7 @@ def facts(query: AttentionQuery, point: Point) -> dict[str, Any]:
     }
 
 
-def rule_answer(rules: Mapping[str, Rule], name: str, known_facts: Mapping[str, Any]) -> RuleAnswer:
+def rule_answer(rules: Mapping[str, Rule], name: str, known_facts: Mapping[str, Any]) -> Answer:
     """Return a rule's answer to some facts.
 
     Raises
@@ -155,7 +154,7 @@ def rule_answer(rules: Mapping[str, Rule], name: str, known_facts: Mapping[str, 
             f"{label} launches nothing at {point}",
             remedy="The backend refuses such a call: ask for another",
         )
-    return RuleAnswer(rule.rule, answer.value, answer.branch)
+    return answer
 
 
 def stated_facts(known: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from nearfree.errors import ConfigError, SourceError
 from nearfree.log.document import locked_file, replace
@@ -92,7 +93,9 @@ def renew_class_lock(path: Path, engine: str, classes: Mapping[str, Classes]) ->
         Another process is writing it.
     """
     with locked_file(path):
-        replace(path, _rendered({**read_class_lock(path), engine: locked_entry(classes)}))
+        lock = {**read_class_lock(path), engine: locked_entry(classes)}
+        content = {name: asdict(entry) for name, entry in sorted(lock.items())}
+        replace(path, f"{lock_text(content)}\n".encode())
 
 
 def locked_entry(classes: Mapping[str, Classes]) -> LockedClasses:
@@ -119,19 +122,15 @@ def spans_of(releases: Sequence[str], chosen: Collection[str]) -> list[Span]:
     return [(run[0], None if run[-1] == releases[-1] else run[-1]) for run in runs]
 
 
-def _rendered(lock: ClassLock) -> bytes:
-    """Return the content of a lock's file: one line per class, so that diffs are small."""
-    engines = []
-    for engine, entry in sorted(lock.items()):
-        parts = [f'    "releases": {json.dumps(entry.releases)}']
-        for kind in ("own", "transformers"):
-            lines = [
-                f"      {json.dumps(name)}: {json.dumps(spans)}"
-                for name, spans in getattr(entry, kind).items()
-            ]
-            parts.append(f'    "{kind}": {{\n' + ",\n".join(lines) + "\n    }")
-        engines.append(f"  {json.dumps(engine)}: {{\n" + ",\n".join(parts) + "\n  }")
-    return ("{\n" + ",\n".join(engines) + "\n}\n").encode()
+def lock_text(value: object, depth: int = 3, indent: str = "") -> str:
+    """Return the JSON of dictionaries in dictionaries: a line for each entry of the innermost."""
+    if not depth or not isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
+    entries = (
+        f"{indent}  {json.dumps(key)}: {lock_text(entry, depth - 1, f'{indent}  ')}"
+        for key, entry in value.items()
+    )
+    return "{\n" + ",\n".join(entries) + f"\n{indent}}}"
 
 
 def read_classes(

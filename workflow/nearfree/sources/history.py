@@ -1,6 +1,5 @@
 """A package's releases in order, the changes of its rules, and the lock of known releases."""
 
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +11,7 @@ from msgspec import Struct
 
 from nearfree.errors import ConfigError, LackingError, SourceError
 from nearfree.log.document import locked_file, replace
+from nearfree.sources.classes import lock_text
 from nearfree.sources.extraction import Extraction, extract
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
@@ -63,18 +63,18 @@ def read_lock(path: Path) -> Lock:
 
 def write_lock(path: Path, lock: Lock) -> None:
     """Write the lock: sorted, one line per release, so that diffs are small."""
-    sections = []
-    for section in ("rules", "refused"):
-        packages = []
-        for package, versions in sorted(getattr(lock, section).items()):
-            entries = [
-                f"      {json.dumps(version)}: {json.dumps(versions[version], sort_keys=True)}"
+    sections = {
+        section: {
+            package: {
+                version: versions[version]
                 for version in lock.versions(package)
                 if version in versions
-            ]
-            packages.append(f"    {json.dumps(package)}: {{\n" + ",\n".join(entries) + "\n    }")
-        sections.append(f"  {json.dumps(section)}: {{\n" + ",\n".join(packages) + "\n  }")
-    replace(path, ("{\n" + ",\n".join(sections) + "\n}\n").encode())
+            }
+            for package, versions in sorted(getattr(lock, section).items())
+        }
+        for section in ("rules", "refused")
+    }
+    replace(path, f"{lock_text(sections)}\n".encode())
 
 
 def renew_lock(path: Path, package: str, releases: Sequence["Release"]) -> None:

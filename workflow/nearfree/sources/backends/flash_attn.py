@@ -14,6 +14,7 @@ from nearfree.sources.attention import (
     Point,
     RuleQuery,
     Tile,
+    capability,
     facts,
     point_of,
     require_mechanism,
@@ -90,15 +91,14 @@ CALL_COMMON = {
     r"dprops_minor": "cc_minor",
 }
 # A paged cache counts as one page that holds the context: the source uses only their product.
+_SIZES = {
+    r"sizes\[0\]": "batch",
+    r"sizes\[1\]": "positions",
+    r"sizes\[2\]": "heads",
+    r"sizes\[3\]": "head_dim",
+}
 CALL_LEAVES: dict[str, dict[str, str]] = {
-    "dense": {
-        r"sizes\[0\]": "batch",
-        r"sizes\[1\]": "positions",
-        r"sizes\[2\]": "heads",
-        r"sizes\[3\]": "head_dim",
-        r"k\.size\(1\)": "context",
-        r"k\.size\(2\)": "kv_heads",
-    },
+    "dense": {**_SIZES, r"k\.size\(1\)": "context", r"k\.size\(2\)": "kv_heads"},
     "varlen": {
         r"cu_seqlens_q\.numel\(\)": "batch + 1",
         r"sizes\[1\]": "heads",
@@ -107,10 +107,7 @@ CALL_LEAVES: dict[str, dict[str, str]] = {
         r"k\.size\(2\)": "kv_heads",
     },
     "kvcache": {
-        r"sizes\[0\]": "batch",
-        r"sizes\[1\]": "positions",
-        r"sizes\[2\]": "heads",
-        r"sizes\[3\]": "head_dim",
+        **_SIZES,
         r"kcache\.size\(1\)": "context",
         r"kcache\.size\(2\)": "kv_heads",
         r"block_table\.size\(1\)": "1",
@@ -223,14 +220,9 @@ def passed_on(files: "CppFiles", api: str) -> Reading:
 def device_facts(sm: int | None) -> dict[str, Any]:
     """Return the facts of a compute capability that the source uses; None each if unknown."""
     if sm is None:
-        return dict.fromkeys(("cc_major", "cc_minor", "smem_per_sm", "smem_per_block"))
+        return capability(sm) | {"smem_per_sm": None, "smem_per_block": None}
     memory = shared_memory(sm)
-    return {
-        "cc_major": sm // 10,
-        "cc_minor": sm % 10,
-        "smem_per_sm": memory.per_sm,
-        "smem_per_block": memory.per_block,
-    }
+    return capability(sm) | {"smem_per_sm": memory.per_sm, "smem_per_block": memory.per_block}
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
@@ -281,10 +273,10 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         )
     ((name, call_facts),) = rule_queries(query, point_of(query, positions))
     call_answer = rule_answer(rules, name, call_facts)
-    if query.paged and "paged" not in call_answer.rule.inputs:
+    rule = rules[name].rule
+    if query.paged and "paged" not in rule.inputs:
         raise EvidenceError(
-            f"{call_answer.rule.package} {call_answer.rule.version} reads no page table in its "
-            f"{query.api} call",
+            f"{rule.package} {rule.version} reads no page table in its {query.api} call",
             remedy="Ask without paged, or for a later release",
         )
     passed = {**call_facts, **dict(zip(PASSED, call_answer.value, strict=True))}

@@ -13,9 +13,9 @@ from nearfree.errors import EvidenceError
 from nearfree.sources.attention import (
     AttentionQuery,
     Point,
-    RuleAnswer,
     RuleQuery,
     Tile,
+    capability,
     facts,
     point_of,
     require_mechanism,
@@ -23,7 +23,7 @@ from nearfree.sources.attention import (
     tiles_of,
 )
 from nearfree.sources.language.reading import Mechanism, Reading
-from nearfree.sources.language.rule import Rule
+from nearfree.sources.language.rule import Answer, Rule
 
 if TYPE_CHECKING:
     from nearfree.sources.cpp.source import CppFiles
@@ -182,8 +182,8 @@ def contexts(way: str) -> list[Mapping[str, Any]]:
     paged = "page_table_" in CALL_TENSORS[way]
     return [
         {"batch": b, "heads": h, "kv_heads": k, "head_dim": d, "context": length, "sms": sms}
-        | {"cc_major": sm // 10, "cc_minor": sm % 10, "tokens_per_page": page}
-        | {"causal": h == k or paged}
+        | capability(sm)
+        | {"tokens_per_page": page, "causal": h == k or paged}
         for b, h, k, d, length, sms, sm, page in (shapes[1:3] if paged else shapes)
     ]
 
@@ -254,10 +254,7 @@ FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {"launch": (), "tile": ()}
 def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
     """Return the call's rule and facts; for an unknown page size, also for one that fits all."""
     name = f"{query.api}_paged_call" if query.paged else f"{query.api}_call"
-    call_facts = facts(query, point) | {
-        "cc_major": None if query.sm is None else query.sm // 10,
-        "cc_minor": None if query.sm is None else query.sm % 10,
-    }
+    call_facts = facts(query, point) | capability(query.sm)
     sizes = (query.page_size,) if query.page_size else (1, ANY_BLOCK)
     return tuple(RuleQuery(name, call_facts | {"tokens_per_page": size}) for size in sizes)
 
@@ -294,7 +291,7 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
 
 def passed_on(
     rules: Mapping[str, Rule], queries: tuple[RuleQuery, ...]
-) -> tuple[dict[str, Any], RuleAnswer]:
+) -> tuple[dict[str, Any], Answer]:
     """Return the facts of a call with the arguments that it passes on, and the rule's answer.
 
     Raises
@@ -308,13 +305,13 @@ def passed_on(
         _passed(rules, any_block_query)[0]["pagedkv_tma"] for any_block_query in any_block_queries
     ):
         raise EvidenceError(
-            f"{call.rule.package}: at {passed['positions']} positions the tile depends on the"
-            " cache's page size",
+            f"{rules[query.name].rule.package}: at {passed['positions']} positions the tile depends"
+            " on the cache's page size",
             remedy="Name it with --page-size",
         )
     return passed, call
 
 
-def _passed(rules: Mapping[str, Rule], rule_query: RuleQuery) -> tuple[dict[str, Any], RuleAnswer]:
+def _passed(rules: Mapping[str, Rule], rule_query: RuleQuery) -> tuple[dict[str, Any], Answer]:
     call = rule_answer(rules, rule_query.name, rule_query.facts)
     return {**rule_query.facts, **dict(zip(PASSED, call.value, strict=True))}, call

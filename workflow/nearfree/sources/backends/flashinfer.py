@@ -14,9 +14,9 @@ from nearfree.hardware.occupancy import shared_memory
 from nearfree.sources.attention import (
     AttentionQuery,
     Point,
-    RuleAnswer,
     RuleQuery,
     Tile,
+    capability,
     is_absent,
     point_of,
     require_mechanism,
@@ -24,7 +24,7 @@ from nearfree.sources.attention import (
     tiles_of,
 )
 from nearfree.sources.backends.flashinfer_rules import CUDA, backend_facts, mechanisms, readings
-from nearfree.sources.language.rule import Rule
+from nearfree.sources.language.rule import Answer, Rule
 
 __all__ = ["PACKAGE", "WANTED", "mechanisms", "notes", "readings", "tile"]
 
@@ -75,7 +75,7 @@ def notes(query: AttentionQuery) -> tuple[str, ...]:
     return (f"backend=auto is answered for CUDA {'.'.join(map(str, CUDA))} or newer",)
 
 
-def _backend_answer(rules: Mapping[str, Rule], query: AttentionQuery) -> RuleAnswer:
+def _backend_answer(rules: Mapping[str, Rule], query: AttentionQuery) -> Answer:
     """Return the kernel that backend="auto" selects."""
     facts = backend_facts(query.sm, head_dim_qk=query.head_dim, head_dim_vo=query.head_dim)
     answer = rule_answer(rules, "backend", facts)
@@ -134,7 +134,7 @@ def _fa3(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
 def _device(sm: int | None) -> dict[str, Any]:
     if sm is None:
         return {}
-    facts = {"cc_major": sm // 10, "cc_minor": sm % 10}
+    facts = capability(sm)
     try:
         return facts | {"smem_per_block": shared_memory(sm).per_block}
     except EvidenceError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nearfree.errors import SourceError
 from nearfree.hardware.occupancy import shared_memory
 from nearfree.log.events import Quote
+from nearfree.sources.attention import capability
 from nearfree.sources.language.cuts import one_request, returning_names, without_unreachable
 from nearfree.sources.language.program import Function, Program, quote
 from nearfree.sources.language.python_source import Modules
@@ -23,7 +24,7 @@ SELECTORS = ("FA2DetermineCtaTileQ", "DetermineCtaTileQ")
 PLANNER = "PrefillSplitQOKVIndptr"
 SM90_PLANNER = "PrefillSM90Plan"
 AUTO = "determine_attention_backend"
-CAPABILITIES = ((7, 5), (8, 0), (8, 6), (9, 0), (10, 0))
+CAPABILITIES = (75, 80, 86, 90, 100)
 HEAD_DIMS = ((64, 64), (128, 128), (192, 128), (256, 256), (448, 256), (576, 512), (512, 512))
 """Head sizes of queries and keys, and of values."""
 DEVICE = {
@@ -93,9 +94,9 @@ def _tile(cpp: "CppFiles") -> Reading:
 
     contexts = [
         {"head_dim": vo, "head_dim_qk": qk, "kv_dtype_bytes": size}
-        | {"cc_major": major, "cc_minor": minor}
-        | {"smem_per_block": shared_memory(10 * major + minor).per_block}
-        for major, minor in CAPABILITIES
+        | capability(sm)
+        | {"smem_per_block": shared_memory(sm).per_block}
+        for sm in CAPABILITIES
         for qk, vo in HEAD_DIMS
         for size in ((1, 2) if qk != vo else (2,))
     ]
@@ -180,8 +181,7 @@ def backend_facts(sm: int | None, **changes: Any) -> dict[str, Any]:
         "dtype_q": "bfloat16",
         "dtype_kv": "bfloat16",
     }
-    device = {} if sm is None else {"cc_major": sm // 10, "cc_minor": sm % 10}
-    return facts | device | changes
+    return facts | ({} if sm is None else capability(sm)) | changes
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:

@@ -28,6 +28,7 @@ from nearfree.sources.language.program import (
 )
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import DENSE, Mechanism, Reading
+from nearfree.sources.tuned import SIZES
 
 LEAVES = {
     r"(envs\.VLLM_BATCH_INVARIANT|vllm_is_batch_invariant\(\))": "deterministic",
@@ -83,12 +84,6 @@ def block_contexts(
         for dtype, shape in QUANTISATIONS
         for experts, top_k in shapes
     ]
-
-
-SIZES = (
-    "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages",
-)  # fmt: skip
-"""Keys of a configuration: a block's sides, its group, its warps and pipeline stages."""
 
 
 def block_sizes(modules: Modules) -> list[Reading]:

@@ -217,8 +217,7 @@ def _by_version(package: str, page: "ProjectPage") -> dict[str, list[Artefact]]:
                     yanked=file.is_yanked,
                 )
             )
-    sorted_files = {
-        version_: sorted(files, key=lambda file: file.filename)
-        for version_, files in artefacts.items()
+    return {
+        str(version): sorted(files, key=lambda file: file.filename)
+        for version, files in sorted(artefacts.items())
     }
-    return {str(version): sorted_files[version] for version in sorted(sorted_files)}

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from nearfree.errors import EvidenceError
 from nearfree.sources.backends.flash_attn import device_facts
 from nearfree.sources.backends.vllm_fa3 import WINDOW_KERNEL
@@ -20,18 +22,28 @@ _POSITIONS = (1, 16, 64, 1024)
 """Small and large counts: vLLM's FlashAttention 3 has a tile for few rows."""
 _HEADS = {"heads": 32, "kv_heads": 8}
 Rules = Mapping[str, Rule]
+ANY_DTYPE = ""
+"""The element type of a kernel that the rules answer for, whatever it is."""
+
+
+class Kernel(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A kernel, by the traits that both rules and binaries tell; an unknown trait is left out."""
+
+    kernel: str
+    head_dim: int
+    value_dim: int
+    dtype: str
+    mask: str
+    split: bool
+    paged: bool | None = None
+    pack: bool | None = None
 
 
 class Answer(NamedTuple):
-    """The kernel that the rules choose at one head width on one device, and its tile rows."""
+    """The kernel that the rules choose on one device for heads of a width, and its tile rows."""
 
-    kernel: str
-    mask: str
-    split: bool
-    paged: bool | None
-    pack: bool | None
+    kernel: Kernel
     sm: int
-    width: int
     rows: int
 
 
@@ -72,7 +84,7 @@ def _fa2_answers(rules: Rules) -> Iterator[Answer]:
         (kernel,) = _evaluate(rules, "path", inputs)
         rows = _evaluate(rules, "tile", inputs)
         for mask in _masks(causal=causal):
-            yield Answer(kernel, mask, splits > 1, None, None, sm, width, rows)
+            yield Answer(_kernel(kernel, width, mask, split=splits > 1), sm, rows)
 
 
 def _fa3_launches() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -92,7 +104,8 @@ def _fa3_answers(rules: Rules) -> Iterator[Answer]:
             tile_inputs = {"d": width, "is_causal": causal, "varlen": varlen, "blocks": blocks}
             (rows,) = _evaluate(rules, "tile", inputs | kernel_inputs | tile_inputs)
             for mask in _masks(causal=causal):
-                yield Answer(_fa3_kernel(arch), mask, split, paged, pack, sm, width, rows)
+                name, traits = _fa3_kernel(arch), {"split": split, "paged": paged, "pack": pack}
+                yield Answer(_kernel(name, width, mask, **traits), sm, rows)
 
 
 def _vllm_fa3_answers(rules: Rules) -> Iterator[Answer]:
@@ -104,7 +117,15 @@ def _vllm_fa3_answers(rules: Rules) -> Iterator[Answer]:
             for mask in _masks(causal=causal):
                 kernel = WINDOW_KERNEL if mask == "window" and WINDOW_KERNEL in rules else "kernel"
                 rows, split, pack = _evaluate(rules, kernel, inputs | tile_inputs | _HEADS)
-                yield Answer(_fa3_kernel(sm), mask, split, paged, pack, sm, width, rows)
+                name, traits = _fa3_kernel(sm), {"split": split, "paged": paged, "pack": pack}
+                yield Answer(_kernel(name, width, mask, **traits), sm, rows)
+
+
+def _kernel(name: str, width: int, mask: str, **traits: bool) -> Kernel:
+    """Return a kernel of any 16-bit type, whose keys and values have one width."""
+    return Kernel(
+        kernel=name, head_dim=width, value_dim=width, dtype=ANY_DTYPE, mask=mask, **traits
+    )
 
 
 def _masks(*, causal: bool) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ on no device: the code for one architecture also holds tiles that the source tak
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,24 +14,18 @@ from msgspec.structs import replace
 from nearfree.errors import EvidenceError
 from nearfree.log.events import HeldKernel
 from nearfree.sources.backends.vllm_fa3 import WINDOW_KERNEL
-from nearfree.sources.binaries.answers import SECOND_DEVICES, THIRD_DEVICES, Rules, answers
+from nearfree.sources.binaries.answers import (
+    ANY_DTYPE,
+    SECOND_DEVICES,
+    THIRD_DEVICES,
+    Kernel,
+    Rules,
+    answers,
+)
 
 WINDOW = "the rules are of calls without a window"
 ELEMENTS = "the rules are of elements of 16 bits"
 WIDTHS = "the rules are of values as wide as keys"
-
-
-class Kernel(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A kernel, by the traits that both rules and binaries tell; an unknown trait is left out."""
-
-    kernel: str
-    head_dim: int
-    value_dim: int
-    dtype: str
-    mask: str
-    split: bool
-    paged: bool | None = None
-    pack: bool | None = None
 
 
 class Point(Kernel, frozen=True, omit_defaults=True, kw_only=True):
@@ -56,10 +50,9 @@ class Comparison(Struct, frozen=True):
     differences: tuple[Difference, ...]
 
 
-_Rows = frozenset[int]
-_AnsweredRows = Mapping[Kernel, Mapping[int, _Rows]]
-"""Rows by device of each kernel that the rules answer for, whatever its element type."""
-_ANY_DTYPE = ""
+_FIELDS = Kernel.__struct_fields__
+_RowsByKernel = Mapping[tuple[Kernel, int], set[int]]
+"""Tile rows by kernel and device, or by kernel and architecture of the code."""
 
 
 def compare(rules: Rules, held: Iterable[HeldKernel]) -> Comparison:
@@ -70,47 +63,34 @@ def compare(rules: Rules, held: Iterable[HeldKernel]) -> Comparison:
     EvidenceError
         The rules have no known form, or the binary holds no kernel that they answer for.
     """
-    rows_in_binary: defaultdict[Kernel, defaultdict[int, set[int]]] = defaultdict(
-        lambda: defaultdict(set)
-    )
-    for held_kernel in held:
-        rows_in_binary[_kernel(held_kernel)][held_kernel.code].add(held_kernel.rows)
-    answered, windows = _rows_by_kernel(rules, rows_in_binary), WINDOW_KERNEL in rules
+    rows_in_binary: defaultdict[tuple[Kernel, int], set[int]] = defaultdict(set)
+    for each in held:
+        kernel = Kernel(**{name: getattr(each, name) for name in _FIELDS})
+        rows_in_binary[kernel, each.code].add(each.rows)
+    in_binary = {kernel for kernel, _ in rows_in_binary}
+    answered, windows = _answered_rows(rules, in_binary), WINDOW_KERNEL in rules
     differences: list[Difference] = []
     points = 0
-    for kernel in _kernels(rows_in_binary, answered, windows=windows):
-        by_device = answered.get(replace(kernel, dtype=_ANY_DTYPE), {})
-        rows_anywhere = frozenset[int]().union(*by_device.values())
-        codes = {
-            code
-            for other in rows_in_binary
-            if other.kernel == kernel.kernel
-            for code in rows_in_binary[other]
-        }
+    for kernel in _kernels(in_binary, {kernel for kernel, _ in answered}, windows=windows):
+        codes = {code for other, code in rows_in_binary if other.kernel == kernel.kernel}
+        ruled_kernel = replace(kernel, dtype=ANY_DTYPE)
+        rows_anywhere = set[int]().union(
+            *(answered.get((ruled_kernel, sm), ()) for sm in SECOND_DEVICES)
+        )
         for sm in THIRD_DEVICES.get(kernel.kernel, SECOND_DEVICES):
             points += 1
-            rule_rows = by_device.get(sm, frozenset())
-            held_rows = frozenset[int]()
-            if kernel in rows_in_binary:
-                held_rows = frozenset(rows_in_binary[kernel][_running_code(codes, sm)])
+            rule_rows = answered.get((ruled_kernel, sm), set())
+            held_rows = rows_in_binary.get((kernel, _running_code(codes, sm)), set())
             if rule_rows - held_rows or held_rows - rows_anywhere:
-                point = Point(**{name: getattr(kernel, name) for name in _FIELDS}, sm=sm)
                 differences.append(
                     Difference(
-                        point,
+                        Point(**{name: getattr(kernel, name) for name in _FIELDS}, sm=sm),
                         rule=tuple(sorted(rule_rows)),
                         binary=tuple(sorted(held_rows)),
                         explained=_unruled_reason(kernel, windows=windows),
                     )
                 )
     return Comparison(points, tuple(differences))
-
-
-_FIELDS = Kernel.__struct_fields__
-
-
-def _kernel(held: HeldKernel) -> Kernel:
-    return Kernel(**{name: getattr(held, name) for name in _FIELDS})
 
 
 def _unruled_reason(kernel: Kernel, *, windows: bool) -> str | None:
@@ -134,9 +114,7 @@ def _running_code(codes: Iterable[int], sm: int) -> int:
     return max(own or older, default=0)
 
 
-def _kernels(
-    in_binary: Collection[Kernel], answered: _AnsweredRows, *, windows: bool
-) -> list[Kernel]:
+def _kernels(in_binary: set[Kernel], answered: set[Kernel], *, windows: bool) -> list[Kernel]:
     """Return the kernels of the binary and those that the rules answer for, in each 16-bit type.
 
     Where no rule covers windows, a window kernel is compared only if the binary holds it.
@@ -152,33 +130,21 @@ def _kernels(
     return sorted(kernels, key=lambda kernel: [str(getattr(kernel, name)) for name in _FIELDS])
 
 
-def _rows_by_kernel(rules: Rules, in_binary: Iterable[Kernel]) -> _AnsweredRows:
+def _answered_rows(rules: Rules, in_binary: Iterable[Kernel]) -> _RowsByKernel:
     """Return the rows that the rules answer; a head runs the narrowest kernel that it fits."""
     widths = defaultdict(set)
     for held in in_binary:
         if held.head_dim == held.value_dim:
             widths[held.kernel].add(held.head_dim)
-    rows: defaultdict[Kernel, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for answer in answers(rules):
-        fits = [width for width in widths[answer.kernel] if width >= answer.width]
+    rows: defaultdict[tuple[Kernel, int], set[int]] = defaultdict(set)
+    for kernel, sm, tile_rows in answers(rules):
+        fits = [width for width in widths[kernel.kernel] if width >= kernel.head_dim]
         if fits:
-            kernel = Kernel(
-                kernel=answer.kernel,
-                head_dim=min(fits),
-                value_dim=min(fits),
-                dtype=_ANY_DTYPE,
-                mask=answer.mask,
-                split=answer.split,
-                paged=answer.paged,
-                pack=answer.pack,
-            )
-            rows[kernel][answer.sm].add(answer.rows)
+            width = min(fits)
+            rows[replace(kernel, head_dim=width, value_dim=width), sm].add(tile_rows)
     if not rows:
         raise EvidenceError(
             "the rules answer for no kernel that the binary holds",
             remedy="Compare it with the rules of the same kernels",
         )
-    return {
-        kernel: {sm: frozenset(tile_rows) for sm, tile_rows in devices.items()}
-        for kernel, devices in rows.items()
-    }
+    return rows

@@ -32,7 +32,7 @@ LISTING_FILES = {
     "core/modules/attention.py": "M_attn as the paper's tables print it",
     "public/published.py": "the paper's tables, transcribed",
     "derive/outlook/trend.py": "releases whose M_attn a figure shows",
-    "derive/outlook/lookup_sources.py": "the layers that the paper prints a lookup table of",
+    "derive/outlook/lookup.py": "the layers that the paper prints a lookup table of",
 }
 each_backend = pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from nearfree.derive.laws.model_law import principle
+from nearfree.core.modules import model
+from nearfree.core.modules.kind import smallest_term
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, printed_rows, published_lookup
 from nearfree.errors import EvidenceError
 from nearfree.log.evidence import Take, read_scope
@@ -179,15 +180,12 @@ def test_the_principle_is_no_larger_than_any_term(
 ) -> None:
     """The law is at most each of its terms, and equals the one that it names."""
     moe = kind != "dense"
-    row = pl.DataFrame(
-        {
-            "dtype": ["bfloat16"],
-            "balance_flop_per_byte": [rho],
-            "batch": [batch],
-            "experts": pl.Series([experts if moe else None], dtype=pl.Int64),
-            "top_k": pl.Series([top_k if moe else None], dtype=pl.Int64),
-            "routing": pl.Series([kind if moe else None], dtype=pl.String),
-        }
+    ffn = model.ffn_setting(
+        dtype="bfloat16",
+        batch=batch,
+        experts=experts if moe else None,
+        top_k=top_k if moe else None,
+        routing=kind if moe else None,  # type: ignore[arg-type]
     )
     terms = {"M_attn": float(m_attn)}
     if kind == "dense":
@@ -198,10 +196,6 @@ def test_the_principle_is_no_larger_than_any_term(
         terms["M_moe E / (b k)"] = m_moe * experts / (batch * top_k)
     if kind == "skewed":
         terms["M_moe / b"] = m_moe / batch
-    given = {"m_moe": m_moe, "tau": tau, "m_attn": m_attn}
-    inputs = row.with_columns(pl.lit(item, pl.Int64).alias(name) for name, item in given.items())
-    lookup_row = principle(inputs).row(0, named=True)
-    assert all(lookup_row["n_max"] <= term for term in terms.values())
-    assert lookup_row["n_max"] == terms[lookup_row["limiting_term"]]
-    smallest = [name for name, term in terms.items() if term == lookup_row["n_max"]]
-    assert set((lookup_row["tie"] or lookup_row["limiting_term"]).split(" = ")) == set(smallest)
+    least = smallest_term(model.principle_terms(ffn, rho, m_moe, tau, m_attn))
+    assert all(least.value <= term for term in terms.values())
+    assert {name for name, term in terms.items() if term == least.value} == set(least.names)

@@ -4,25 +4,35 @@ Source: paper, tab:practical_lookup (app. on implications). The models' numbers 
 rho, s, b, E, k, d_ff; M_attn is given, M_moe is that of the fallback rules, and tau = E.
 """
 
+from math import isfinite
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
-from nearfree.core.modules.moe_ffn import printed_granularity
+from nearfree.backends.moe_kernels import ALIGNED
+from nearfree.backends.records import page_size
+from nearfree.core.modules import model
+from nearfree.core.modules.attention import M_ATTN, AttentionQuestion
+from nearfree.core.modules.dense_ffn import IDLE
+from nearfree.core.modules.kind import smallest_term
+from nearfree.core.modules.moe_ffn import MoeQuestion, printed_granularity
+from nearfree.core.modules.routing import routing_baseline
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.laws.laws import ask_distinct, facts_refusal
-from nearfree.derive.laws.model_law import idle_compute, principle
-from nearfree.derive.outlook.lookup_sources import lookup_sources
+from nearfree.derive.granularity.steps import MOST_TOKENS, Steps
+from nearfree.derive.laws.laws import facts_refusal
 from nearfree.derive.tables.columns import amount, count, flag, text
 from nearfree.derive.tables.schema import Table
-from nearfree.errors import EvidenceError
+from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import BoundaryPublished
 from nearfree.log.evidence import Take
 from nearfree.log.names import Layout
 from nearfree.public.published import newest_take
+from nearfree.sources.attention import Tile
 
 PRACTICAL = "tab:practical_lookup"
 PUBLISHED_LOOKUP = Table(
@@ -77,7 +87,26 @@ _PRINTED_COLUMNS = ("row", "model_type", "platform", "batch", "experts", "top_k"
           "m_attn", "printed_idle_compute", "printed_principle")  # fmt: skip
 _OVER_PREDICTION_DIGITS = 2
 """Significant digits with which the paper prints the over-prediction."""
-_idle = pl.col("idle")
+_BALANCE = "balance_flop_per_byte"
+Row = dict[str, Any]
+QWEN3_8B = AttentionQuestion(
+    backend="flash_attn", backend_version="2.8.3", dtype="bfloat16", batch=1, context=4096,
+    heads=32, kv_heads=8, head_dim=128, api=None, page_size=page_size("flash_attn"),
+    cuda_graph=False, most=1, sm=None, sm_count=None,
+)  # fmt: skip
+"""Attention of the dense rows (paper, sec. 5: Qwen3-8B with FlashAttention, in an engine with a
+paged cache); a row gives element type, batch and device."""
+LING_MINI = replace(
+    QWEN3_8B, backend="flashinfer_fa2", backend_version="0.6.13", heads=16, kv_heads=4,
+    page_size=page_size("flashinfer_fa2"),
+)  # fmt: skip
+"""Attention of the MoE rows (paper, sec. 5: Ling-2.0-mini with FlashInfer, as SGLang calls it)."""
+LING_MINI_EXPERTS = MoeQuestion(
+    backend="sglang", backend_version="0.5.9", kernel=None, dtype="bfloat16", d_model=2048,
+    d_ff=512, experts=256, top_k=8, block_size_m=None, sm=None, device_name=None,
+)  # fmt: skip
+"""Experts of the MoE rows (paper, sec. 5: Ling-2.0-mini with SGLang); `top_k` is the model's own,
+for rows of any k, and a row gives the other sizes."""
 
 
 def printed_rows(take: Take) -> pl.DataFrame:
@@ -151,83 +180,151 @@ def published_lookup(
     facts
         Facts of datasheets with the ids of their rows, from `sheet_facts`.
     """
-    paper = with_facts(printed, facts).with_columns(
-        ask_distinct(
-            printed.select("dtype", "experts"), _fallback_m_moe, {"m_moe": pl.Int64}
-        ).to_series(),
-        (pl.col("experts").is_not_null() & pl.col("top_k").is_null()).alias("any_k"),
+    paper = with_facts(printed, facts).with_columns(facts_refusal().alias("refusal"))
+    columns = dict.fromkeys(PUBLISHED_LOOKUP.body)
+    rows = (columns | row | _computed(row) for row in paper.iter_rows(named=True))
+    return PUBLISHED_LOOKUP.frame(row | _sourced(row, resolver) for row in rows)
+
+
+def _computed(row: Row) -> Row:
+    """Return idle compute and the principle by the paper's inputs; of any k, over k from 1 to E."""
+    experts, balance, m_moe = row["experts"], row[_BALANCE], None
+    if experts is not None:  # M_moe of the fallback rules, as printed for the rows' engine
+        engine = Setting(module="moe_ffn", backend="sglang", dtype=row["dtype"])
+        m_moe = int(printed_granularity(engine).rows)
+    any_k = experts is not None and row["top_k"] is None
+    every_k = range(1, experts + 1) if any_k else (row["top_k"],)
+    settings = [_ffn(row, k) for k in every_k]
+    idle = [] if balance is None else [model.idle_compute(ffn, balance) for ffn in settings]
+    tau = experts if row["routing"] == "balanced" else None
+    principle = min(
+        (
+            smallest_term(model.principle_terms(ffn, balance, m_moe, tau, row["m_attn"]))
+            for ffn in settings
+        ),
+        key=lambda term: term.value,
     )
+    unsteady = (k for k, n in zip(every_k, idle, strict=False) if np.rint(n) != np.rint(idle[-1]))
+    lowest, highest = (_finite(pick(idle, default=None)) for pick in (min, max))
+    ratio = 0.0 if lowest is None else lowest / principle.value
+    return {
+        "m_moe": m_moe,
+        "idle_compute": lowest,
+        "idle_compute_high": highest,
+        "steady_from_k": max(unsteady, default=0) + 1 if any_k else None,
+        "principle": principle.value,
+        "limiting_term": principle.names[0],
+        "tie": " = ".join(principle.names) if len(principle.names) > 1 else None,
+        "over_prediction": float(f"{ratio:.{_OVER_PREDICTION_DIGITS}g}") if ratio > 1 else None,
+        "equal": lowest is not None
+        and round(lowest) == row["printed_idle_compute"]
+        and round(principle.value) == row["printed_principle"],
+        "from_ids": [*row["event_ids"], *filter(None, [row["fact_id"]])],
+    }
+
+
+def _ffn(row: Row, top_k: int | None) -> Setting:
+    names = ("dtype", "batch", "experts", "routing", "d_ff")
+    return model.ffn_setting(**{name: row[name] for name in names}, top_k=top_k)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
+
+
+def _sourced(row: Row, resolver: Resolver) -> Row:
+    """Return the law with releases' granularities at the shapes of a computed row's model."""
+    moe = row["model_type"] == "moe"
+    try:
+        attention = _attention(row, LING_MINI if moe else QWEN3_8B, resolver)
+        experts = _experts(row, resolver) if moe else {}
+    except NearfreeError as error:
+        return {"refusal": row["refusal"] or error.what}
+    differences = [*experts.pop("differences", []), *attention.pop("differences")]
+    found = {"resolved_m_moe": None, "resolved_tau": None, **attention, **experts}
+    ffn = _ffn(row, row["top_k"] or (LING_MINI_EXPERTS.top_k if moe else None))
+    blocks = row[_BALANCE], found["resolved_m_moe"], found["resolved_tau"]
+    terms, one_tile = (
+        model.principle_terms(ffn, *blocks, found[m_attn])
+        for m_attn in ("resolved_m_attn", "one_tile_until")
+    )
+    least = smallest_term(terms) if terms else None
+    term = least.names[0] if least else None
+    rules = {M_ATTN: found["attention_rule"], IDLE: "paper sec. 4.1"}
+    return found | {
+        "resolved": least.value if least else None,
+        "resolved_one_tile": smallest_term(one_tile).value,
+        "resolved_term": term,
+        "rule": rules.get(term or "", found.get("moe_rule")),
+        "difference": "; ".join(differences) or None,
+    }
+
+
+def _attention(row: Row, call: AttentionQuestion, resolver: Resolver) -> Row:
+    device = {name: row[name] for name in ("dtype", "batch", "sm", "sm_count")}
+    steps = resolver.attention(replace(call, **device))
+    differences = _m_attn_differences(steps, row["m_attn"])
+    if call.page_size:
+        unpaged = resolver.attention(replace(call, **device, page_size=None))
+        differences += [
+            f"without pages in the cache: {difference}"
+            for difference in _m_attn_differences(unpaged, row["m_attn"])
+        ]
+    return {
+        "resolved_m_attn": steps.last_alike(),
+        "one_tile_until": _one_tile_until(steps),
+        "attention_rule": f"{steps.evidence(1)}, path {steps.at(1).path}",
+        "differences": differences,
+    }
+
+
+def _m_attn_differences(steps: Steps[Tile], paper_m_attn: int) -> list[str]:
+    """Return how a call's M_attn differs from the paper's, as a list of at most one sentence."""
+    m_attn = steps.last_alike()
+    if m_attn is None or m_attn == paper_m_attn:
+        return []
+    evidence = f"{_tile_text(steps, m_attn)}, {_tile_text(steps, m_attn + 1)}"
+    until = _one_tile_until(steps)
+    return [f"M_attn {m_attn}, not {paper_m_attn}: {evidence}; one tile a head up to N = {until}"]
+
+
+def _tile_text(steps: Steps[Tile], n: int) -> str:
+    tile = steps.at(n)
     return (
-        paper.join(
-            _terms_by_row(_one_row_per_k(paper)), on="row", how="left", maintain_order="left"
-        )
-        .join(lookup_sources(paper, resolver), on="row", how="left", maintain_order="left")
-        .with_columns(
-            _equal().alias("equal"),
-            pl.coalesce(facts_refusal(), "unresolved").alias("refusal"),
-            pl.concat_list("event_ids", "fact_id").list.drop_nulls().alias("from_ids"),
-        )
-        .select(*PUBLISHED_LOOKUP.body, "from_ids")
+        f"N = {n} has tiles of {tile.tile} rows, {tile.rows_per_position} a position, on the path "
+        f"{tile.path}"
     )
 
 
-def _fallback_m_moe(row: dict[str, Any]) -> dict[str, float]:
-    """Return M_moe of the fallback rules, as the paper prints it for the rows' engine."""
-    if row["experts"] is None:
-        return {}
-    layer = Setting(module="moe_ffn", backend="sglang", dtype=row["dtype"])
-    return {"m_moe": printed_granularity(layer).rows}
+def _one_tile_until(steps: Steps[Tile]) -> int:
+    """Return the last N up to which a request has one tile per head; MOST_TOKENS at most."""
+    n = 1
+    while n < MOST_TOKENS and steps.at(n + 1).tiles == 1:
+        n += 1
+    return n
 
 
-def _one_row_per_k(paper: pl.DataFrame) -> pl.DataFrame:
-    """Return each row with its k; a row of any k is repeated for each k from 1 to E."""
-    all_k = pl.int_ranges(1, pl.col("experts") + 1)
-    own_k = pl.concat_list("top_k")
-    return paper.with_columns(pl.when("any_k").then(all_k).otherwise(own_k).alias("top_k")).explode(
-        "top_k"
-    )
-
-
-def _terms_by_row(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return idle compute and the principle of each row, over all its k."""
-    tau = pl.when(pl.col("routing") == "balanced").then("experts")
-    with_idle = rows.with_columns(idle_compute(rows))
-    computed = principle(with_idle.with_columns(tau.alias("tau")))
-    last_unsteady_k = pl.col("top_k").filter(_idle.round() != _idle.last().round()).max()
-    terms = (pl.col(name).sort_by("n_max").first() for name in ("limiting_term", "tie"))
-    return (
-        computed.group_by("row", maintain_order=True)
-        .agg(
-            _idle.min().alias("idle_compute"),
-            _idle.max().alias("idle_compute_high"),
-            (last_unsteady_k.fill_null(0) + 1).alias("steady"),
-            pl.col("n_max").min().alias("principle"),
-            pl.col("any_k").first(),
-            *terms,
-        )
-        .with_columns(
-            pl.when("any_k").then("steady").alias("steady_from_k"),
-            *(
-                pl.when(pl.col(name).is_finite()).then(name).alias(name)
-                for name in ("idle_compute", "idle_compute_high")
-            ),
-            _over_prediction().alias("over_prediction"),
-        )
-        .drop("steady", "any_k")
-    )
-
-
-def _over_prediction() -> pl.Expr:
-    ratio = pl.col("idle_compute") / pl.col("principle")
-    return pl.when(ratio.is_finite() & (ratio > 1)).then(
-        ratio.round_sig_figs(_OVER_PREDICTION_DIGITS)
-    )
-
-
-def _equal() -> pl.Expr:
-    """Return whether the computed values round to the printed ones."""
-    matches = (
-        (pl.col(name).round() == pl.col(f"printed_{name}")).fill_null(value=False)
-        for name in ("idle_compute", "principle")
-    )
-    return pl.all_horizontal(matches)
+def _experts(row: Row, resolver: Resolver) -> Row:
+    names = ("dtype", "d_ff", "experts", "sm", "device_name")
+    top_k = row["top_k"] or LING_MINI_EXPERTS.top_k
+    layer = replace(LING_MINI_EXPERTS, **{name: row[name] for name in names}, top_k=top_k)
+    steps = resolver.moe(layer)
+    tokens = row["batch"] * routing_baseline(row["routing"], row["experts"], top_k, row["batch"])
+    block, tau, evidence = steps.at(tokens), steps.tau(tokens), steps.evidence(tokens)
+    m_moe, source = block.value, block.source
+    differences = []
+    if m_moe != row["m_moe"]:
+        differences.append(f"M_moe {m_moe}, not {row['m_moe']}, from a {source} rule")
+    paper_tau = row["experts"] if row["routing"] == "balanced" else None
+    if paper_tau is not None and tau != paper_tau:
+        differences.append(f"tau {tau} tokens, not E = {paper_tau}: {source}, {evidence}")
+    if paper_tau is None and tau is not None and tau < m_moe:
+        differences.append(f"tau {tau} tokens, where the paper has none: {source}")
+    if block.path != ALIGNED:
+        differences.append(f"the path {block.path} shares no blocks")
+    return {
+        "resolved_m_moe": m_moe,
+        "resolved_tau": tau,
+        "moe_rule": f"{evidence}, {source}, path {block.path}",
+        "differences": differences,
+    }

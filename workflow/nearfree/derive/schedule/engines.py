@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import NamedTuple
 
 from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.derive.schedule.full_graphs import LARGEST, MOST_REQUESTS, outside_full_graphs
 from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
-from nearfree.derive.schedule.option import Option, Parser
+from nearfree.derive.schedule.option import Option, parsers
 
 
 class Engine(NamedTuple):
@@ -41,57 +40,25 @@ _VLLM_DROPS = (
     "vLLM drops the schedule with a warning under data parallelism, and on model runner V1 for"
     " methods other than ngram, eagle, eagle3, mtp, draft_model and dflash."
 )
-_vllm = partial(Parser, package="vllm", version="0.33.0")
-VLLM_PARSERS = (
-    _vllm(
-        file="vllm/v1/spec_decode/dynamic/utils.py",
-        name="validate_and_normalize_dynamic_sd_schedule",
-        lines=(7, 74),
-        sha256="cef757932ff6dc294fe0aa920b4414330abe79396fb2a3cd75f5108c42be3225",
-    ),
-    _vllm(
-        file="vllm/v1/spec_decode/dynamic/utils.py",
-        name="build_dynamic_sd_schedule_lookup",
-        lines=(77, 148),
-        sha256="227a6817c55f6a65a9d83d305c0c35ba57819a51cc5b5c81af9600a7cdbe4cb3",
-    ),
-    _vllm(
-        file="vllm/config/speculative.py",
-        name="SpeculativeConfig.num_speculative_tokens",
-        lines=(413, 413),
-        sha256="a84f1f6bd54815d2d2f6b6715ab2152244e8de7c1bdd9f357929a8f54299e1ad",
-    ),
-    _vllm(
-        file="vllm/config/speculative.py",
-        name="SpeculativeConfig.num_speculative_tokens_per_batch_size",
-        lines=(524, 524),
-        sha256="f04b8917d21fee61a2d7cc3f525e858311dad80a0eb43e36bf78fe2ecf08ef42",
-    ),
-    _vllm(
-        file="vllm/config/vllm.py",
-        name="VllmConfig._maybe_disable_dynamic_sd_for_v1",
-        lines=(1088, 1108),
-        sha256="8b6f57f17e216b5c4b5b264123da6f06fe32920510849d69c91cf6715850762a",
-    ),
-    _vllm(
-        file="vllm/config/vllm.py",
-        name="VllmConfig._maybe_disable_dynamic_sd_for_data_parallel",
-        lines=(1110, 1127),
-        sha256="f9697310aee77e7538d7ca8289116d9ff47719ba93f7bfe3a9eabcbafd3f7ee7",
-    ),
-    _vllm(
-        file="vllm/config/vllm.py",
-        name="VllmConfig._set_cudagraph_sizes",
-        lines=(2398, 2656),
-        sha256="f6c71aa0532da44e11ac5c6204bdc43e37a8322c2b8b509dee8bd4aac9e65a57",
-    ),
-    _vllm(
-        file="vllm/v1/worker/gpu/cudagraph_utils.py",
-        name="CudaGraphManager._init_candidates",
-        lines=(256, 394),
-        sha256="c017d0137f301ae00e5e5ed0c4f208b572066b18b6d9f343929a048e374c3e42",
-    ),
-)
+VLLM_PARSERS = parsers("vllm", "0.33.0", (
+    ("vllm/v1/spec_decode/dynamic/utils.py", "validate_and_normalize_dynamic_sd_schedule", (7, 74),
+     "cef757932ff6dc294fe0aa920b4414330abe79396fb2a3cd75f5108c42be3225"),
+    ("vllm/v1/spec_decode/dynamic/utils.py", "build_dynamic_sd_schedule_lookup", (77, 148),
+     "227a6817c55f6a65a9d83d305c0c35ba57819a51cc5b5c81af9600a7cdbe4cb3"),
+    ("vllm/config/speculative.py", "SpeculativeConfig.num_speculative_tokens", (413, 413),
+     "a84f1f6bd54815d2d2f6b6715ab2152244e8de7c1bdd9f357929a8f54299e1ad"),
+    ("vllm/config/speculative.py",
+     "SpeculativeConfig.num_speculative_tokens_per_batch_size", (524, 524),
+     "f04b8917d21fee61a2d7cc3f525e858311dad80a0eb43e36bf78fe2ecf08ef42"),
+    ("vllm/config/vllm.py", "VllmConfig._maybe_disable_dynamic_sd_for_v1", (1088, 1108),
+     "8b6f57f17e216b5c4b5b264123da6f06fe32920510849d69c91cf6715850762a"),
+    ("vllm/config/vllm.py", "VllmConfig._maybe_disable_dynamic_sd_for_data_parallel", (1110, 1127),
+     "f9697310aee77e7538d7ca8289116d9ff47719ba93f7bfe3a9eabcbafd3f7ee7"),
+    ("vllm/config/vllm.py", "VllmConfig._set_cudagraph_sizes", (2398, 2656),
+     "f6c71aa0532da44e11ac5c6204bdc43e37a8322c2b8b509dee8bd4aac9e65a57"),
+    ("vllm/v1/worker/gpu/cudagraph_utils.py", "CudaGraphManager._init_candidates", (256, 394),
+     "c017d0137f301ae00e5e5ed0c4f208b572066b18b6d9f343929a048e374c3e42"),
+))  # fmt: skip
 
 
 def vllm_option(
@@ -156,42 +123,18 @@ _SGLANG_DROPS = (
     "SGLang drops the schedule with a warning for algorithms other than EAGLE and EAGLE3, and under"
     " attention data parallelism, multi-layer EAGLE, two-batch overlap and PD multiplexing."
 )
-_adaptive = partial(
-    Parser,
-    package="sglang",
-    version="0.5.23",
-    file="sglang/srt/speculative/adaptive_spec_params.py",
-)
-SGLANG_PARSERS = (
-    _adaptive(
-        name="_load_adaptive_config",
-        lines=(103, 139),
-        sha256="7e926ef54fc00034ccd07fb0676baa053a9cb3fb25e7b55305d6d336433c5148",
-    ),
-    _adaptive(
-        name="adaptive_unsupported_reason",
-        lines=(56, 100),
-        sha256="2e315677f2a59b43fbb84d0a605668100e63658e91a9b159a46d18bdce418478",
-    ),
-    _adaptive(
-        name="AdaptiveStepSlot",
-        lines=(153, 272),
-        sha256="97b247a052aef801ea9fd3ae41dbd9877f21732f3d1d4f576248f79597c8b7ea",
-    ),
-    _adaptive(
-        name="AdaptiveSpeculativeParams",
-        lines=(275, 358),
-        sha256="2f60eeebe94ab6e63b464176de8def20d565f1dadc540dd0035240de4f6cfa72",
-    ),
-    Parser(
-        package="sglang",
-        version="0.5.23",
-        file="sglang/srt/arg_groups/speculative_hook.py",
-        name="_init_adaptive_speculative_params",
-        lines=(1392, 1427),
-        sha256="71f4c15ae339fea542f5007bb410f461fad524765b23c7c5fd1fce0f6455cd48",
-    ),
-)
+SGLANG_PARSERS = parsers("sglang", "0.5.23", (
+    ("sglang/srt/speculative/adaptive_spec_params.py", "_load_adaptive_config", (103, 139),
+     "7e926ef54fc00034ccd07fb0676baa053a9cb3fb25e7b55305d6d336433c5148"),
+    ("sglang/srt/speculative/adaptive_spec_params.py", "adaptive_unsupported_reason", (56, 100),
+     "2e315677f2a59b43fbb84d0a605668100e63658e91a9b159a46d18bdce418478"),
+    ("sglang/srt/speculative/adaptive_spec_params.py", "AdaptiveStepSlot", (153, 272),
+     "97b247a052aef801ea9fd3ae41dbd9877f21732f3d1d4f576248f79597c8b7ea"),
+    ("sglang/srt/speculative/adaptive_spec_params.py", "AdaptiveSpeculativeParams", (275, 358),
+     "2f60eeebe94ab6e63b464176de8def20d565f1dadc540dd0035240de4f6cfa72"),
+    ("sglang/srt/arg_groups/speculative_hook.py", "_init_adaptive_speculative_params", (1392, 1427),
+     "71f4c15ae339fea542f5007bb410f461fad524765b23c7c5fd1fce0f6455cd48"),
+))  # fmt: skip
 
 _SGLANG_MAX_REQUESTS = 48
 _MAX_REQUESTS_NOTE = (

@@ -7,12 +7,11 @@ it drafts nothing where `size-m` is smaller. Source: llama.cpp in llama-cpp-pyth
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import accumulate, takewhile
 
 from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.derive.schedule.expected import checked_curve
-from nearfree.derive.schedule.option import Option, Parser
+from nearfree.derive.schedule.option import Option, parsers
 from nearfree.errors import ConfigError
 
 LLAMA_CPP = "llama.cpp"
@@ -21,39 +20,19 @@ MODEL, OWN_LAYER, HEAD, LOOKUP = "draft-simple", "draft-mtp", "draft-eagle3", "n
 reads the model's hidden states, and lookup in the text so far."""
 PATTERN = 12
 """Tokens that `ngram-simple` looks up by default (`size-n`)."""
-_parser = partial(Parser, package="llama-cpp-python", version="0.3.36")
-PARSERS = (
-    _parser(
-        file="vendor/llama.cpp/common/arg.cpp",
-        name="--spec-draft-n-max, --spec-draft-n-min",
-        lines=(4139, 4155),
-        sha256="000f144a23a35dd59f80a0590c74fdc310c064562d2621579382d80de76a792a",
-    ),
-    _parser(
-        file="vendor/llama.cpp/common/arg.cpp",
-        name="--spec-type",
-        lines=(4248, 4257),
-        sha256="f2935a4148bb9f4b11a67b2bff16cfb36333f68ed3899291c77798d2a04c4f22",
-    ),
-    _parser(
-        file="vendor/llama.cpp/common/speculative.cpp",
-        name="common_speculative_type_from_name_map",
-        lines=(33, 45),
-        sha256="57c08e94f9c01a96ca64c53121e9ef5b101e10ef967df63dd0063870fab1cc9b",
-    ),
-    _parser(
-        file="vendor/llama.cpp/common/arg.cpp",
-        name="--spec-ngram-simple-size-n, --spec-ngram-simple-size-m",
-        lines=(4289, 4308),
-        sha256="2128a39baef2890c7a92c2ec5eecc650433890a8a7660e3f7e7e18fad59290ab",
-    ),
-    _parser(
-        file="vendor/llama.cpp/common/ngram-map.cpp",
-        name="common_ngram_simple_draft",
-        lines=(49, 112),
-        sha256="92fca668cd670c51d952cd20f57f9d1e7a3ec009880e31f27ca9b7d797382db6",
-    ),
-)
+PARSERS = parsers("llama-cpp-python", "0.3.36", (
+    ("vendor/llama.cpp/common/arg.cpp", "--spec-draft-n-max, --spec-draft-n-min", (4139, 4155),
+     "000f144a23a35dd59f80a0590c74fdc310c064562d2621579382d80de76a792a"),
+    ("vendor/llama.cpp/common/arg.cpp", "--spec-type", (4248, 4257),
+     "f2935a4148bb9f4b11a67b2bff16cfb36333f68ed3899291c77798d2a04c4f22"),
+    ("vendor/llama.cpp/common/speculative.cpp", "common_speculative_type_from_name_map", (33, 45),
+     "57c08e94f9c01a96ca64c53121e9ef5b101e10ef967df63dd0063870fab1cc9b"),
+    ("vendor/llama.cpp/common/arg.cpp",
+     "--spec-ngram-simple-size-n, --spec-ngram-simple-size-m", (4289, 4308),
+     "2128a39baef2890c7a92c2ec5eecc650433890a8a7660e3f7e7e18fad59290ab"),
+    ("vendor/llama.cpp/common/ngram-map.cpp", "common_ngram_simple_draft", (49, 112),
+     "92fca668cd670c51d952cd20f57f9d1e7a3ec009880e31f27ca9b7d797382db6"),
+))  # fmt: skip
 """The lines of llama.cpp that read the flags and draft accordingly."""
 
 

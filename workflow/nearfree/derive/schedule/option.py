@@ -3,6 +3,7 @@
 A digest covers the lines' text, so an option is valid for every release where the text is the same.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -23,6 +24,13 @@ class Parser(NamedTuple):
         first, last = self.lines
         where = f"{self.package} {self.version}, {self.file} lines {first}-{last}"
         return f"{where}: {self.name}, SHA-256 {self.sha256}"
+
+
+def parsers(
+    package: str, version: str, rows: Iterable[tuple[str, str, tuple[int, int], str]]
+) -> tuple[Parser, ...]:
+    """Return the parsers of a release, given the file, name, lines and digest of each."""
+    return tuple(Parser(package, version, *row) for row in rows)
 
 
 class Option(NamedTuple):

@@ -87,7 +87,7 @@ def fastest(curves: Sequence[EngineCurve]) -> Drafting:
     """
     least = min(curve.at(1) for curve in curves)
     near = [_undrafted(curve) for curve in curves if curve.at(1) * (1 - WORTH) <= least]
-    return min(near, key=lambda run: (not run.repack, run.threads))
+    return min(near, key=_placement)
 
 
 def _undrafted(curve: EngineCurve) -> Drafting:
@@ -114,21 +114,19 @@ def _simplest_best(ranked: Sequence[Ranked]) -> Ranked:
     Simplest is repacked, as engines store weights by default, then fewest threads.
     """
     best = ranked[0]
-    contenders = [
-        candidate for candidate in ranked if candidate.tokens_s >= best.tokens_s * (1 - WORTH)
-    ]
     alike = [
-        candidate for candidate in contenders if _same_drafter(candidate.drafting, best.drafting)
+        candidate
+        for candidate in ranked
+        if candidate.tokens_s >= best.tokens_s * (1 - WORTH)
+        and structs.replace(candidate.drafting, threads=1, repack=True)
+        == structs.replace(best.drafting, threads=1, repack=True)
     ]
-    return min(
-        alike, key=lambda candidate: (not candidate.drafting.repack, candidate.drafting.threads)
-    )
+    return min(alike, key=lambda candidate: _placement(candidate.drafting))
 
 
-def _same_drafter(one: Drafting, other: Drafting) -> bool:
-    return structs.replace(one, threads=1, repack=True) == structs.replace(
-        other, threads=1, repack=True
-    )
+def _placement(drafting: Drafting) -> tuple[bool, int]:
+    """Return storage and threads of a setting, the simplest first."""
+    return not drafting.repack, drafting.threads
 
 
 def neighbours(chosen: Drafting, ranked: Sequence[Ranked]) -> tuple[Drafting, ...]:
@@ -136,29 +134,18 @@ def neighbours(chosen: Drafting, ranked: Sequence[Ranked]) -> tuple[Drafting, ..
 
     If no drafts are chosen, return the best two settings that draft.
     """
-    if chosen.drafter == "none":
-        drafting = [setting.drafting for setting in ranked if setting.drafting.drafter != "none"]
-        same = [
-            setting
-            for setting in drafting
-            if (setting.threads, setting.repack) == _placement(chosen)
-        ]
-        return tuple(same[:2])
-    same = [
-        setting.drafting
-        for setting in ranked
-        if setting.drafting.kin == chosen.kin and _placement(setting.drafting) == _placement(chosen)
+    placed = [
+        setting.drafting for setting in ranked if _placement(setting.drafting) == _placement(chosen)
     ]
+    if chosen.drafter == "none":
+        return tuple([setting for setting in placed if setting.drafter != "none"][:2])
+    same = [setting for setting in placed if setting.kin == chosen.kin]
     below = [setting for setting in same if setting.k < chosen.k]
     above = [setting for setting in same if setting.k > chosen.k]
     return (
         *sorted(below, key=lambda setting: -setting.k)[:1],
         *sorted(above, key=lambda setting: setting.k)[:1],
     )
-
-
-def _placement(drafting: Drafting) -> tuple[int, bool]:
-    return drafting.threads, drafting.repack
 
 
 def _best_cut(traces: Sequence[Trace], settings: Iterable[Drafting], cost: Cost) -> Ranked | None:

@@ -125,13 +125,12 @@ def proof_plan(
     held_out = [trace for trace in traces if trace.held_out]
     settings = [choice.none.drafting, default, choice.chosen.drafting, *choice.neighbours]
     runs = list(dict.fromkeys(run for run in settings if run is not None))
-    for drafting in defaults:
-        if drafts_anything(held_out, drafting) and same_run(held_out, drafting, runs) is None:
-            runs.append(drafting)
+    weighed_on = [(drafting, held_out) for drafting in defaults]
     for kind, kind_choice in (kinds or {}).items():
-        kind_traces = [trace for trace in held_out if trace.kind == kind]
-        drafting = kind_choice.chosen.drafting
-        if drafts_anything(kind_traces, drafting) and same_run(kind_traces, drafting, runs) is None:
+        of_kind = [trace for trace in held_out if trace.kind == kind]
+        weighed_on.append((kind_choice.chosen.drafting, of_kind))
+    for drafting, its_traces in weighed_on:
+        if drafts_anything(its_traces, drafting) and same_run(its_traces, drafting, runs) is None:
             runs.append(drafting)
     return DecodePlan(
         **_common_fields(subject),

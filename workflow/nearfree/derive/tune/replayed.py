@@ -1,6 +1,7 @@
 """Predicted tokens per second of any setting, from T(N) and replayed traces: nothing is run."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 from msgspec import Struct
 
@@ -146,9 +147,9 @@ class Cost(Struct, frozen=True, kw_only=True):
         of T over the forwards into which llama.cpp splits it, and each text in it is charged its
         share of the step's rows. A draft model's own forwards are added, text by text.
         """
-        t_us = _CachedCurve(curve_of(self.curves, threads=drafting.threads, repack=drafting.repack))
+        t_us = cache(curve_of(self.curves, threads=drafting.threads, repack=drafting.repack).at)
         if self.batch == 1:
-            parts = [[t_us[rows] for rows in steps.rows] for steps in lists]
+            parts = [[*map(t_us, steps.rows)] for steps in lists]
         else:
             parts = _step_shares(lists, self.batch, t_us)
         return [
@@ -163,27 +164,14 @@ class Cost(Struct, frozen=True, kw_only=True):
         return sum(map(draft.at, draft_forwards(steps)))
 
 
-class _CachedCurve(dict[int, float]):
-    """T in microseconds by rows, looked up in a curve once per number of rows."""
-
-    def __init__(self, curve: EngineCurve) -> None:
-        super().__init__()
-        self._curve = curve
-
-    def __missing__(self, rows: int) -> float:
-        """Look up T of a number of rows for the first time."""
-        us = self[rows] = self._curve.at(rows)
-        return us
-
-
 def _step_shares(
-    lists: Sequence[Steps], batch: int, t_us: Mapping[int, float]
+    lists: Sequence[Steps], batch: int, t_us: Callable[[int], float]
 ) -> list[list[float]]:
     """Return each text's share of the time of each step that it is in, in microseconds."""
     parts: list[list[float]] = [[] for _ in lists]
     for step in batched_steps(lists, batch):
         rows = [step[slot][1] if slot in step else 0 for slot in range(batch)]
-        us = sum(t_us[forward_rows] for forward_rows in split_forwards(rows))
+        us = sum(map(t_us, split_forwards(rows)))
         for text, text_rows in step.values():
             parts[text].append(us * text_rows / sum(rows))
     return parts

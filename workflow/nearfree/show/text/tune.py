@@ -6,11 +6,16 @@ from typing import Any
 
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
-from nearfree.derive.tune.answer import Answer, KindAnswer, OverDefault, Setting
 from nearfree.derive.tune.choice import Choice
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
-from nearfree.derive.tune.recorded import RecordedProof
+from nearfree.derive.tune.recorded import (
+    Answer,
+    KindAnswer,
+    OverDefault,
+    RecordedProof,
+    Setting,
+)
 from nearfree.log.events import EngineLoaded
 from nearfree.log.evidence import Take
 from nearfree.show.text.forecast import columns

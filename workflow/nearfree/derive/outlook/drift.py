@@ -6,6 +6,7 @@ other lines is not a change.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import polars as pl
@@ -26,7 +27,7 @@ from nearfree.derive.tables.columns import (
     SETTING_COLUMNS,
     amount,
     count,
-    finite_numbers,
+    finite,
     flag,
     text,
 )
@@ -48,19 +49,6 @@ DRIFT_PLATFORMS = ("h20", "h100", "h200", "b200")
 """Platforms that are compared."""
 Release = tuple[str, str, int]
 """Package, version, and its rank among the package's versions, from 1."""
-RULES_SCHEMA = {
-    "path": pl.String,
-    "source": pl.String,
-    "m_moe": pl.Int64,
-    "block_n": pl.Int64,
-    "block_k": pl.Int64,
-    "tau": pl.Int64,
-    "tile_rows": pl.Int64,
-    "m_attn": pl.Int64,
-    "rule": pl.String,
-    "unread": pl.String,
-}
-"""Path, block or tile, the range over which it holds, and its rule; or why there are no rules."""
 _COMPARED = {
     "path": "path",
     "m_moe": "BLOCK_SIZE_M",
@@ -72,6 +60,8 @@ _COMPARED = {
     "source": "source",
 }
 """The compared columns, with their names in the text of a change."""
+_RULES = (*_COMPARED, "rule", "unread")
+"""Path, block or tile, the range over which it holds, and its rule; or why there are no rules."""
 Row = dict[str, Any]
 
 
@@ -131,7 +121,7 @@ def questions(
 
 
 def granularity(row: Row, resolver: Resolver) -> Row:
-    """Return the block or tile of a query at its baseline: the columns of `RULES_SCHEMA`.
+    """Return the block or tile of a query at its baseline, by the names of `_RULES` that it has.
 
     Parameters
     ----------
@@ -237,7 +227,6 @@ VERSION_DRIFT = Table(
     },
 )  # fmt: skip
 GRID_END = 1024
-_LAWS = {"principle_resolved": "resolved", "work_model": "work"}
 
 
 def version_drift(
@@ -274,61 +263,43 @@ def version_drift(
         for release, question in questions(call, platform, ordered(releases))
     ]
     frame = asked_frame((question for *_, question in queries), GRID_END)
-    query_rows = with_facts(frame, facts)
-    meta = pl.DataFrame(
-        [query[:-1] for query in queries],
-        schema={"model": pl.String, "package": pl.String, "version": pl.String, "place": pl.Int64},
-        orient="row",
-    )
-    rules = [granularity(row, resolver) for row in query_rows.to_dicts()]
-    rows = pl.concat(
-        [query_rows.drop("model"), meta, pl.DataFrame(rules, schema=RULES_SCHEMA)],
-        how="horizontal",
-    )
-    answers = answerer.on(facts).answers(frame, [epsilon], list(_LAWS))
-    for law, name in _LAWS.items():
-        rows = rows.join(_answers(answers, law, name), on="asked", how="left")
-    changed = pl.DataFrame(list(_changes(rows)), schema=_CHANGE_SCHEMA)
-    return (
-        rows.join(changed, on="asked", how="left")
-        .with_columns(
-            pl.lit(epsilon).alias("epsilon"),
-            pl.col("grid").list.last().alias("grid_end"),
-            *finite_numbers("n_max_resolved"),
-            pl.concat_list("fact_id", pl.col("calibration_work").fill_null([]))
-            .list.drop_nulls()
-            .alias("from_ids"),
+    answers = answerer.on(facts).answers(frame, [epsilon], ["principle_resolved", "work_model"])
+    answer_of = {(row["asked"], row["predictor"]): row for row in answers.to_dicts()}
+    rows: list[Row] = []
+    newest: dict[tuple[str, str, str], Row] = {}
+    for asked, query in zip(with_facts(frame, facts).to_dicts(), queries, strict=True):
+        model, package, version, place, _ = query
+        law, work = (
+            answer_of[asked["asked"], name] for name in ("principle_resolved", "work_model")
         )
-        .select(*VERSION_DRIFT.body, "from_ids")
-    )  # fmt: skip
+        row = asked | dict.fromkeys(_RULES) | granularity(asked, resolver)
+        row |= {
+            "model": model,
+            "package": package,
+            "version": version,
+            "place": place,
+            "epsilon": epsilon,
+            "grid_end": asked["grid"][-1],
+            "n_max_resolved": finite(law["n_max"]),
+            "unbounded": law["n_max"] == inf,
+            "n_max_work": work["n_max"],
+            "refusal_resolved": law["refusal"],
+            "refusal_work": work["refusal"],
+            "from_ids": [*filter(None, [asked["fact_id"]]), *(work["calibration"] or ())],
+        }
+        key = model, row["platform"], row["setting_key"]
+        rows.append(row | _since(newest.get(key), row))
+        newest[key] = row
+    return VERSION_DRIFT.frame(rows)
 
 
-_CHANGE_SCHEMA = {
-    "asked": pl.Int64,
-    "previous": pl.String,
-    "differs": pl.Boolean,
-    "change": pl.String,
-}
-
-
-def _answers(answers: pl.DataFrame, law: str, name: str) -> pl.DataFrame:
-    return answers.filter(predictor=law).select(
-        "asked", pl.col("n_max", "refusal", "calibration").name.suffix(f"_{name}")
-    )
-
-
-def _changes(rows: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield the change from each version to the next."""
-    key = ("model", "platform", "setting_key")
-    for _, group in rows.sort("asked").group_by(key, maintain_order=True):
-        previous: dict[str, Any] | None = None
-        for row in group.to_dicts():
-            if previous is not None:
-                difference = change(previous, row)
-                yield {
-                    "asked": row["asked"],
-                    "previous": previous["version"],
-                    "differs": difference is not None,
-                    "change": difference,
-                }
-            previous = row
+def _since(previous: Row | None, row: Row) -> Row:
+    """Return the change of a release's rules from those of the previous one; none of the first."""
+    if previous is None:
+        return dict.fromkeys(("previous", "differs", "change"))
+    difference = change(previous, row)
+    return {
+        "previous": previous["version"],
+        "differs": difference is not None,
+        "change": difference,
+    }

@@ -4,7 +4,6 @@ Source: paper, tab:practical_lookup (app. on implications). The models' numbers 
 rho, s, b, E, k, d_ff; M_attn is given, M_moe is that of the fallback rules, and tau = E.
 """
 
-from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.steps import MOST_TOKENS, Steps
 from nearfree.derive.laws.laws import facts_refusal
-from nearfree.derive.tables.columns import amount, count, flag, text
+from nearfree.derive.tables.columns import amount, count, finite, flag, text
 from nearfree.derive.tables.schema import Table
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.hardware.platforms import Platform
@@ -205,7 +204,7 @@ def _computed(row: Row) -> Row:
         key=lambda term: term.value,
     )
     unsteady = (k for k, n in zip(every_k, idle, strict=False) if np.rint(n) != np.rint(idle[-1]))
-    lowest, highest = (_finite(pick(idle, default=None)) for pick in (min, max))
+    lowest, highest = (finite(pick(idle, default=None)) for pick in (min, max))
     ratio = 0.0 if lowest is None else lowest / principle.value
     return {
         "m_moe": m_moe,
@@ -226,10 +225,6 @@ def _computed(row: Row) -> Row:
 def _ffn(row: Row, top_k: int | None) -> Setting:
     names = ("dtype", "batch", "experts", "routing", "d_ff")
     return model.ffn_setting(**{name: row[name] for name in names}, top_k=top_k)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and isfinite(value) else None
 
 
 def _sourced(row: Row, resolver: Resolver) -> Row:

@@ -6,9 +6,9 @@ backend, so the table has it, too, as printed and as releases resolve it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from math import inf
 
 import polars as pl
-from msgspec import Struct
 
 from nearfree.backends.records import page_size
 from nearfree.core.modules.attention import ATTENTION, M_ATTN
@@ -18,7 +18,7 @@ from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import sheet_facts
 from nearfree.derive.granularity.query_frame import Question, asked_frame
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.tables.columns import amount, count, finite_numbers, flag, text
+from nearfree.derive.tables.columns import amount, count, finite, flag, text
 from nearfree.derive.tables.schema import Table
 from nearfree.hardware.platforms import Platform
 
@@ -62,17 +62,10 @@ REFERENCES = (
 """Attention backends and versions whose M_attn is shown."""
 _HEADS, _HEAD_DIM, _CONTEXT = 32, 128, 4096
 _EPSILON = 0.2  # a law says the same at each
-_FACTS = ("peak_tflops", "bandwidth_gb_s", "balance_flop_per_byte", "fact_id")
-
-
-class _TermQuery(Struct, frozen=True):
-    """The query of one term, and the law that answers it."""
-
-    term: str
-    reference: str
-    query_group: int | None
-    law: str
-    question: Question
+_FACTS = ("platform", "dtype", "peak_tflops", "bandwidth_gb_s", "balance_flop_per_byte")
+_SHEET = ("vendor_name", "year", "architecture")
+_Term = tuple[str, str, int | None, str, Question]
+"""A term, its reference and query group, and the law that answers its question."""
 
 
 def trend(
@@ -91,50 +84,46 @@ def trend(
         Attention backends and versions.
     """
     facts = sheet_facts(sheets, platforms).drop_nulls("balance_flop_per_byte")
-    platform_dtypes = facts.filter(pl.col("dtype").is_in(DTYPES))
     queries = [
-        query
-        for (platform, dtype), batch in product(
-            platform_dtypes.select("platform", "dtype").rows(), BATCHES
-        )
-        for query in _terms(platform, dtype, batch, references)
+        (fact, *term)
+        for fact in facts.filter(pl.col("dtype").is_in(DTYPES)).to_dicts()
+        for batch in BATCHES
+        for term in _terms(fact["platform"], fact["dtype"], batch, references)
     ]
-    frame = asked_frame((query.question for query in queries), most=1)
-    answers = answerer.on(facts).answers(
-        frame, [_EPSILON], sorted({query.law for query in queries})
-    )
-    meta = pl.DataFrame(
-        [(number, q.term, q.reference, q.query_group, q.law) for number, q in enumerate(queries)],
-        schema={"asked": pl.Int64, "term": pl.String, "reference": pl.String,
-                "query_group": pl.Int64, "predictor": pl.String},
-        orient="row",
-    )  # fmt: skip
-    return (
-        meta.join(frame, on="asked")
-        .join(answers, on=["asked", "predictor"], how="left", maintain_order="left")
-        .join(facts.select("platform", "dtype", *_FACTS), on=["platform", "dtype"], how="left")
-        .join(_sheet_frame(sheets), on="platform", how="left")
-        .with_columns(
-            *finite_numbers("n_max"),
-            pl.col("evidence").alias("rule"),
-            pl.concat_list("fact_id").list.drop_nulls().alias("from_ids"),
-        )
-        .select(*TREND.body, "from_ids")
-        .sort(*TREND.key)
-    )
+    frame = asked_frame((question for *_, question in queries), most=1)
+    laws = sorted({law for *_, law, _ in queries})
+    answers = answerer.on(facts).answers(frame, [_EPSILON], laws).to_dicts()
+    answer_of = {(row["asked"], row["predictor"]): row for row in answers}
+    rows = []
+    for asked, (fact, term, reference, group, law, question) in enumerate(queries):
+        answer = answer_of[asked, law]
+        rows.append({
+            **{name: fact[name] for name in _FACTS},
+            **{name: getattr(sheets[fact["platform"]], name) for name in _SHEET},
+            "batch": question.setting.batch,
+            "term": term,
+            "reference": reference,
+            "query_group": group,
+            "n_max": finite(answer["n_max"]),
+            "unbounded": answer["n_max"] == inf,
+            "rule": answer["evidence"],
+            "refusal": answer["refusal"],
+            "from_ids": [*filter(None, [fact["fact_id"]])],
+        })  # fmt: skip
+    return TREND.frame(rows)
 
 
 def _terms(
     platform: str, dtype: Dtype, batch: int, references: Sequence[tuple[str, str]]
-) -> Iterator[_TermQuery]:
+) -> Iterator[_Term]:
     ffn = Setting(module="dense_ffn", backend="any", dtype=dtype, batch=batch)
-    yield _TermQuery(IDLE, PAPER, None, "principle", Question(platform=platform, setting=ffn))
+    yield IDLE, PAPER, None, "principle", Question(platform=platform, setting=ffn)
     printed = Question(platform=platform, setting=_attention("flash_attn_2", dtype, batch, 1))
-    yield _TermQuery(M_ATTN, PAPER, None, "principle", printed)
+    yield M_ATTN, PAPER, None, "principle", printed
     for (backend, version), group in product(references, GROUPS):
         setting = _attention(backend, dtype, batch, group)
         question = Question(platform=platform, setting=setting, version=version)
-        yield _TermQuery(M_ATTN, f"{backend} {version}", group, "principle_resolved", question)
+        yield M_ATTN, f"{backend} {version}", group, "principle_resolved", question
 
 
 def _attention(backend: str, dtype: Dtype, batch: int, group: int) -> Setting:
@@ -149,10 +138,3 @@ def _attention(backend: str, dtype: Dtype, batch: int, group: int) -> Setting:
         head_dim=_HEAD_DIM,
         page_size=page_size(backend),
     )
-
-
-def _sheet_frame(sheets: Mapping[str, Platform]) -> pl.DataFrame:
-    names = ("vendor_name", "year", "architecture")
-    rows = [(name, *(getattr(sheet, field) for field in names)) for name, sheet in sheets.items()]
-    types = {"vendor_name": pl.String, "year": pl.Int64, "architecture": pl.String}
-    return pl.DataFrame(rows, schema={"platform": pl.String, **types}, orient="row")

@@ -1,7 +1,7 @@
 """Calibrate kernels: from imported curves to a sealed take of groups and bands of regimes."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,7 @@ from nearfree.derive.reference.folds import (
     band_of,
     calibrated_bands,
     groups_of_all,
-    model_digests,
+    kinds_and_halves,
     needed_shifts,
     predictions_of,
     scored_predictions,
@@ -37,7 +37,6 @@ from nearfree.derive.reference.record import (
     group_of,
     newest_kernels,
     referenced,
-    rows_of_bands,
 )
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
 from nearfree.derive.reference.siblings import Chip, chips
@@ -156,16 +155,6 @@ def _kernels(
         yield referenced(group, source=source, epsilon=epsilon, members=members)
 
 
-class _KindScores(NamedTuple):
-    """Scores of the curves of one kind of question in a regime."""
-
-    shifts: list[float]
-    """Shift of a prediction's log ratios that moves it to the truth."""
-    hit: list[bool]
-    within_x2: list[bool]
-    covered: list[bool]
-
-
 def _bands(
     all_curves: Sequence[Curves],
     groups: Mapping[Key, Group],
@@ -173,27 +162,31 @@ def _bands(
     epsilon: float,
 ) -> BandsCalibrated:
     """Return the band and scores of each regime and kind of question."""
-    rows = []
+    bands = []
     for regime, fold in _LEFT_OUT.items():
         predictions = list(
             scored_predictions(predictions_of(fold, all_curves, known_chips, epsilon, groups))
         )
-        rows += [
-            RegimeBand(
+        for (module, formats, routing), scores in sorted(_scores(predictions, epsilon).items()):
+            shifts, hit, within_x2, covered = zip(*scores, strict=True)
+            bands.append(RegimeBand(
                 regime=regime, module=module, formats=formats, routing=routing,
-                band=band_of(scores.shifts), curves=len(scores.shifts), hit=_share(scores.hit),
-                within_x2=_share(scores.within_x2), covered=_share(scores.covered),
-            )
-            for (module, formats, routing), scores in sorted(_scores(predictions, epsilon).items())
-        ]  # fmt: skip
-    return BandsCalibrated(epsilon=epsilon, covered=COVERED, bands=tuple(rows))
+                band=band_of(shifts), curves=len(scores), hit=_share(hit),
+                within_x2=_share(within_x2), covered=_share(covered),
+            ))  # fmt: skip
+    return BandsCalibrated(epsilon=epsilon, covered=COVERED, bands=tuple(bands))
+
+
+_Score = tuple[float, bool, bool, bool]
+"""The shift of a prediction's log ratios that moves it to the truth; and whether N_max is hit, is
+within a factor of 2, and is covered by the band of the other half."""
 
 
 def _scores(
     predictions: Sequence[Prediction], epsilon: float
-) -> dict[tuple[str, str, str], _KindScores]:
+) -> dict[tuple[str, str, str], list[_Score]]:
     """Return the scores of a regime's predictions by kind of question."""
-    kinds: dict[tuple[str, str, str], _KindScores] = {}
+    scores: dict[tuple[str, str, str], list[_Score]] = defaultdict(list)
     half_bands = calibrated_bands(predictions, epsilon)
     for curves, rows, times in predictions:
         questions = curves.part.rows.filter(pl.Series(np.asarray(rows)))
@@ -201,16 +194,12 @@ def _scores(
         hit, within_x2 = (
             within_a_factor(curves, rows, times, epsilon, factor) for factor in (1.0, 2.0)
         )
-        for kind, digest, shift, is_hit, is_within in zip(
-            rows_of_bands(questions), model_digests(questions), shifts.tolist(), hit, within_x2,
-            strict=True,
-        ):  # fmt: skip
-            scores = kinds.setdefault(kind, _KindScores([], [], [], []))
-            scores.shifts.append(shift)
-            scores.hit.append(bool(is_hit))
-            scores.within_x2.append(bool(is_within))
-            scores.covered.append(shift <= half_bands[kind, 1 - digest[1] % 2])
-    return kinds
+        for (kind, half), shift, is_hit, is_within in zip(
+            kinds_and_halves(questions), shifts.tolist(), hit, within_x2, strict=True
+        ):
+            covered = shift <= half_bands[kind, 1 - half]
+            scores[kind].append((shift, bool(is_hit), bool(is_within), covered))
+    return scores
 
 
 def _share(flags: Sequence[bool]) -> float:

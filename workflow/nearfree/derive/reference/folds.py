@@ -196,9 +196,17 @@ def band_of(shifts: Iterable[float]) -> float:
     return float(f"{ordered[min(rank, len(ordered) - 1)]:.4g}")
 
 
-def calibrated_bands(
-    predictions: Sequence[Prediction], epsilon: float
-) -> dict[tuple[tuple[str, str, str], int], float]:
+Half = tuple[tuple[str, str, str], int]
+"""A kind of question (module, formats, routing), and 0 or 1: a half of the models."""
+
+
+def kinds_and_halves(questions: pl.DataFrame) -> list[Half]:
+    """Return the kind of each question, and the half that its model belongs to."""
+    halves = [digest[1] % 2 for digest in model_digests(questions)]
+    return list(zip(rows_of_bands(questions), halves, strict=True))
+
+
+def calibrated_bands(predictions: Sequence[Prediction], epsilon: float) -> dict[Half, float]:
     """Return bands by kind of question and by the half of the models that each is calibrated on.
 
     A half without curves of a kind has the band of the other half.
@@ -208,12 +216,11 @@ def calibrated_bands(
     epsilon
         The tolerance whose boundary the predictions are shifted to.
     """
-    shifts: dict[tuple[tuple[str, str, str], int], list[float]] = {}
+    shifts: dict[Half, list[float]] = {}
     for curves, rows, times in predictions:
         questions = curves.part.rows.filter(pl.Series(rows))
         shifts_of_rows = needed_shifts(curves, rows, times, epsilon)
-        halves = [digest[1] % 2 for digest in model_digests(questions)]
-        for kind, half, shift in zip(rows_of_bands(questions), halves, shifts_of_rows, strict=True):
+        for (kind, half), shift in zip(kinds_and_halves(questions), shifts_of_rows, strict=True):
             shifts.setdefault((kind, half), []).append(float(shift))
             shifts.setdefault((kind, 1 - half), [])
     return {

@@ -9,7 +9,7 @@ the batch has the same weight.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, groupby, islice, pairwise
+from itertools import chain, combinations, groupby, islice, pairwise
 
 from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.errors import ConfigError
@@ -67,11 +67,13 @@ def merged_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
     ]
     lasting = _last_places(allowed)
     entries, greedy_lengths = _fewest_entries(lasting, sorted(set().union(*allowed)))
-    sets = list(islice(_sets(_undominated(allowed), len(greedy_lengths)), _MOST_SETS))
-    sufficient = [lengths for lengths in sets if _fewest_entries(lasting, lengths)[0] == entries]
+    lengths = _undominated(allowed)
+    every_set = (combinations(lengths, size + 1) for size in range(len(greedy_lengths)))
+    sets = list(islice(chain.from_iterable(every_set), _MOST_SETS))
+    sufficient = [ks for ks in sets if _fewest_entries(lasting, ks)[0] == entries]
     fewest_lengths = min(map(len, sufficient), default=len(greedy_lengths))
     best = min(
-        (lengths for lengths in sufficient if len(lengths) == fewest_lengths),
+        (ks for ks in sufficient if len(ks) == fewest_lengths),
         key=_not_powers_of_two,
         default=sorted(greedy_lengths),
     )
@@ -248,11 +250,6 @@ def _undominated(allowed: Sequence[set[int]]) -> list[int]:
         ):
             kept.append(k)
     return sorted(kept)
-
-
-def _sets(ks: Sequence[int], most: int) -> Iterator[Sequence[int]]:
-    for size in range(1, most + 1):
-        yield from combinations(ks, size)
 
 
 def _not_powers_of_two(ks: Sequence[int]) -> int:

@@ -5,23 +5,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
+from nearfree.derive.reference.answer import ratio_rows
 from nearfree.derive.reference.build import Curves
 from nearfree.derive.reference.folds import (
     Fold,
     calibrated_bands,
-    model_digests,
+    kinds_and_halves,
     predictions_of,
     scored_predictions,
 )
 from nearfree.derive.reference.left_out import SCORED_SCHEMA, answers_at
-from nearfree.derive.reference.record import rows_of_bands
 from nearfree.derive.reference.regimes import select_rows
 from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.score.scores import score
 from nearfree.derive.truth.truth import Truth, narrowed
 
 _PREDICTOR = "work_model"
-_RATIOS = {"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
 
 
 def regime_scores(
@@ -77,17 +76,15 @@ def answers(
         The tolerance at which groups are made and bands are calibrated.
     """
     folds = list(scored_predictions(predictions_of(regime, all_curves, chips, epsilon)))
-    band_by_row = calibrated_bands(folds, epsilon)
-    frames, ratios = [pl.DataFrame(schema=SCORED_SCHEMA)], [pl.DataFrame(schema=_RATIOS)]
+    band_by_half = calibrated_bands(folds, epsilon)
+    frames, ratios = [pl.DataFrame(schema=SCORED_SCHEMA)], []
     for curves, rows, prediction in folds:
         part = select_rows(curves.part, rows)
         ratio = prediction.latency_us / prediction.latency_us[:, :1]
-        band = np.array([
-            band_by_row[row, 1 - value[1] % 2]
-            for row, value in zip(rows_of_bands(part.rows), model_digests(part.rows), strict=True)
-        ])[:, None]  # fmt: skip
+        halves = kinds_and_halves(part.rows)
+        band = np.array([[band_by_half[kind, 1 - half]] for kind, half in halves])
         text = f"{regime}: all but what is asked of"
         frames += [answers_at(part, ratio, value, band, (_PREDICTOR, text)) for value in epsilons]
-        lists = part.rows.select("asked", pl.col("grid").alias("n")).explode("n")
-        ratios.append(lists.with_columns(pl.Series("ratio", ratio[part.counts])).select(*_RATIOS))
-    return pl.concat(frames).with_columns(pl.lit(regime).alias("regime")), pl.concat(ratios)
+        ratios.append((part, ratio))
+    regime_answers = pl.concat(frames).with_columns(pl.lit(regime).alias("regime"))
+    return regime_answers, ratio_rows(ratios)

@@ -1,5 +1,6 @@
 """Columns of tables: their meanings, types and allowed values."""
 
+from math import isinf
 from typing import Any
 
 import polars as pl
@@ -77,6 +78,11 @@ def finite_numbers(*numbers: str) -> list[pl.Expr]:
     """
     finite = [pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in numbers]
     return [pl.col(numbers[0]).is_infinite().fill_null(value=False).alias("unbounded"), *finite]
+
+
+def finite(number: float | None) -> float | None:
+    """Return a number of a table; None for an infinite one."""
+    return None if number is None or isinf(number) else number
 
 
 def of_field(field: Field) -> Column:

@@ -5,7 +5,7 @@ from typing import Any
 
 from nearfree.config.prompts import ALL
 from nearfree.core.drafting import Drafting
-from nearfree.derive.tables.columns import amount, count, flag, number, text
+from nearfree.derive.tables.columns import amount, count, finite, flag, number, text
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import seals_digest, write_table
 from nearfree.derive.tune.curve import curve_of
@@ -184,7 +184,7 @@ def _kind_rows(
             row |= _measured(result) | {
                 "gain": kind_gain.value,
                 "gain_low": kind_gain.low,
-                "gain_high": _finite(kind_gain.high),
+                "gain_high": finite(kind_gain.high),
             }
             row["from_ids"] += dict.fromkeys(
                 (*result.ids, *(event.event_id for event in runs[none]))
@@ -196,7 +196,7 @@ def _measured(result: RunResult) -> Row:
     return {
         "tokens_s": result.tokens_s.value,
         "tokens_s_low": result.tokens_s.low,
-        "tokens_s_high": _finite(result.tokens_s.high),
+        "tokens_s_high": finite(result.tokens_s.high),
         "runs": result.runs,
         "identical_share": result.identical,
         "first_difference": result.first_difference,
@@ -204,10 +204,6 @@ def _measured(result: RunResult) -> Row:
         "steps_equal": result.steps_equal,
         "exact": result.exact,
     }
-
-
-def _finite(value: float) -> float | None:
-    return None if value == float("inf") else value
 
 
 def _role(record: RecordedProof, drafting: Drafting) -> str:

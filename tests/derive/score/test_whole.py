@@ -225,7 +225,7 @@ def test_growth_is_of_one_series() -> None:
         for e, us in zip(rows, predicted_us, strict=True)
     ]
     score = whole_score(like, fit)
-    assert score.growth["t_ratio_error"].to_list() == pytest.approx([0.0])
+    assert score.rows["t_ratio_error"].to_list() == [None, pytest.approx(0.0)]
     assert score.rows["t_error"].to_list() == pytest.approx([0.5, 0.5])
 
 

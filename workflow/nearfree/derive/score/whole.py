@@ -3,9 +3,8 @@
 Every row is predicted with an engine's constants that were fitted to other models' rows only.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -151,13 +150,12 @@ def _constants(values: Array) -> StepConstants:
 
 
 class WholeScore(Struct, frozen=True):
-    """Rows with their errors or refusals, and the errors of their growth.
+    """Rows with their errors or refusals.
 
     `bands` are the errors of log T that COVERED of an engine's rows stay within.
     """
 
     rows: pl.DataFrame
-    growth: pl.DataFrame
     bands: Mapping[str, float]
 
     @property
@@ -182,30 +180,33 @@ def whole_score(steps: Sequence[TimedStep], fit: StepFit) -> WholeScore:
     -------
     rows: BY and `t_us`; of answered rows `predicted_us`, `t_error` = |predicted / measured - 1|,
     `covered` by the band of the engine's other models and the `width` of that band, both empty
-    where there are none, and `ratio_error` where the source has T(N) / T(1); of other rows
-    `refusal`. growth: BY and `t_ratio_error`, |predicted / measured - 1| of T relative to T at the
-    smallest b N of the series.
+    where there are none, `ratio_error` where the source has T(N) / T(1), and `t_ratio_error`,
+    |predicted / measured - 1| of T relative to T at the smallest b N of the series, where b N is
+    larger; of other rows `refusal`.
     """
-    predictions = [(step, fit.predicted_us(step)) for step in steps]
-    frame = pl.DataFrame(
-        [_row_errors(step, us, fit) for step, us in predictions], schema=_ROW_SCHEMA
+    rows = pl.DataFrame([_row_errors(step, fit) for step in steps], schema=_ROW_SCHEMA)
+    us, t_us = pl.col("predicted_us"), pl.col("t_us")
+    growth = (us / _at_fewest("predicted_us")) / (t_us / _at_fewest("t_us"))
+    grown = pl.when(pl.col("tokens") > _at_fewest("tokens")).then((growth - 1.0).abs())
+    return WholeScore(rows.with_columns(grown.alias("t_ratio_error")), fit.bands)
+
+
+def _at_fewest(name: str) -> pl.Expr:
+    """Return a column at the answered row of the fewest tokens of each series."""
+    known = pl.col("predicted_us").is_not_null()
+    by_tokens = (
+        pl.col(name).filter(known).sort_by(pl.col("tokens").filter(known), maintain_order=True)
     )
-    answered = [(step, us) for step, us in predictions if np.isfinite(us)]
-    growth = pl.DataFrame(list(_growth_errors(answered)), schema=_GROWTH_SCHEMA)
-    return WholeScore(frame, growth, fit.bands)
+    return by_tokens.first().over("series")
 
 
-_GROUP_SCHEMA = {
+_ROW_SCHEMA = {
     **dict.fromkeys(("model", "platform", "precision", "engine"), pl.String),
-    "several": pl.Boolean,
-    "draft": pl.Boolean,
-}
-_ROW_SCHEMA = _GROUP_SCHEMA | {
+    **dict.fromkeys(("several", "draft"), pl.Boolean),
     "line": pl.Int64, "asked": pl.String, "t_us": pl.Float64, "predicted_us": pl.Float64,
     "t_error": pl.Float64, "covered": pl.Boolean, "width": pl.Float64,
-    "ratio_error": pl.Float64, "refusal": pl.String,
+    "ratio_error": pl.Float64, "refusal": pl.String, "series": pl.String, "tokens": pl.Int64,
 }  # fmt: skip
-_GROWTH_SCHEMA = _GROUP_SCHEMA | {"t_ratio_error": pl.Float64}
 
 
 def platform_of(step: TimedStep) -> str:
@@ -213,20 +214,20 @@ def platform_of(step: TimedStep) -> str:
     return step.deployment.platform if step.deployment else platform_name(step.row.gpu)
 
 
-def _group_columns(step: TimedStep) -> dict[str, Any]:
-    row = step.row
-    return {
+def _row_errors(step: TimedStep, fit: StepFit) -> dict[str, Any]:
+    row, us = step.row, fit.predicted_us(step)
+    about = {
         "model": row.model,
         "platform": platform_of(step),
         "precision": row.precision,
         "engine": row.engine,
         "several": row.positions > 1,
         "draft": row.holds_draft,
+        "line": row.line,
+        "t_us": row.t_us,
+        "series": str(row.series),
+        "tokens": row.batch * row.positions,
     }
-
-
-def _row_errors(step: TimedStep, us: float, fit: StepFit) -> dict[str, Any]:
-    row, about = step.row, _group_columns(step) | {"line": step.row.line, "t_us": step.row.t_us}
     if not np.isfinite(us):
         return about | {"refusal": step.refusal or NO_OTHERS}
     ratio = None
@@ -243,21 +244,6 @@ def _row_errors(step: TimedStep, us: float, fit: StepFit) -> dict[str, Any]:
     }
 
 
-def _growth_errors(answered: Sequence[tuple[TimedStep, float]]) -> Iterator[dict[str, Any]]:
-    """Yield the error of T relative to T at the fewest tokens, for each other row of a series."""
-    ordered = sorted(answered, key=lambda step: (str(step[0].row.series), _tokens(step[0])))
-    for _, group in groupby(ordered, key=lambda step: str(step[0].row.series)):
-        (first, first_us), *others = group
-        for step, us in others:
-            if _tokens(step) > _tokens(first):
-                growth_ratio = (us / first_us) / (step.row.t_us / first.row.t_us)
-                yield _group_columns(step) | {"t_ratio_error": abs(growth_ratio - 1.0)}
-
-
-def _tokens(step: TimedStep) -> int:
-    return step.row.batch * step.row.positions
-
-
 def grouped(score: WholeScore, by: Sequence[str]) -> pl.DataFrame:
     """Return the errors of groups of rows, the worst first.
 
@@ -270,10 +256,10 @@ def grouped(score: WholeScore, by: Sequence[str]) -> pl.DataFrame:
     by
         Some of BY; empty for all rows together.
     """
-    error, all_rows = pl.col("t_error"), pl.lit("all").alias("rows")
+    error = pl.col("t_error")
     doublings = (pl.col("predicted_us") / pl.col("t_us")).log(2).abs()
     names = list(by) or ["rows"]
-    errors = score.rows.with_columns(all_rows).group_by(names).agg(
+    errors = score.rows.with_columns(pl.lit("all").alias("rows")).group_by(names).agg(
         pl.len().alias("settings"),
         error.count().alias("answered"),
         error.median().alias("t_error_median"),
@@ -283,11 +269,7 @@ def grouped(score: WholeScore, by: Sequence[str]) -> pl.DataFrame:
         doublings.median().alias("median_abs_log2"),
         pl.col("covered").mean().alias("interval_coverage"),
         pl.col("width").median().alias("interval_width"),
-        pl.col("ratio_error").median(),
+        pl.col("ratio_error", "t_ratio_error").median(),
     )  # fmt: skip
-    growth_errors = score.growth.with_columns(all_rows).group_by(names).agg(
-        pl.col("t_ratio_error").median()
-    )  # fmt: skip
-    joined = errors.join(growth_errors, on=names, how="left", nulls_equal=True)
     descending = [True, *(False for _ in names)]
-    return joined.sort("t_error_median", *names, descending=descending, nulls_last=True)
+    return errors.sort("t_error_median", *names, descending=descending, nulls_last=True)

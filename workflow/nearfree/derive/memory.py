@@ -268,10 +268,7 @@ def _rank_bytes(needs: Needs, load: Load, batch: int, context: int) -> int:
 def needs(model: ModelFile, precision: Precision | None) -> Needs | None:
     """Return the memory needs of a model; None where its weights or precision are not known.
 
-    Parameters
-    ----------
-    precision
-        None for that of the model's files.
+    A `precision` of None is that of the model's files.
     """
     stored = precision or model.around
     if not model.weights or stored is None:

@@ -35,10 +35,7 @@ from nearfree.units import GFLOP_PER_TFLOP, balance_flop_per_byte
 def foretell(layout: Layout, scope: str, stream: str, take: int, plan: ForetellPlan) -> Seal:
     """Record the predictions of a model's study, if not yet done; return the seal of their take.
 
-    Parameters
-    ----------
-    stream
-        The stream of the predictions; the modules are in the same study's stream of modules.
+    `stream` is that of the predictions; the modules are in the same study's stream of modules.
 
     Raises
     ------

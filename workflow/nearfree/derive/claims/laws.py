@@ -57,10 +57,7 @@ def follows_granularity(
 ) -> Iterator[Case]:
     """Yield whether the law of granularity lies between N_max and the grid's next N.
 
-    Parameters
-    ----------
-    routing
-        A routing (default: any).
+    `routing` is the only one to check; None for any.
     """
     for row in tables.bounds(module):
         if routing not in (None, row["routing"]):

@@ -17,10 +17,7 @@ def inverse_batch(
 ) -> Iterator[Case]:
     """Yield whether b N_max is the same at every two batch sizes.
 
-    Parameters
-    ----------
-    epsilon
-        The tolerance, which the text states; by default the headline's.
+    The text states the tolerance `epsilon` unless it is the headline's.
     """
     note = "" if epsilon is None else f", tolerance {epsilon:.0%}"
     for a, b in pairs(tables.bounds(*modules, epsilon=epsilon), "batch"):
@@ -62,10 +59,7 @@ def never_rises(
 ) -> Iterator[Case]:
     """Yield whether N_max is no larger where one column is larger.
 
-    Parameters
-    ----------
-    routing
-        The only routing to check; for models None means dense ones.
+    `routing` is the only one to check; for models None means dense ones.
     """
     for a, b in pairs(_bounds_of_routings(tables, module, routing), varied):
         yield _pair(a, b, varied, agrees=at_least(a, b))
@@ -123,10 +117,7 @@ def same_n(
 ) -> Iterator[Case]:
     """Yield whether N_max is the same at every tolerance up to 30 %.
 
-    Parameters
-    ----------
-    context
-        The smallest L to check, for settings that have one.
+    `context` is the smallest L to check, for settings that have one.
     """
     for rows in _tolerance_sweeps(tables, modules, least):
         if (rows[0]["context"] or context) >= context and rows[0]["routing"] == routing:

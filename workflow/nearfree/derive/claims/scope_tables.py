@@ -43,10 +43,7 @@ _SETTING_COLUMNS = [name for name in SETTING_COLUMNS if name != "setting_key"]
 class ScopeTables:
     """One scope's tables at the headline tolerance.
 
-    Parameters
-    ----------
-    frames
-        The tables by name; a missing one counts as empty.
+    `frames` are the tables by name; a missing one counts as empty.
     """
 
     def __init__(self, scope: str, epsilon: float, frames: Mapping[str, pl.DataFrame]) -> None:

@@ -99,10 +99,7 @@ Products = dict[object, Product]
 class EngineRules:
     """The rules of a forward's release, resolved for each of its matrices.
 
-    Parameters
-    ----------
-    products
-        Resolved products of other forwards; new ones are added.
+    New products are added to `products`, those that other forwards resolved.
 
     Raises
     ------

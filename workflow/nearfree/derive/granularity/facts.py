@@ -67,11 +67,8 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
 def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.DataFrame:
     """Return the facts of probes; datasheets give what a probe does not measure.
 
-    Parameters
-    ----------
-    probed
-        Rows of the table `platforms`, one per platform and dtype. For a CPU its `sm_count` is the
-        cores, which are no SMs.
+    `probed` are rows of the table `platforms`, one per platform and dtype. For a CPU its `sm_count`
+    is the cores, which are no SMs.
     """
     rows = [
         {
@@ -118,12 +115,8 @@ def with_facts(questions: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
 
     A question without a `window` is about a call without one. A question with `gpus` but without
     `nodes` is about the fewest nodes that hold the GPUs. `fewest`, the GPUs on the least filled
-    node, defaults to those that full nodes leave over.
-
-    Parameters
-    ----------
-    facts
-        One row per platform and dtype, as `datasheet_facts` gives them.
+    node, defaults to those that full nodes leave over. `facts` has one row per platform and dtype,
+    as `datasheet_facts` gives them.
     """
     known = facts.with_columns(pl.lit(value=True).alias("known"))
     absent = [name for name in ("window", "nodes", "fewest") if name not in questions.columns]

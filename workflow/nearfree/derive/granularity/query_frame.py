@@ -39,11 +39,8 @@ class Question(Struct, frozen=True, kw_only=True):
 def asked_frame(questions: Iterable[Question], most: int) -> pl.DataFrame:
     """Return questions as a frame, numbered in their order in the column `asked`.
 
-    Parameters
-    ----------
-    most
-        The largest N of the grid, which begins at the baseline. With balanced routing the baseline
-        is the first N at which all experts are active (paper, sec. 3.3).
+    The grid of N begins at the baseline and ends at `most`. With balanced routing the baseline is
+    the first N at which all experts are active (paper, sec. 3.3).
     """
     rows = [_row(number, question, most) for number, question in enumerate(questions)]
     return pl.DataFrame(rows, schema=ASKED_SCHEMA)

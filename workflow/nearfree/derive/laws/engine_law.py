@@ -25,12 +25,7 @@ def principle_of_engine(rules: EngineRules, baseline: int, most: int) -> dict[st
     """Return N_max, its limit and the source of that limit, by the names of an answer.
 
     The limiting module is `mul_mat TYPE`: the heaviest of the types that change first. The margin
-    is the N at which the next type changes, over N_max.
-
-    Parameters
-    ----------
-    most
-        The largest N of the grid.
+    is the N at which the next type changes, over N_max. `most` is the largest N of the grid.
 
     Raises
     ------

@@ -67,12 +67,7 @@ class Loads:
     expert with probability k times the expert's share, so that an expert's pairs are binomial. Sums
     over experts need no more than that, whichever other experts a token chooses: its k different
     experts are not approximated. Tokens of one text that choose the same experts activate fewer
-    experts than this.
-
-    Parameters
-    ----------
-    shares
-        The share of each expert, [layers, E]; they sum to 1 in each layer.
+    experts than this. `shares`, [layers, E], sum to 1 in each layer.
     """
 
     def __init__(self, shares: Sequence[Sequence[float]]) -> None:
@@ -142,10 +137,7 @@ def spread_of(
 ) -> Spread | None:
     """Return the law of uneven loads, None where loads are even.
 
-    Parameters
-    ----------
-    shares
-        Measured shares, [layers, E], if the routing names their digest.
+    `shares`, [layers, E], are the measured ones if the routing names their digest.
 
     Raises
     ------

@@ -101,10 +101,7 @@ def condition_rows(
 ) -> pl.DataFrame:
     """Return the shared columns of deployments' rows, by `place`, with the ids of `sources`.
 
-    Parameters
-    ----------
-    platforms
-        Rows of the table `platforms`, whose datasheets answers rest on.
+    `platforms` are rows of the table of that name, whose datasheets answers rest on.
     """
     sheets = platforms.filter(basis="datasheet").select("platform", "dtype", "row_id")
     facts = {(platform, dtype): row for platform, dtype, row in sheets.rows()}

@@ -123,10 +123,7 @@ def questions(
 def granularity(row: Row, resolver: Resolver) -> Row:
     """Return the block or tile of a query at its baseline, by the names of `_RULES` that it has.
 
-    Parameters
-    ----------
-    row
-        A query with the facts of its platform.
+    The row is a query with the facts of its platform.
     """
     try:
         return _moe(row, resolver) if row["module"] == "moe_ffn" else _attention(row, resolver)

@@ -156,10 +156,7 @@ def published_answers(
 ) -> PublishedAnswers:
     """Return the paper's deployment table, recomputed from its newest import.
 
-    Parameters
-    ----------
-    platforms
-        Rows of the table `platforms`; empty where rows need no `from_ids` of them.
+    `platforms` are rows of the table of that name; none where rows need no `from_ids` of them.
     """
     take = newest_take(layout)
     rows = published_lookup(printed_rows(take), sheet_facts(sheets, platforms), Resolver(layout))

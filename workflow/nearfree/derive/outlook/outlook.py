@@ -89,11 +89,7 @@ SHOWN_N = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512
 def write_outlook(layout: Layout, scope: str, config: Config) -> None:
     """Write the tables that follow from models, datasheets, rules and constants, without samples.
 
-    Parameters
-    ----------
-    config
-        Tolerances, platforms, models, deployments, and the releases whose rules are compared at
-        the headline tolerance.
+    Releases' rules are compared at the headline tolerance.
     """
     epsilon = config.site.epsilon
     platforms = read_table(layout, scope, PLATFORMS)
@@ -145,10 +141,7 @@ class Outlook(Struct, frozen=True, kw_only=True):
 def outlook(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> Outlook:
     """Return the predictors' answers on all entries of deployments.yaml, at every tolerance.
 
-    Parameters
-    ----------
-    platforms
-        Rows of the table `platforms`, whose datasheets answers rest on.
+    `platforms` are rows of the table of that name, whose datasheets answers rest on.
     """
     rows, curves, models = [LOOKUP.frame([])], [FORECAST.frame([])], set()
     for name, spec in config.deployments.items():

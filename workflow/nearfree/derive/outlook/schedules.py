@@ -83,13 +83,7 @@ _DEPLOYMENTS_AT_ONCE = MOST_POINTS // (len(_BATCHES) * len(_GRID))
 
 
 def write_schedules(layout: Layout, scope: str, config: Config) -> None:
-    """Write the table `schedules`.
-
-    Parameters
-    ----------
-    config
-        Tolerances, platforms, models and deployments.
-    """
+    """Write the table `schedules`."""
     platforms = read_table(layout, scope, PLATFORMS)
     answerer = Answerer(layout, config, log_alone=True)
     rows = schedules(config, answerer, platforms)
@@ -103,10 +97,7 @@ def write_schedules(layout: Layout, scope: str, config: Config) -> None:
 def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of `schedules` for all entries of deployments.yaml, at every tolerance.
 
-    Parameters
-    ----------
-    platforms
-        Rows of the table `platforms`, whose datasheets answers rest on.
+    `platforms` are rows of the table of that name, whose datasheets answers rest on.
     """
     frames = [SCHEDULES.frame([])]
     for name, spec in config.deployments.items():

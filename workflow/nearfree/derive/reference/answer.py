@@ -357,10 +357,7 @@ def _lists(name: str, lists: Sequence[Sequence[str]]) -> pl.Series:
 def ratio_rows(parts: Iterable[tuple[Prepared, Array]]) -> pl.DataFrame:
     """Return T(N) / T(baseline) over the grid of every question: asked, n, ratio.
 
-    Parameters
-    ----------
-    parts
-        Questions of one family each, and their ratios, [rows, grid].
+    `parts` are questions of one family each, and their ratios, [rows, grid].
     """
     frames = [pl.DataFrame(schema={"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64})]
     for part, ratio in parts:

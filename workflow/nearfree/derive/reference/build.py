@@ -348,10 +348,7 @@ def decoded_layers(curves: ImportedCurves) -> ImportedCurves:
 def groups_of(curves: Curves, epsilon: float, kept: Flags | None = None) -> Mapping[Key, Group]:
     """Return the groups of curves by their keys, if they have enough curves.
 
-    Parameters
-    ----------
-    kept
-        Which curves count, [rows]; all by default.
+    `kept` says which curves count, [rows]; all by default.
     """
     groups: dict[Key, Group] = {}
     rows_by_key: dict[Key, list[int]] = {}

@@ -209,12 +209,8 @@ def kinds_and_halves(questions: pl.DataFrame) -> list[Half]:
 def calibrated_bands(predictions: Sequence[Prediction], epsilon: float) -> dict[Half, float]:
     """Return bands by kind of question and by the half of the models that each is calibrated on.
 
-    A half without curves of a kind has the band of the other half.
-
-    Parameters
-    ----------
-    epsilon
-        The tolerance whose boundary the predictions are shifted to.
+    A half without curves of a kind has the band of the other half. `epsilon` is the tolerance whose
+    boundary the predictions are shifted to.
     """
     shifts: dict[Half, list[float]] = {}
     for curves, rows, times in predictions:

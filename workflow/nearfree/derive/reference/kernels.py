@@ -134,10 +134,7 @@ def _curves(events: Sequence[Event], groups: Sequence[Group]) -> Iterator[pl.Dat
 def at_shapes(curves: pl.DataFrame) -> pl.DataFrame:
     """Return the curves of each module at its shown shape.
 
-    Parameters
-    ----------
-    curves
-        A row per curve, with module, platform, backend and the fields of a shape.
+    `curves` has a row per curve, with module, platform, backend and the fields of a shape.
     """
     weights = pl.fold(
         pl.lit(1.0),

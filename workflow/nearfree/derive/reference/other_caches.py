@@ -13,10 +13,7 @@ _KERNEL_COLUMNS = ("platform", "backend", "backend_version", "kernel", "api", "d
 def other_caches(rows: pl.DataFrame, family: str, reference: Reference, resolver: Resolver) -> str:
     """Return the end of a refusal's text: the cache formats that would be answered, if any.
 
-    Parameters
-    ----------
-    rows
-        Refused questions of one family.
+    `rows` are refused questions of one family.
     """
     if rows.is_empty():
         return ""

@@ -51,10 +51,7 @@ class Packed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 def packed_text(curves: Packed, scale: float) -> str:
     """Return curves packed as text.
 
-    Parameters
-    ----------
-    scale
-        Codes of the residual per code of the ratio.
+    `scale` is the number of codes of the residual per code of the ratio.
     """
     order, first = _along_n(curves.lengths)
     ratio, residual = (

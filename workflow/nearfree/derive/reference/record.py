@@ -38,10 +38,7 @@ def referenced(
 ) -> KernelReferenced:
     """Return the event of a group.
 
-    Parameters
-    ----------
-    members
-        The SHA-256 of each file of the source.
+    `members` is the SHA-256 of each file of the source.
     """
     rows = group.curves
     lengths = group.counts.sum(axis=1)
@@ -263,12 +260,8 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
 
         A kind without a band in its regime has that of the next weaker regime. A kind without any
         band has the widest band of its formats, else that of formats with the same activations and
-        other weights or cache, else that of its module.
-
-        Parameters
-        ----------
-        kind
-            Module, formats and routing, as `rows_of_bands` returns them.
+        other weights or cache, else that of its module. `kind` is module, formats and routing, as
+        `rows_of_bands` returns them.
         """
         module, formats, _ = kind
         weaker_regimes = REGIMES[REGIMES.index(regime) :: -1]

@@ -39,10 +39,7 @@ _ALL_CACHED = (
 def drafter_warnings(engine: str, model: ModelFile, drafter: ModelFile | None) -> Iterator[str]:
     """Yield warnings about the drafter of a schedule.
 
-    Parameters
-    ----------
-    drafter
-        A model or a head; None where the model's own layer drafts.
+    The drafter is a model or a head; None where the model's own layer drafts.
     """
     if drafter is None:
         if not model.drafts:

@@ -58,14 +58,9 @@ def ranges(k_by_batch: Mapping[int, int]) -> tuple[Range, ...]:
     """Return K for every batch size from 1 to the largest given, with equal neighbours merged.
 
     A batch size between two given ones gets the smaller of their K. Under the laws of the paper
-    (sec. 3.2, 3.3), where N_max falls as 1/b, that is the K of the larger batch, which is never
-    too long. Where latency has steps K may rise with the batch; a given rise is kept, as no engine
-    requires falling K.
-
-    Parameters
-    ----------
-    k_by_batch
-        K by batch size, including batch 1.
+    (sec. 3.2, 3.3), where N_max falls as 1/b, that is the K of the larger batch, which is never too
+    long. Where latency has steps K may rise with the batch; a given rise is kept, as no engine
+    requires falling K. `k_by_batch` is K by batch size, including batch 1.
 
     Raises
     ------

@@ -153,12 +153,8 @@ def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
     it; where `--cuda-graph-bs-decode` names captured sizes, the size that the batch is padded to
     counts instead (speculative/eagle_worker_v2.py:1412). With one candidate the engine has nothing
     to adapt and takes that many steps. Adaptive steps require top-k 1, where K steps make K draft
-    tokens and `speculative_num_draft_tokens` = K + 1 positions.
-
-    Parameters
-    ----------
-    k_by_batch
-        K by batch size, from `schedule.draft_lengths` or `expected.best_choice`.
+    tokens and `speculative_num_draft_tokens` = K + 1 positions. `k_by_batch` is as in
+    `vllm_option`.
 
     Raises
     ------

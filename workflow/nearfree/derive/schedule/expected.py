@@ -100,11 +100,8 @@ def independent_acceptance(rate: float, *, most: int) -> tuple[float, ...]:
 def measured_acceptance(accepted: Sequence[float]) -> tuple[float, ...]:
     """Return a measured acceptance curve after checking it.
 
-    Parameters
-    ----------
-    accepted
-        P(1), P(2), ...: the share of rounds in which the first i drafts are all accepted, not the
-        share among the rounds that reach the i-th draft.
+    It is P(1), P(2), ...: the share of rounds in which the first i drafts are all accepted, not the
+    share among the rounds that reach the i-th draft.
 
     Raises
     ------

@@ -39,10 +39,7 @@ PARSERS = parsers("llama-cpp-python", "0.3.36", (
 def shortest_draft(passes: Sequence[bool]) -> int:
     """Return the length from which all drafts up to the longest pass; 0 where all drafts do.
 
-    Parameters
-    ----------
-    passes
-        Whether a draft of 1, 2, ..., K tokens is worth verifying.
+    `passes` says whether a draft of 1, 2, ..., K tokens is worth verifying.
     """
     passing = sum(1 for _ in takewhile(bool, reversed(passes)))
     return 0 if passing == len(passes) else max(len(passes) - passing + 1, 0)
@@ -155,12 +152,8 @@ def cost_array(ratio: Mapping[int, float]) -> str:
     llama.cpp in llama-cpp-python 0.3.36 do not have it. The format follows the examples in its
     text: numbers separated by commas, one for each forward size up to 64 tokens, the first one 1.
     The N-th is taken to be the cost per token of N tokens relative to one, T(N) / (N T(1)): the
-    numbers of the examples fall with N towards a floor.
-
-    Parameters
-    ----------
-    ratio
-        T(N) / T(1) at batch size 1 for every N from 1 to the longest draft plus one.
+    numbers of the examples fall with N towards a floor. `ratio` is T(N) / T(1) at batch size 1 for
+    every N from 1 to the longest draft plus one.
 
     Raises
     ------

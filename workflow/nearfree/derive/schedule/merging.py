@@ -183,10 +183,8 @@ def _best_switches(
 ) -> Iterator[tuple[int, tuple[float, _Path | None] | None]]:
     """Yield each K with the best state of `entries` entries that it may follow.
 
-    Parameters
-    ----------
-    phases
-        Whether K falls in the states that may precede: only a falling K may follow a falling one.
+    `phases` says whether K falls in the states that may precede: only a falling K may follow a
+    falling one.
     """
     falls = True in phases
     best = None if falls else states.get((entries, False, -1))

@@ -40,12 +40,8 @@ _ANY = 0.2
 def left_out_errors(curves: ImportedCurves, facts: pl.DataFrame) -> pl.DataFrame:
     """Return the error of T at each point of collectives, with its platform left out of the fit.
 
-    A family with curves of one platform only is omitted: there is no other platform to fit.
-
-    Parameters
-    ----------
-    curves
-        Imported curves; those of other modules are ignored.
+    A family with curves of one platform only is omitted: there is no other platform to fit. Curves
+    of other modules are ignored.
 
     Returns
     -------
@@ -105,10 +101,7 @@ def _spread(platforms: npt.NDArray[Any]) -> Flags:
 def grouped(errors: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Return the errors of groups of points: their number, median and 90th percentile.
 
-    Parameters
-    ----------
-    by
-        Some of BY.
+    `by` are some of BY.
     """
     error = pl.col("error")
     return (

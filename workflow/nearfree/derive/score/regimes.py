@@ -70,10 +70,7 @@ def answers(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return a regime's answers on curves, and its T(N) / T(baseline), as `score` takes them.
 
-    Parameters
-    ----------
-    epsilon
-        The tolerance at which groups are made and bands are calibrated.
+    Groups are made and bands are calibrated at `epsilon`.
     """
     folds = list(scored_predictions(predictions_of(regime, all_curves, chips, epsilon)))
     band_by_half = calibrated_bands(folds, epsilon)

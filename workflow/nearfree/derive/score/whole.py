@@ -63,10 +63,7 @@ class StepFit:
     def predicted_us(self, step: TimedStep, *, first: bool = False) -> float:
         """Return T of a row in microseconds, by constants fitted without its model; else NaN.
 
-        Parameters
-        ----------
-        first
-            Whether to return T(1) instead of T(N).
+        With `first` it is T(1) instead of T(N).
         """
         constants = self.of(step.row.engine, _model(step))
         if constants is None:
@@ -86,10 +83,7 @@ class StepFit:
     def band(self, engine: str, without: str | None = None) -> float | None:
         """Return the error of log T that COVERED of an engine's rows stay within; None of no rows.
 
-        Parameters
-        ----------
-        without
-            A model whose rows are left out, to which the band is then applied.
+        Rows of the model `without` are left out, to which the band is then applied.
         """
         errors = [
             miss
@@ -249,12 +243,8 @@ def grouped(score: WholeScore, by: Sequence[str]) -> pl.DataFrame:
 
     `settings` counts rows. `t_error_median` and `t_within_20` refer to answered rows, `within_1_31`
     and `within_2` are shares of all rows. `t_ratio_error` is the median error of growth,
-    `ratio_error` that of T(N) / T(1), `interval_width` the median of high / low.
-
-    Parameters
-    ----------
-    by
-        Some of BY; empty for all rows together.
+    `ratio_error` that of T(N) / T(1), `interval_width` the median of high / low. `by` are some of
+    BY; none for all rows together.
     """
     error = pl.col("t_error")
     doublings = (pl.col("predicted_us") / pl.col("t_us")).log(2).abs()

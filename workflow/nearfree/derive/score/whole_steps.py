@@ -74,10 +74,7 @@ class TimedStep(NamedTuple):
     ) -> float:
         """Return T of the step with an engine's constants, in microseconds.
 
-        Parameters
-        ----------
-        first
-            Whether to return T(1) instead of T(N).
+        With `first` it is T(1) instead of T(N).
         """
         if self.deployment is None:
             return float("nan")
@@ -107,12 +104,8 @@ def timed_steps(
     """Return T of every row's modules, or the reason why it is not known.
 
     The query names the row's own release; if its rules are not on record or do not answer, the
-    nearest release that answers.
-
-    Parameters
-    ----------
-    models
-        The folder with the rows' models, MODEL/config.json of each; the project's own if None.
+    nearest release that answers. `models` is the folder with the rows' models, MODEL/config.json of
+    each; the project's own if None.
     """
     deployments = _RowDeployments(config, models)
     rows_with_releases = [

@@ -108,10 +108,7 @@ def write_boundaries(
 ) -> None:
     """Write a scope's boundaries and their sensitivity, from latencies and printed values.
 
-    Parameters
-    ----------
-    epsilon
-        The headline tolerance, at which noise is assessed.
+    Noise is assessed at `epsilon`, the headline tolerance.
     """
     latency = read_table(layout, scope, LATENCY, without=["from_ids"])
     takes = read_scope(layout, scope, only=(BoundaryPublished,))

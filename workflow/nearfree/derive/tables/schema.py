@@ -25,10 +25,7 @@ _ROWS_AT_ONCE = 1_000
 class EventIds:
     """The ids `segment#place` of many events, stored as places by segment.
 
-    Parameters
-    ----------
-    segments
-        Segments, each with the places of some of its events; a segment may be repeated.
+    `segments` have the places of some of their events; a segment may be repeated.
     """
 
     def __init__(self, segments: Iterable[tuple[str, Sequence[int]]]) -> None:
@@ -101,10 +98,7 @@ class Table(Struct, frozen=True, kw_only=True):
     def formula_of(self, row: Mapping[str, object]) -> Formula:
         """Return the formula of a row.
 
-        Parameters
-        ----------
-        row
-            Its columns by name; missing ones count as empty.
+        Columns that the row lacks count as empty.
         """
         own = self.equation(row) if self.equation else None
         formula, paper = (own.text, own.section) if own else (self.formula, self.paper)

@@ -32,10 +32,7 @@ def setting_row(setting: Setting) -> dict[str, object]:
 def distinguishing_fields(frame: pl.DataFrame, own: str) -> list[str]:
     """Return the columns that distinguish a study's settings: its own variable, then the others.
 
-    Parameters
-    ----------
-    own
-        The variable of the study, such as `batch`; always first.
+    `own`, the variable of the study, such as `batch`, is always first.
     """
     fields = [name for name in SETTING_COLUMNS if name not in ("setting_key", "module", own)]
     return [own, *(name for name in fields if frame[name].n_unique() > 1)]

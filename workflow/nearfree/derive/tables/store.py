@@ -25,10 +25,7 @@ def write_table(
 ) -> None:
     """Write a checked frame and its manifest.
 
-    Parameters
-    ----------
-    made_from
-        The inputs by name and digest: seals, other tables, parts of the config.
+    `made_from` are the inputs by name and digest: seals, other tables, parts of the config.
     """
     buffer = io.BytesIO()
     frame.write_parquet(buffer, compression="zstd", statistics=False)
@@ -47,10 +44,7 @@ def read_table(
 ) -> pl.DataFrame:
     """Return a table; raise TableError if its bytes or its columns are not as expected.
 
-    Parameters
-    ----------
-    without
-        Columns to leave out: `from_ids` is most of a table with many events per row.
+    Columns `without` are left out: `from_ids` is most of a table with many events per row.
     """
     path = layout.table(scope, table.name)
     raw = check_table(path)

@@ -271,12 +271,8 @@ def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
     """Return the curves without those of `gemm` that have small weights.
 
     Small weights can stay in a GPU's last-level cache between calls, so that their curves do not
-    show the memory's bandwidth.
-
-    Parameters
-    ----------
-    minimum_mb
-        Least size of a gemm's weights as stored, d_model d_ff s, in decimal MB.
+    show the memory's bandwidth. `minimum_mb` is the least size of a gemm's weights as stored,
+    d_model d_ff s, in decimal MB.
     """
     stored = pl.col("weights").fill_null(pl.col("dtype"))
     weight_bytes = stored.replace_strict(ELEMENT_BYTES, return_dtype=pl.Float64)

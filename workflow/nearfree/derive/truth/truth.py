@@ -164,11 +164,8 @@ def questions(truth: Truth) -> pl.DataFrame:
 def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:
     """Return the boundaries of curves at each tolerance (paper, sec. 2.2).
 
-    Parameters
-    ----------
-    ratios
-        curve, n, ratio = T(N) / T(baseline); the rows of a curve adjacent, n rising from its
-        baseline, where the ratio is 1.
+    `ratios` are curve, n, and ratio = T(N) / T(baseline); the rows of a curve are adjacent, n
+    rising from its baseline, where the ratio is 1.
     """
     curves = ratios.group_by("curve", maintain_order=True).agg("n", "ratio")
     lengths = curves["n"].list.len().to_numpy()

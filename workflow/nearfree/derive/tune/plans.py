@@ -48,10 +48,7 @@ class Subject(Struct, frozen=True, kw_only=True):
 def typical_context(lengths: Sequence[int]) -> int:
     """Return the context L at which T(N) is measured: the median prompt halfway through its output.
 
-    Parameters
-    ----------
-    lengths
-        Characters of each prompt; four of them count as one token.
+    `lengths` are the characters of each prompt; four of them count as one token.
     """
     middle = sorted(lengths)[len(lengths) // 2] / _CHARACTERS_PER_TOKEN + LIMIT / 2
     return max(_CONTEXT_STEP, round(middle / _CONTEXT_STEP) * _CONTEXT_STEP)

@@ -116,12 +116,8 @@ def gain(
 
     It is the ratio of tokens per second over all visits that both made. Settings run in turn on a
     prompt, so a machine that slows down slows both; what still differs between visits of the same
-    prompt is the noise. With a batch, all prompts of a repeat are one visit.
-
-    Parameters
-    ----------
-    events, reference
-        Runs of the setting, and of the one that it is compared with.
+    prompt is the noise. With a batch, all prompts of a repeat are one visit. `events` are runs of
+    the setting, `reference` those of the one that it is compared with.
     """
     own_visits, reference_visits = _visits(events, seconds), _visits(reference, seconds)
     common = [key for key in own_visits if key in reference_visits]
@@ -160,12 +156,8 @@ def verdict(gains: Sequence[Interval]) -> Verdict:
     """Return whether to speculate, by the gains over no drafts of all settings that drafted.
 
     Speculate if any interval lies above 1. The verdict is none if no gain exceeds 1, and undecided
-    if some setting was faster, but by less than its noise.
-
-    Parameters
-    ----------
-    gains
-        Each with an interval that was widened for their number (Bonferroni).
+    if some setting was faster, but by less than its noise. Each gain has an interval that was
+    widened for their number (Bonferroni).
     """
     if any(gain.low > 1 for gain in gains):
         return "speculate"

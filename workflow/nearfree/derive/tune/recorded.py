@@ -102,10 +102,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 def answer(choice: Choice, proof: Take, traces: Sequence[Trace], cost: Cost) -> Answer:
     """Return the answer of a proof: gains of the settings that ran, verdict and recommendation.
 
-    Parameters
-    ----------
-    traces
-        The traces of the prompts that the proof ran.
+    `traces` are those of the prompts that the proof ran.
 
     Raises
     ------
@@ -260,10 +257,7 @@ def is_proof(take: Take) -> bool:
 def read_proof(proof: Take, takes: Mapping[str, Take]) -> RecordedProof:
     """Return a proof with its answer, from sealed takes alone.
 
-    Parameters
-    ----------
-    takes
-        Takes by name, among them those that the proof names.
+    `takes` are takes by name, among them those that the proof names.
 
     Raises
     ------
@@ -308,12 +302,7 @@ def choices(
 ) -> tuple[Choice, dict[str, Choice]]:
     """Return the choice among drafters, and the choice of each kind of prompts by itself.
 
-    Both are made on the tuning prompts of the takes.
-
-    Parameters
-    ----------
-    weighed
-        The candidate drafters.
+    Both are made on the tuning prompts of the takes; `weighed` are the candidate drafters.
     """
     all_traces = traces_of(takes)
     tuned = [trace for trace in all_traces if not trace.held_out]

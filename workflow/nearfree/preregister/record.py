@@ -60,12 +60,8 @@ def predictions(
 ) -> Iterator[PredictionRecorded]:
     """Yield the prediction of each composition for each setting of a plan and each tolerance.
 
-    Parameters
-    ----------
-    modules
-        The newest take of the isolated modules; None if there is none.
-    probe
-        The platform's facts, for rho.
+    `modules` is the newest take of the isolated modules, None if there is none; the probe gives
+    rho.
 
     Raises
     ------

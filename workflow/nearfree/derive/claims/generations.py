@@ -59,12 +59,8 @@ def holds_for_releases(tables: ScopeTables) -> Iterator[Case]:
 def grows(tables: ScopeTables, module: str, *, column: str, symbol: str = "") -> Iterator[Case]:
     """Yield whether the later of two platforms has the larger number, at one element type.
 
-    Parameters
-    ----------
-    column
-        The column of the number: rho, or the boundary of dense FFNs.
-    symbol
-        Its symbol, for the text.
+    `column` is that of the number, rho or the boundary of dense FFNs; `symbol` is its symbol, for
+    the text.
     """
     frame = tables.frames["trend"].filter(pl.col("term") == IDLE, pl.col("batch") == 1)
     terms = frame.drop_nulls(["n_max", "year"]).drop("from_ids").sort("year", "platform")

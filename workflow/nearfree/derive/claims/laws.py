@@ -75,12 +75,7 @@ def predicts(
 ) -> Iterator[Case]:
     """Yield whether N_idle lies between N_max and the next N of the grid.
 
-    Parameters
-    ----------
-    near
-        Accept a factor of two beyond either end.
-    wrong
-        Check that it does not lie there.
+    `near` accepts a factor of two beyond either end; `wrong` checks that N_idle does not lie there.
     """
     for row, value, idle in _idle_predictions(tables, *modules):
         hit = _within_factor_two(row, value) if near else within_step(row, value)

@@ -41,12 +41,8 @@ def constant(
 ) -> Iterator[Case]:
     """Yield whether N_max is the same, to a grid step, where only one column varies.
 
-    Parameters
-    ----------
-    routing
-        The only routing to check; for models None means dense ones.
-    most
-        The largest value of the column to check.
+    `routing` is the only one to check, for models None means dense ones; `most` is the largest
+    value of the column to check.
     """
     rows = _bounds_of_routings(tables, module, routing)
     kept = [row for row in rows if most is None or (row[varied] or 0) <= most]

@@ -72,12 +72,8 @@ def hidden_us(
 ) -> Array:
     """Return the part of the shared experts' time that overlaps the router and routed experts.
 
-    Parameters
-    ----------
-    tokens
-        Rows that the layer sees, b N, [grid].
-    shared, routed
-        Time of each run alone, in microseconds, [grid].
+    `tokens` are the rows that the layer sees, b N; `shared` and `routed` are the times of each run
+    alone, in microseconds; all are [grid].
     """
     if not is_since(release.version, engine.beside.first):
         return np.zeros_like(shared)

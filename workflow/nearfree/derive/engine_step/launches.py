@@ -111,12 +111,7 @@ def is_early(decoder: Decoder) -> bool:
 def launches_us(engine: BackendRelease, decoder: Decoder, *, mapped: bool) -> float:
     """Return the host time of a drafter run's launches outside of graphs, in microseconds.
 
-    Parameters
-    ----------
-    decoder
-        The target model.
-    mapped
-        Whether the drafter has a vocabulary of its own.
+    `decoder` is the target model; `mapped` says whether the drafter has a vocabulary of its own.
     """
     host = DRAFTING.get(engine.name)
     if host is None:

@@ -175,13 +175,8 @@ def public_library(
 
     None if T(N) follows from blocks, or if the kernel is unknown. Marlin and OpenAI's Triton
     kernels, which run gpt-oss's experts, are returned although the rules cover their blocks.
-
-    Parameters
-    ----------
-    formats, sm
-        As of `reads_moe`.
-    checkpoint
-        Other facts of the model's files that decide; `wide` follows from the formats.
+    `formats` and `sm` are as of `reads_moe`; `checkpoint` are other facts of the model's files that
+    decide, of which `wide` follows from the formats.
     """
     weights, activations = formats
     dtype = moe_format(activations, weights)
@@ -252,14 +247,8 @@ def named_moe_kernel(
     """Return the experts' kernel that a word of an engine's option selects.
 
     None if the release would choose the same kernel by itself, or if its choice is unknown: without
-    a device or release, or in a format without kernels.
-
-    Parameters
-    ----------
-    formats, sm, checkpoint
-        As of `public_library`.
-    word
-        As of `named_kernel`.
+    a device or release, or in a format without kernels. `formats`, `sm` and `checkpoint` are as of
+    `public_library`, `word` is as of `named_kernel`.
 
     Raises
     ------

@@ -50,16 +50,9 @@ _TILE_DTYPES = ("bfloat16", "float16")
 class Resolver:
     """Answers to questions about layers and calls, from the rules of releases.
 
-    Releases and answers are cached; so are errors.
-
-    Parameters
-    ----------
-    layout
-        The results root, whose log holds the rules.
-    cache
-        The download cache for releases that the log lacks; None reads the log only.
-    offline
-        Whether to read from the cache without the network.
+    Releases and answers are cached; so are errors. The log of `layout` holds the rules; `cache` is
+    the download cache for releases that it lacks, None to read the log only, and `offline` keeps to
+    it without the network.
     """
 
     def __init__(self, layout: Layout, *, cache: Cache | None = None, offline: bool = True) -> None:

@@ -168,13 +168,8 @@ def published_lookup(
 ) -> pl.DataFrame:
     """Return the rows of `published_lookup`, with `from_ids`.
 
-    Parameters
-    ----------
-    printed
-        Rows of `printed_rows`: setting, d_ff, M_attn, and the printed values, which are compared
-        but not used.
-    facts
-        Facts of datasheets with the ids of their rows, from `sheet_facts`.
+    `printed` are rows of `printed_rows`, whose printed values are compared but not used; `facts`
+    are those of `sheet_facts`.
     """
     paper = with_facts(printed, facts).with_columns(facts_refusal().alias("refusal"))
     columns = dict.fromkeys(PUBLISHED_LOOKUP.body)

@@ -76,12 +76,8 @@ def trend(
 ) -> pl.DataFrame:
     """Return the rows of `trend`, with `from_ids`, for every platform and dtype that has a rho.
 
-    Parameters
-    ----------
-    answerer
-        Answers by the laws; it is given the facts of the datasheets.
-    references
-        Attention backends and versions.
+    The answerer is given the facts of the datasheets; `references` are attention backends and
+    versions.
     """
     facts = sheet_facts(sheets, platforms).drop_nulls("balance_flop_per_byte")
     queries = [

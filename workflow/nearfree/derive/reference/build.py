@@ -139,12 +139,7 @@ def curves_by_form(
 ) -> Iterator[Curves]:
     """Yield the curves of a truth by platform and form, as far as they have a form.
 
-    Parameters
-    ----------
-    curve_truth
-        The result of `kernel_truth` for the curves.
-    facts
-        phi, beta and the number of SMs, a row per platform and dtype.
+    `curve_truth` is `kernel_truth` of the curves; `facts` has a row per platform and dtype.
     """
     below = _below(curve_truth, curves)
     curve_truth, curves = _with_points(curve_truth, curves)

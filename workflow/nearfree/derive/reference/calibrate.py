@@ -72,12 +72,8 @@ def calibrate_kernels(
 ) -> Seal:
     """Seal the kernels of a stream's curves, unless they are sealed already.
 
-    Parameters
-    ----------
-    epsilon
-        The tolerance at which groups are built and bands are calibrated.
-    modules
-        The modules whose curves count, all by default; records of other modules stay.
+    Groups are built and bands are calibrated at `epsilon`. Only curves of `modules` count, all by
+    default; records of other modules stay.
 
     Raises
     ------

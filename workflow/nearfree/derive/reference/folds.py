@@ -60,12 +60,8 @@ def predictions_of(
 ) -> Iterator[Prediction]:
     """Yield predictions of left-out curves; curves without a group have none.
 
-    Parameters
-    ----------
-    all_curves
-        All curves, by platform and form; those of one point have no boundary and are skipped.
-    groups
-        The groups of all curves, if they exist already.
+    Curves of one point have no boundary and are skipped. `groups` are those of all curves, if they
+    exist already.
     """
     all_curves = [curves for curves in all_curves if curves.part.counts.shape[1] > 1]
     if regime in ("R2m", "R2s"):

@@ -70,12 +70,8 @@ def packed_text(curves: Packed, scale: float) -> str:
 def unpacked(text: str, scale: float, *, stepped: bool) -> Packed:
     """Return the curves of a packed text.
 
-    Parameters
-    ----------
-    scale
-        Codes of the residual per code of the ratio.
-    stepped
-        Whether codes are steps along N, as `packed_text` writes them; else they are plain.
+    `scale` is as in `packed_text`; `stepped` says whether codes are steps along N, as `packed_text`
+    writes them; else they are plain.
 
     Raises
     ------

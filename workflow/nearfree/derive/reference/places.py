@@ -54,12 +54,8 @@ _UNSPLIT = "one block reads all keys of a head, which are split over SMs for "
 def stop_terms(part: Prepared, rows: Integers, last: Integers, after: Integers) -> list[str]:
     """Return the terms that change between two points of the grid, one per row.
 
-    Parameters
-    ----------
-    rows
-        Integers of the rows.
-    last, after
-        Integers into the rows' grids: the last point within the tolerance, and the one after it.
+    `rows` are indices of rows, `last` and `after` into their grids: the last point within the
+    tolerance, and the one after it.
     """
     sizes = {
         label: part.features[name] for name, label in _STEP_NAMES.items() if name in part.features
@@ -113,12 +109,8 @@ def rule_places(
 ) -> list[str]:
     """Return the source of each row's rule: file, lines and digest.
 
-    Parameters
-    ----------
-    rows
-        Questions of the family with the facts of their platform; their rules exist.
-    positions
-        N of each row: the first one past its boundary, or its last one.
+    `rows` are questions of the family with the facts of their platform, whose rules exist;
+    `positions` are N of each row: the first one past its boundary, or its last one.
     """
     if family.name == "moe_triton":
         names = MoeQuestion.__struct_fields__

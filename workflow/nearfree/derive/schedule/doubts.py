@@ -90,15 +90,9 @@ def state_warnings(engine: str, model: ModelFile) -> Iterator[str]:
 def release_warnings(engine: str, served: Iterable[BackendRelease]) -> Iterator[str]:
     """Yield a warning for each serving release, or other engine, that does not read the option.
 
-    Of llama.cpp, whose steps are never timed, its option says so (`llama_cpp.py`).
-
-    Parameters
-    ----------
-    engine
-        A name of ENGINES.
-    served
-        Releases that run the steps, or whose graphs the steps are padded to; without a version any
-        release may be meant.
+    Of llama.cpp, whose steps are never timed, its option says so (`llama_cpp.py`). `engine` is a
+    name of ENGINES; `served` are releases that run the steps, or whose graphs the steps are padded
+    to. Without a version any release may be meant.
     """
     since, others = ENGINES[engine].since, set()
     for release in dict.fromkeys(served):

@@ -203,13 +203,8 @@ BY_LENGTHS = {name: engine.lengths for name, engine in ENGINES.items() if engine
 def drop_reason(engine: str, groups: int) -> str | None:
     """Return the reason why an engine ignores every schedule; None where it does not.
 
-    Parameters
-    ----------
-    engine
-        A name of ENGINES.
-    groups
-        Degree of data parallelism of attention: above 1 both engines that take draft lengths by
-        batch size run one K (the parsers).
+    `engine` is a name of ENGINES; `groups` is the degree of data parallelism of attention: above 1
+    both engines that take draft lengths by batch size run one K (the parsers).
     """
     if groups == 1 or ENGINES[engine].lengths is None:
         return None

@@ -35,12 +35,8 @@ LARGEST_RATIO = 1e9
 def checked_curve(ratio: Mapping[int, float], of: str) -> dict[int, float]:
     """Return a valid curve T(N) / T(1) by N, smallest N first.
 
-    Parameters
-    ----------
-    ratio
-        Latency relative to that of one position, by number of positions N.
-    of
-        Name of what the curve describes, for messages.
+    `ratio` is latency relative to that of one position, by N; `of` names what the curve describes,
+    for messages.
 
     Raises
     ------
@@ -77,12 +73,8 @@ class Choice(NamedTuple):
 def independent_acceptance(rate: float, *, most: int) -> tuple[float, ...]:
     """Return P(1) to P(most) of drafts that are accepted independently at one rate.
 
-    Parameters
-    ----------
-    rate
-        The probability that a draft token is accepted, 0 to 1.
-    most
-        The longest draft, in tokens.
+    `rate` is the probability that a draft token is accepted, 0 to 1; `most` is the longest draft,
+    in tokens.
 
     Raises
     ------

@@ -49,14 +49,8 @@ def worth_verifying(ratio: Mapping[int, float], k: int, accepted: Sequence[float
     """Return whether a finished draft of 1, ..., K tokens is worth the forward that verifies it.
 
     It is if its expected tokens are at least T(N) / T(1): single-position forwards yield that many
-    tokens in the same time.
-
-    Parameters
-    ----------
-    ratio
-        T(N) / T(1) at batch size 1 by N.
-    accepted
-        P(1), P(2), ... as in `expected.speedups`.
+    tokens in the same time. `ratio` is T(N) / T(1) at batch size 1 by N; `accepted` is as in
+    `expected.speedups`.
     """
     tokens = list(accumulate(accepted, initial=1.0))
     return [tokens[n - 1] >= ratio[n] for n in range(2, k + 2)]

@@ -97,12 +97,7 @@ def short_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
 def losses(speeds: Speeds, lengths: Mapping[int, int]) -> tuple[float, float]:
     """Return the largest and the mean share of the best expected tokens per second that K lose.
 
-    Parameters
-    ----------
-    speeds
-        As in `merged_by_speed`.
-    lengths
-        K by batch size.
+    `speeds` are as in `merged_by_speed`, `lengths` are K by batch size.
     """
     lost = [1 - speeds[batch][k] / max(speeds[batch].values()) for batch, k in lengths.items()]
     return max(lost), sum(lost) / len(lost)

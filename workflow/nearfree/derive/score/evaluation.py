@@ -136,12 +136,9 @@ def evaluate(
 ) -> Evaluation:
     """Return the scores of predictors on a truth, of which they see only settings and grids.
 
-    Parameters
-    ----------
-    predictors
-        Some of EVERY, and CONSTANT. TWIN is scored on the curves that have a twin.
-    left_out
-        The work model fitted without the queried platform, which is scored too; None for none.
+    `predictors` are some of EVERY, and CONSTANT; TWIN is scored on the curves that have a twin.
+    `left_out` is the work model fitted without the queried platform, which is scored too; None for
+    none.
     """
     queries = questions(truth)
     laws = [name for name in predictors if name not in (TWIN, CONSTANT)]

@@ -70,12 +70,8 @@ def training_curves(
 def exclude(truth: Truth, column: str, values: Sequence[str], reason: str) -> Truth:
     """Return a truth whose curves with given values of a column are moved to `excluded`.
 
-    Parameters
-    ----------
-    column
-        A column that `excluded` has, too: platform, or event_id.
-    reason
-        The reason that `excluded` states.
+    `column` is one that `excluded` has, too: platform, or event_id; `reason` is what `excluded`
+    states.
     """
     excluded_rows = pl.col(column).is_in(values)
     remaining = narrowed(truth, ~excluded_rows)

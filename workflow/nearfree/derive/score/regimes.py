@@ -35,16 +35,8 @@ def regime_scores(
     """Return the scores of each regime, as from `score`, with a column `regime`.
 
     R3 is scored on the curves that have a twin, every other regime on all; a curve without an
-    answer is a miss.
-
-    Parameters
-    ----------
-    truth
-        The scored curves.
-    curves
-        All curves by form, which the regimes learn from.
-    epsilon
-        The tolerance at which groups are made and bands are calibrated.
+    answer is a miss. `truth` are the scored curves, `curves` all curves by form, which the regimes
+    learn from; groups are made and bands are calibrated at `epsilon`.
     """
     names = truth.settings["curve"].implode()
     frames = []

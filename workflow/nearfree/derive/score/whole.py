@@ -29,12 +29,7 @@ _SOFT_L1_SCALE = 0.1
 class StepFit:
     """Constants of engines' steps, fitted to rows with one position per request and no draft.
 
-    Parameters
-    ----------
-    steps
-        Rows; those without an answer are ignored.
-    bandwidths_gb_s
-        beta by platform.
+    Steps without an answer are ignored; `bandwidths_gb_s` is beta by platform.
     """
 
     def __init__(

@@ -146,12 +146,8 @@ class Table(Struct, frozen=True, kw_only=True):
     def build(self, rows: pl.DataFrame, known: Collection[str] | EventIds) -> pl.DataFrame:
         """Return rows as this table: with ids, sorted and checked.
 
-        Parameters
-        ----------
-        rows
-            The body's columns and `from_ids`, in any order.
-        known
-            The ids that `from_ids` may contain.
+        `rows` have the body's columns and `from_ids`, in any order; `known` are the ids that
+        `from_ids` may contain.
 
         Raises
         ------

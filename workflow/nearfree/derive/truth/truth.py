@@ -24,12 +24,8 @@ Places = npt.NDArray[np.int64]
 def last_pass(passes: Flags, baseline: Places | None = None) -> Places:
     """Return the index of N_max in each curve's grid, [rows]: its last point within the tolerance.
 
-    Parameters
-    ----------
-    passes
-        Mask of the points within the tolerance, [rows, grid]; False at padding.
-    baseline
-        The index of each baseline, [rows], which always passes; 0 if None.
+    `passes` is the mask of the points within the tolerance, [rows, grid], False at padding.
+    `baseline` is the index of each baseline, [rows], which always passes; 0 if None.
     """
     baselines = np.zeros(len(passes), dtype=np.int64) if baseline is None else baseline
     places = np.arange(passes.shape[1])[None, :]
@@ -40,12 +36,8 @@ def last_pass(passes: Flags, baseline: Places | None = None) -> Places:
 def first_exit(passes: Flags, counts: Flags) -> Places:
     """Return the index before each curve's first violation, [rows]; the last index without one.
 
-    Parameters
-    ----------
-    passes
-        Mask of the points within the tolerance, [rows, grid]; the first is the baseline.
-    counts
-        Mask of a curve's own points, [rows, grid]; padding follows them.
+    `passes` is the mask of the points within the tolerance, [rows, grid], of which the first is the
+    baseline; `counts` is that of a curve's own points, which padding follows.
     """
     places = np.arange(passes.shape[1])[None, :]
     violates = counts & ~passes & (places > 0)

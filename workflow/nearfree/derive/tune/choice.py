@@ -35,14 +35,8 @@ class Choice(Struct, frozen=True, kw_only=True):
 def choose(traces: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]) -> Choice:
     """Return the setting of most predicted tokens per second, and the next smaller and larger K.
 
-    Parameters
-    ----------
-    traces
-        Traces of the tuning prompts.
-    cost
-        Curves of every candidate number of threads and way to store weights.
-    sources
-        The candidate drafters.
+    `traces` are those of the tuning prompts, `cost` has the curves of every candidate number of
+    threads and way to store weights, and `sources` are the candidate drafters.
     """
     bases = [_undrafted(curve) for curve in cost.curves]
     settings = [

@@ -58,13 +58,8 @@ def trace_plan(subject: Subject, sources: Iterable[Drafting], undrafted: Draftin
     """Return the plan that decodes each prompt once without drafts and traces all drafters over it.
 
     Each prompt is decoded alone, whatever the batch: its output does not depend on others.
-
-    Parameters
-    ----------
-    sources
-        The candidate drafters, as of `candidates.drafters`, and the engine's defaults.
-    undrafted
-        Threads and storage of the decode.
+    `sources` are the candidate drafters, as of `candidates.drafters`, and the engine's defaults;
+    `undrafted` gives threads and storage of the decode.
     """
     traced = dict.fromkeys(trace for source in sources for trace in _traced_drafters(source))
     return DecodePlan(

@@ -71,12 +71,8 @@ def run_result(
 ) -> RunResult:
     """Return the measured speed and output of a setting's runs.
 
-    Parameters
-    ----------
-    events
-        Its runs, of all prompts that are reported.
-    traces
-        Traces by prompt, whose replayed steps are compared.
+    `events` are its runs, of all prompts that are reported; their steps are compared with those of
+    `traces`, by prompt.
     """
     decodes = [event.data for event in events]
     differing = [decode for decode in decodes if decode.same_tokens < decode.output_tokens]

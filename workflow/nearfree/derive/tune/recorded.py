@@ -168,14 +168,8 @@ def kind_answer(
 ) -> KindAnswer:
     """Return the choice for one kind of prompts with the gain that the proof measured.
 
-    Parameters
-    ----------
-    traces
-        The traces of all prompts.
-    proof_traces
-        Those of the prompts that the proof ran.
-    settings
-        The settings that ran.
+    `traces` are those of all prompts, `proof_traces` those of the prompts that the proof ran, and
+    `settings` the settings that ran.
     """
     kind_traces = [trace for trace in proof_traces if trace.kind == kind]
     chosen = choice.chosen.drafting

@@ -199,12 +199,8 @@ def tokens_per_second(
 ) -> float:
     """Return tokens per second: output tokens after each first one over the seconds of all steps.
 
-    Parameters
-    ----------
-    traces
-        Everything that is decoded: with a batch, each text takes its share of its steps.
-    kind
-        The kind of prompts that count; None for all.
+    `traces` are everything that is decoded: with a batch, each text takes its share of its steps.
+    `kind` is the kind of prompts that count; None for all.
     """
     tokens, seconds = 0, 0.0
     by_trace = cost.seconds([trace.steps(drafting) for trace in traces], drafting)

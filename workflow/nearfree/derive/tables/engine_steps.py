@@ -2,10 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
-from msgspec import Struct, structs
 
 from nearfree.backends.records import BACKENDS
 from nearfree.config.files import Config
@@ -51,29 +50,17 @@ _PACKAGES = {backend.name: backend.rules.package for backend in BACKENDS if back
 Row = dict[str, Any]
 
 
-class _Release(Struct):
+class _Release(NamedTuple):
     """The rules of a release, and the event id of each rule."""
 
     extraction: Extraction
     events: dict[str, str]
 
 
-class _Step(Struct, frozen=True, kw_only=True):
-    """The columns of a step."""
-
-    rows: int
-    n: int
-    passes_before: int
-    passes: int
-    path: str
-    rule: str
-    file: str
-    lines: str
-
-
-_STEP_COLUMNS = _Step.__struct_fields__
-_Steps = tuple[_Step, ...] | str
-"""A matrix's steps, or the reason of a refusal."""
+_Releases = dict[tuple[str, str], _Release | None]
+_STEP_COLUMNS = ("rows", "n", "passes_before", "passes", "path", "rule", "file", "lines")
+_Steps = tuple[tuple[int | str, ...], ...] | str
+"""A matrix's steps by _STEP_COLUMNS, or the reason of a refusal."""
 
 
 def write_engine_steps(layout: Layout, scope: str, config: Config) -> None:
@@ -82,7 +69,7 @@ def write_engine_steps(layout: Layout, scope: str, config: Config) -> None:
     latency = read_table(layout, scope, LATENCY, without=["from_ids"])
     settings = latency.filter(module="engine")
     takes = read_scope(layout, scope, only=(EngineLoaded,)) if not settings.is_empty() else []
-    releases: dict[tuple[str, str], _Release | None] = {}
+    releases: _Releases = {}
     rows = list(_rows(layout, settings, takes, releases))
     known = {event.event_id for take in takes for event in take.events_of(EngineLoaded)}
     known |= {
@@ -94,10 +81,7 @@ def write_engine_steps(layout: Layout, scope: str, config: Config) -> None:
 
 
 def _rows(
-    layout: Layout,
-    settings: pl.DataFrame,
-    takes: list[Take],
-    releases: dict[tuple[str, str], _Release | None],
+    layout: Layout, settings: pl.DataFrame, takes: list[Take], releases: _Releases
 ) -> Iterator[Row]:
     by_name = {(take.name.stream, take.name.take, take.name.plan8): take for take in takes}
     last_points = settings.sort("n").unique(
@@ -133,26 +117,26 @@ def _release_rules(layout: Layout, engine: str, version: str) -> _Release | None
     take = recorded_take(layout, package, version) if package else None
     if take is None:
         return None
-    return _Release(
-        extraction=extraction_of(take),
-        events={event.data.rule: event.event_id for event in take.events_of(RuleExtracted)},
-    )
+    events = {event.data.rule: event.event_id for event in take.events_of(RuleExtracted)}
+    return _Release(extraction_of(take), events)
 
 
-def _setting_steps(row: Row, loaded: Event, release: _Release | None) -> Iterator[Row]:
+def _setting_steps(setting: Row, loaded: Event, release: _Release | None) -> Iterator[Row]:
     """Yield the steps of a setting's matrices; matrices of one type with equal steps share rows."""
     parts_by_steps: dict[tuple[str, _Steps], list[str]] = defaultdict(list)
     for matrix in loaded.data.matrices:
-        parts_by_steps[matrix.type, _steps(row, loaded.data, matrix, release)].append(matrix.part)
+        parts_by_steps[matrix.type, _steps(setting, loaded.data, matrix, release)].append(
+            matrix.part
+        )
     for (weight_type, steps), parts in parts_by_steps.items():
-        columns = {"type": weight_type, "parts": ", ".join(dict.fromkeys(parts)), "refusal": None}
+        columns: Row = {"type": weight_type, "parts": ", ".join(dict.fromkeys(parts))}
+        columns |= {**dict.fromkeys(_STEP_COLUMNS), "refusal": None, "from_ids": [loaded.event_id]}
         if isinstance(steps, str):
-            no_step = dict.fromkeys(_STEP_COLUMNS)
-            yield {**columns, **no_step, "refusal": steps, "from_ids": [loaded.event_id]}
+            yield columns | {"refusal": steps}
         elif release is not None:
             for step in steps:
-                from_ids = [loaded.event_id, release.events[step.rule]]
-                yield {**columns, **structs.asdict(step), "from_ids": from_ids}
+                row = columns | dict(zip(_STEP_COLUMNS, step, strict=True))
+                yield row | {"from_ids": [loaded.event_id, release.events[row["rule"]]]}
 
 
 def _steps(
@@ -183,17 +167,10 @@ def _steps(
         return error.what
 
 
-def _step_row(step: Step, batch: int) -> _Step:
+def _step_row(step: Step, batch: int) -> tuple[int | str, ...]:
     """Return the columns of a step, with the source of its rule."""
     quote = dict(step.places)[step.rule].quotes[-1]
     first, last = quote.lines
-    return _Step(
-        rows=step.rows,
-        n=-(-step.rows // batch),
-        passes_before=step.before,
-        passes=step.after,
-        path=step.path,
-        rule=step.rule,
-        file=quote.file,
-        lines=str(first) if first == last else f"{first}-{last}",
-    )
+    lines = str(first) if first == last else f"{first}-{last}"
+    n = -(-step.rows // batch)
+    return step.rows, n, step.before, step.after, step.path, step.rule, quote.file, lines

@@ -184,12 +184,12 @@ class EngineRules:
 
     def changes(self, largest_n: int) -> list[Change]:
         """Return the changes of path or number of passes up to N = `largest_n`, per weight type."""
-        changes = [
-            self._change(weight_type, n - 1, n)
+        return [
+            change
             for n in range(2, largest_n + 1)
             for weight_type in self._by_weight()
+            if (change := self._change(weight_type, n - 1, n))
         ]
-        return [change for change in changes if change is not None]
 
     def first_changes(self, baseline: int, largest_n: int) -> dict[str, Change]:
         """Return, by weight type, the first change of path or passes from those at the baseline.
@@ -201,8 +201,8 @@ class EngineRules:
             changes = (
                 self._change(weight_type, baseline, n) for n in range(baseline + 1, largest_n + 1)
             )
-            change = next((change for change in changes if change is not None), None)
-            if change is not None:
+            change = next(filter(None, changes), None)
+            if change:
                 first_by_type[weight_type] = change
         return first_by_type
 
@@ -215,38 +215,24 @@ class EngineRules:
 
     def _change(self, weight_type: str, first: int, second: int) -> Change | None:
         """Return the change of a weight type between two N: that of its heaviest changing group."""
-        groups = self._by_weight()[weight_type]
-        steps = (self._step(product, first, second) for product in distinct_products(groups))
-        step = next((step for step in steps if step is not None), None)
-        if step is None:
-            return None
-        return Change(
-            n=second,
-            rows=step.rows,
-            type=weight_type,
-            rule=step.rule,
-            path=step.path,
-            before=step.before,
-            after=step.after,
-            weight=self.share(weight_type),
-            place=self.place(step),
-        )
+        batch = self.forward.batch
+        for product in distinct_products(self._by_weight()[weight_type]):
+            before, after = product.passes(batch * first), product.passes(batch * second)
+            if _paths_and_passes(before) != _paths_and_passes(after):
+                step = step_to(batch * second, before, after)
+                return Change(
+                    n=second, rows=step.rows, type=weight_type, rule=step.rule, path=step.path,
+                    before=step.before, after=step.after, weight=self.share(weight_type),
+                    place=self.place(step, step.rule),
+                )  # fmt: skip
+        return None
 
-    def place(self, step: Step | Passes) -> str:
-        """Return the source of the rule behind a step or passes: release, file and lines."""
-        name = step.rule if isinstance(step, Step) else step.places[0][0]
-        branch = dict(step.places).get(name, step.places[0][1])
+    def place(self, passes: Step | Passes, rule: str | None = None) -> str:
+        """Return the source of a rule behind passes, by default the first: release, file, lines."""
+        branch = dict(passes.places).get(rule or "", passes.places[0][1])
         quoted = self._files.branch_evidence(branch)[-1]
         lines = "" if quoted.lines is None else f":{quoted.lines[0]}-{quoted.lines[1]}"
         return f"{self.release_name}, {quoted.file}{lines}"
-
-    def _step(self, product: Product, first: int, second: int) -> Step | None:
-        """Return the step between two N, None if paths and number of passes are equal."""
-        batch = self.forward.batch
-        before, after = product.passes(batch * first), product.passes(batch * second)
-        if _paths_and_passes(before) == _paths_and_passes(after):
-            return None
-        return step_to(batch * second, before, after)
 
 
 def distinct_products(groups: Iterable[MatrixGroup]) -> list[Product]:

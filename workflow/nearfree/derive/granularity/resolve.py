@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Literal, TypeVar, cast, get_args
 
+from msgspec.structs import replace
+
 from nearfree.backends.dense_kernels import dense_format
 from nearfree.backends.record import Backend
 from nearfree.backends.records import backends_of
@@ -32,7 +34,7 @@ from nearfree.sources.answers.dense import DenseQuery, DenseRules, Rows
 from nearfree.sources.answers.granularity import Files
 from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.marlin import OTHER_KERNEL_RULES, BlockRowRules
-from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules, opened_file, rule_sizes
+from nearfree.sources.answers.moe import Block, Dtype, MoeQuery, MoeRules, opened_file, rule_sizes
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache
@@ -40,8 +42,9 @@ from nearfree.sources.language.rule import Rule
 from nearfree.sources.packages import reader
 from nearfree.sources.record import find_extraction, recorded_extraction
 
+Q = TypeVar("Q")
 T = TypeVar("T")
-_Answers = dict[object, object]
+_Layer = tuple[MoeQuestion, Release, Dtype]
 _Api = Literal["kvcache", "varlen", "dense"]
 _TILE_DTYPES = ("bfloat16", "float16")
 """Element types that have tile rules."""
@@ -57,11 +60,11 @@ class Resolver:
 
     def __init__(self, layout: Layout, *, cache: Cache | None = None, offline: bool = True) -> None:
         self._layout, self._cache, self._offline = layout, cache, offline
-        self._releases: _Answers = {}
-        self._layers: _Answers = {}
-        self._kernels: _Answers = {}
-        self._calls: _Answers = {}
-        self._products: _Answers = {}
+        self._release = _memoised(self._read)
+        self._layers = _memoised(self._moe)
+        self._calls = _memoised(self._attention)
+        self._products = _memoised(self._dense)
+        self._kernel: Callable[[_Layer], str] = _memoised(lambda layer: block_kernel(*layer))
         self._steps: dict[object, Steps[Block]] = {}
         self._row_steps: dict[object, Steps[Rows]] = {}
 
@@ -73,15 +76,15 @@ class Resolver:
         NearfreeError
             Neither the log nor the cache nor the package index has the release.
         """
-        _memoised(self._releases, release, self._read)
+        self._release(release)
 
     def rules(self, release: Release) -> Mapping[str, Rule]:
         """Return the rules of a release by name; raises as `check`."""
-        return _memoised(self._releases, release, self._read).rules
+        return self._release(release).rules
 
     def extraction(self, release: Release) -> Extraction:
         """Return everything extracted from a release; raises as `check`."""
-        return _memoised(self._releases, release, self._read).extraction
+        return self._release(release).extraction
 
     def moe(self, question: MoeQuestion) -> Steps[Block]:
         """Return the expert blocks of a layer.
@@ -92,15 +95,15 @@ class Resolver:
             There are no rules for the release or kernel, or the answer depends on an unknown
             fact; the message names it.
         """
-        return _memoised(self._layers, question, self._moe)
+        return self._layers(question)
 
     def dense(self, question: DenseQuestion) -> Steps[Rows]:
         """Return the row tiles and weight passes of a dense product; raises as `moe`."""
-        return _memoised(self._products, question, self._dense)
+        return self._products(question)
 
     def attention(self, question: AttentionQuestion) -> Steps[Tile]:
         """Return the query tiles of a call; raises as `moe`."""
-        return _memoised(self._calls, question, self._attention)
+        return self._calls(question)
 
     def call(self, question: AttentionQuestion) -> Call:
         """Return a call with its release's rules, which also answers other batches and contexts."""
@@ -115,20 +118,12 @@ class Resolver:
             raise _no_rules(f"no MoE rules of {release.package} for {formats[0]}{stored} are read")
         if question.top_k > question.experts:
             raise _no_rules(f"top_k {question.top_k} is larger than experts {question.experts}")
-        kernel_key = (
-            release,
-            formats,
-            question.kernel,
-            question.block_size_m,
-            question.backend,
-            question.sm,
-        )
-        kernel = _memoised(
-            self._kernels,
-            (*kernel_key, question.ep > 1),
-            lambda _: block_kernel(question, release, dtype),
-        )
-        release_rules = _memoised(self._releases, release, self._read)
+        layer = replace(
+            question, d_model=0, d_ff=0, experts=0, top_k=0, device_name=None,
+            ep=min(question.ep, 2),
+        )  # fmt: skip
+        kernel = self._kernel((layer, release, dtype))  # whatever the layer's sizes
+        release_rules = self._release(release)
         _check_device(question)
         query = MoeQuery(
             experts=local_experts(question.experts, question.ep),
@@ -176,7 +171,7 @@ class Resolver:
             raise _no_rules(
                 f"the device has no compute capability, which {question.backend} asks for"
             )
-        release_rules = _memoised(self._releases, release, self._read)
+        release_rules = self._release(release)
         query = DenseQuery(
             columns=question.columns,
             depth=question.depth,
@@ -221,7 +216,7 @@ class Resolver:
                 f"{question.backend} has no kernels for compute capability {question.sm}: ask "
                 "without --attention"
             )
-        release_rules = _memoised(self._releases, release, self._read)
+        release_rules = self._release(release)
         _check_device(question)
         query = AttentionQuery(
             heads=question.heads,
@@ -271,17 +266,22 @@ class _ReleaseRules:
         return rule_sizes(self.rules)
 
 
-def _memoised(answers: _Answers, question: object, answer: Callable[..., T]) -> T:
-    """Return the cached answer to a question, or raise the cached error."""
-    if question not in answers:
-        try:
-            answers[question] = answer(question)
-        except NearfreeError as error:
-            answers[question] = error
-    result = answers[question]
-    if isinstance(result, NearfreeError):
-        raise result.with_traceback(None)  # a kept traceback would keep its frames alive
-    return cast("T", result)
+def _memoised(answer: Callable[[Q], T]) -> Callable[[Q], T]:
+    """Return a function that answers each question once, and raises its error again."""
+    answers: dict[Q, T | NearfreeError] = {}
+
+    def ask(question: Q) -> T:
+        if question not in answers:
+            try:
+                answers[question] = answer(question)
+            except NearfreeError as error:
+                answers[question] = error
+        result = answers[question]
+        if isinstance(result, NearfreeError):
+            raise result.with_traceback(None)  # a kept traceback would keep its frames alive
+        return result
+
+    return ask
 
 
 def _cache_error(dtype: str, cache_dtype: str, backend: Backend) -> EvidenceError:

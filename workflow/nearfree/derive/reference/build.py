@@ -1,6 +1,7 @@
 """Select imported curves by kernel, and build groups from them."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
 
 import numpy as np
 import polars as pl
@@ -49,6 +50,7 @@ KEPT: tuple[Module, ...] = (
 """The modules whose kernels are kept."""
 _KERNEL_COLUMNS = ("platform", "backend", "backend_version", "kernel", "dtype", "weights")
 """The columns that a kernel's curves of products share."""
+_POWER_OF_TWO = (pl.col("n") & (pl.col("n") - 1)) == 0
 _DECODES_APART = ("attention",)
 """Modules that run different kernels for one position and for several."""
 
@@ -88,8 +90,7 @@ def kernel_truth(
                         for frame in (settings, points))  # fmt: skip
     heavy = heavy_enough(settings, LEAST_MB).select("curve", pl.lit(value=True).alias("heavy"))
     points = points.join(heavy, on="curve", how="left", maintain_order="left")
-    power_of_two = (pl.col("n") & (pl.col("n") - 1)) == 0
-    points = points.filter(pl.col("heavy").fill_null(power_of_two)).drop("heavy")
+    points = points.filter(pl.col("heavy").fill_null(_POWER_OF_TWO)).drop("heavy")
     several = (
         ~pl.col("module").is_in(_DECODES_APART)
         | (pl.col("n") > 1)
@@ -177,10 +178,9 @@ def _below(curve_truth: Truth, curves: ImportedCurves) -> pl.DataFrame:
     first = curve_truth.settings.filter(pl.col("module") == MOE_FFN.name).select(
         "curve", "baseline"
     )
-    power_of_two = (pl.col("n") & (pl.col("n") - 1)) == 0
     return (
         curves.points.join(first, on="curve")
-        .filter((pl.col("n") < pl.col("baseline")) & power_of_two)
+        .filter((pl.col("n") < pl.col("baseline")) & _POWER_OF_TWO)
         .sort("curve", "n")
         .group_by(pl.col("curve").alias("asked"), maintain_order=True)
         .agg(pl.col("n").alias("grid"), pl.col("latency_us").alias("us"))
@@ -198,13 +198,8 @@ def _lower(part: Prepared, below: pl.DataFrame, resolver: Resolver) -> Below | N
         if isinstance(lower, Prepared):
             features = lower.features
             us = padded(lower.rows["us"], lower.counts.shape[1])
-            read_bytes = (
-                features["active"]
-                * features["matrices"]
-                * features["d_model"]
-                * features["d_ff"]
-                * features["weight_bytes"]
-            )
+            sizes = ("active", "matrices", "d_model", "d_ff", "weight_bytes")
+            read_bytes = prod(features[name] for name in sizes)
             counts = lower.counts & (us >= read_bytes / features["beta"])
             measured = Measured(features=features, latency_us=us, counts=counts)
             return Below(lower.rows["asked"].to_list(), measured)
@@ -217,14 +212,8 @@ def _not_from_a_cache(curves: Curves) -> Curves:
     A step reads the caches of all layers, which do not fit into L2.
     """
     features = curves.part.features
-    read_bytes = (
-        2.0
-        * features["batch"]
-        * features["context"]
-        * features["kv_heads"]
-        * features["head_dim"]
-        * features["cache_bytes"]
-    )
+    sizes = ("batch", "context", "kv_heads", "head_dim", "cache_bytes")
+    read_bytes = 2.0 * prod(features[name] for name in sizes)
     slower = (curves.latency_us[:, :1] >= read_bytes / features["beta"]).all(axis=1)
     return Curves(
         part=select_rows(curves.part, slower),
@@ -244,16 +233,9 @@ def _with_points(curve_truth: Truth, curves: ImportedCurves) -> tuple[Truth, Imp
     attention = curves.settings.filter(
         (pl.col("module") == MLA.name) | ((pl.col("module") == ATTENTION.name) & decoders)
     )
-    last_curve = curves.settings["curve"].max()
-    points = (
-        context_points.join(
-            attention.select("curve"), on="curve", how="semi", maintain_order="left"
-        )
-        .with_row_index("number")
-        .with_columns(
-            (pl.col("number") + int(str(last_curve or 0)) + 1).cast(pl.Int64).alias("point")
-        )
-    )
+    points = context_points.join(
+        attention.select("curve"), on="curve", how="semi", maintain_order="left"
+    ).with_columns(_new_numbers(curves).alias("point"))
     if points.is_empty():
         return curve_truth, curves
     point_contexts = points.select("curve", "point", pl.col("context").alias("at"))
@@ -285,6 +267,12 @@ def _with_points(curve_truth: Truth, curves: ImportedCurves) -> tuple[Truth, Imp
             pl.concat([curves.points, points.select(curves.points.columns)]),
         ),
     )
+
+
+def _new_numbers(curves: ImportedCurves) -> pl.Expr:
+    """Return numbers of further curves, from the first that no curve has."""
+    last = int(str(curves.settings["curve"].max() or 0))
+    return pl.int_range(last + 1, last + 1 + pl.len())
 
 
 _OF_ONE_CURVE = ("curve", "setting_key", "member", "member_sha256", "batch", "event_id")
@@ -323,12 +311,7 @@ def decoded_layers(curves: ImportedCurves) -> ImportedCurves:
         .group_by(layer_columns, maintain_order=True)
         .agg(pl.col(_OF_ONE_CURVE).first(), pl.col("batch").alias("n"), pl.col("latency_us"))
         .filter(pl.col("batch") == 1)
-        .with_columns(pl.lit(DECODE).alias("api"))
-        .with_row_index("number")
-    )
-    first_curve = int(str(curves.settings["curve"].max() or 0)) + 1
-    row_curves = row_curves.with_columns(
-        (pl.col("number") + first_curve).cast(pl.Int64).alias("curve")
+        .with_columns(pl.lit(DECODE).alias("api"), _new_numbers(curves).alias("curve"))
     )
     row_points = row_curves.select("curve", "n", "latency_us").explode("n", "latency_us")
     other_settings = curves.settings.filter(~layers)

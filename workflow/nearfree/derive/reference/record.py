@@ -118,31 +118,21 @@ def group_of(event: Event) -> Group:
 def constants_of(event: Event) -> Constants:
     """Return a group's constants without unpacking its curves; raises as `group_of`."""
     data: KernelReferenced = event.data
-    try:
-        values = _constants(data)
-    except ValueError as error:
-        raise EvidenceError(
-            f"the constants of {event.event_id} are those of another form",
-            remedy="Run `nearfree calibrate --kernels` with this version",
-        ) from error
-    return Constants(key=_key(data), values=values, count=data.curves)
+    family = FAMILIES.get(data.family)
+    if family is not None and {*data.constants} == {*family.hypotheses}:
+        # Constants that are newer than the event are neutral.
+        values = {name: neutral(family) | given for name, given in data.constants.items()}
+        names = {constant.name for constant in family.constants}
+        if all({*filled} == names for filled in values.values()):
+            return Constants(key=_key(data), values=values, count=data.curves)
+    raise EvidenceError(
+        f"the constants of {event.event_id} are those of another form",
+        remedy="Run `nearfree calibrate --kernels` with this version",
+    )
 
 
 def _key(data: KernelReferenced) -> Key:
     return Key(*(getattr(data, name) for name in Key._fields))
-
-
-def _constants(data: KernelReferenced) -> dict[str, dict[str, float]]:
-    """Return the constants of a group; constants that are newer than it are neutral."""
-    family = FAMILIES.get(data.family)
-    if family is None or {*data.constants} != {*family.hypotheses}:
-        raise ValueError("another family")
-    filled = {hypothesis: neutral(family) | values for hypothesis, values in data.constants.items()}
-    if any(
-        {*values} != {constant.name for constant in family.constants} for values in filled.values()
-    ):
-        raise ValueError("other constants")
-    return filled
 
 
 def _group_from(

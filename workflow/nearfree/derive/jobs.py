@@ -53,11 +53,7 @@ def make(layout: Layout, config: Config, job: Job) -> None:
     """Write a stage's tables of a scope.
 
     A stage that queries predictors gets the whole config, any other only its parameters' values.
-
-    Raises
-    ------
-    ConfigError
-        The stage has no job of this scope.
+    Raises ConfigError if the stage has no job of this scope.
     """
     stage, scope = STAGES[job.stage], job.scope
     if not stage.has(scope):

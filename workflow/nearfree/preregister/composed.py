@@ -99,12 +99,8 @@ def by_sum(
 
     The sum is taken round by round, so that its ratios have an interval like a measured curve's.
     The limiting module is the one whose time grows most from the baseline to the N after the
-    boundary.
-
-    Raises
-    ------
-    EvidenceError
-        A module was not measured in isolation, or without the baseline.
+    boundary. Raises EvidenceError if a module was not measured in isolation, or without the
+    baseline.
     """
     parts = [(use, modules.rounds(use)) for use in uses]
     total = _summed_rounds(parts)
@@ -133,10 +129,7 @@ def by_minimum(
 ) -> Composed:
     """Return the smallest boundary of the model's main modules, attention and FFN.
 
-    Raises
-    ------
-    EvidenceError
-        A module was not measured in isolation, or without the baseline.
+    Raises EvidenceError if a module was not measured in isolation, or without the baseline.
     """
     by_role: dict[str, Boundary] = {
         use.role: boundary(ratios(modules.rounds(use), baseline), epsilon, baseline)
@@ -179,10 +172,7 @@ def by_law(
 ) -> Composed:
     """Return the smallest term of the law, rounded down.
 
-    Raises
-    ------
-    EvidenceError
-        A module's run counted no block or tile.
+    Raises EvidenceError if a module's run counted no block or tile.
     """
     terms = [
         term for use in uses if use.main for term in _law_terms(use, modules, balance_flop_per_byte)

@@ -36,11 +36,7 @@ def foretell(layout: Layout, scope: str, stream: str, take: int, plan: ForetellP
     """Record the predictions of a model's study, if not yet done; return the seal of their take.
 
     `stream` is that of the predictions; the modules are in the same study's stream of modules.
-
-    Raises
-    ------
-    EvidenceError
-        The platform was not probed, or the modules were not measured yet.
+    Raises EvidenceError if the platform was not probed, or the modules were not measured yet.
     """
     study, name = stream.removesuffix(PREDICTIONS_SUFFIX), take_name(scope, stream, take, plan)
     sealed = ensure_sealed(layout, name)
@@ -61,12 +57,7 @@ def predictions(
     """Yield the prediction of each composition for each setting of a plan and each tolerance.
 
     `modules` is the newest take of the isolated modules, None if there is none; the probe gives
-    rho.
-
-    Raises
-    ------
-    EvidenceError
-        A module was not measured in isolation.
+    rho. Raises EvidenceError if a module was not measured in isolation.
     """
     isolated = IsolatedModules(modules) if modules and modules.events_of(LatencyMeasured) else None
     for sweep in plan.sweeps:

@@ -35,10 +35,7 @@ class RecordedStep(Struct, frozen=True, kw_only=True):
 def recorded_steps(layout: Layout) -> dict[str, RecordedStep]:
     """Return the newest constants by engine; engines without a fit are absent.
 
-    Raises
-    ------
-    EvidenceError
-        They are the constants of another form.
+    Raises EvidenceError if they are the constants of another form.
     """
     takes = sorted(read_scope(layout, PUBLIC, stream=STREAM), key=lambda take: take.order)
     events = {

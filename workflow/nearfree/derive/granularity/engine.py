@@ -252,10 +252,7 @@ def _paths_and_passes(passes: tuple[Passes, ...]) -> tuple[frozenset[str], int]:
 def _extraction(forward: EngineForward, resolver: Resolver) -> Extraction:
     """Return the extraction of a forward's release.
 
-    Raises
-    ------
-    EvidenceError
-        No reader covers the engine's products.
+    Raises EvidenceError if no reader covers the engine's products.
     """
     backend = BY_NAME.get(forward.engine)
     rules = None if backend is None else backend.rules

@@ -114,10 +114,7 @@ class GraphSteps:
     def step(self, graphs: Graphs, batch: int, positions: int) -> Step:
         """Return the step of a rank with `batch` requests of `positions` each.
 
-        Raises
-        ------
-        EvidenceError
-            The release's rules give no list for such an engine.
+        Raises EvidenceError if the release's rules give no list for such an engine.
         """
         tokens = batch * positions
         by_requests = graphs.counts == "requests"
@@ -134,10 +131,7 @@ class GraphSteps:
     def most(self, graphs: Graphs) -> tuple[int, int]:
         """Return vLLM's limit of concurrent requests, and the tokens of its largest graph.
 
-        Raises
-        ------
-        EvidenceError
-            The release's rules do not give them.
+        Raises EvidenceError if the release's rules do not give them.
         """
         requests: int = self._rule_inputs(graphs, MOST_POSITIONS)["max_num_seqs"]
         return requests, self._once(self._all_sizes, graphs, MOST_POSITIONS).sizes[-1]

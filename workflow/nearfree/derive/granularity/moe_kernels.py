@@ -114,12 +114,8 @@ def block_kernel(question: MoeQuestion, release: Release, dtype: Dtype) -> str:
     """Return the kernel that runs a layer, whose blocks the rules cover.
 
     A question with a kernel's name, with a set block, or of a backend of the paper's tables is
-    about Triton's kernel.
-
-    Raises
-    ------
-    EvidenceError
-        The rules do not cover the blocks of the kernel, or it would round the activations.
+    about Triton's kernel. Raises EvidenceError if the rules do not cover the blocks of the kernel,
+    or it would round the activations.
     """
     public_name = BY_PUBLIC_NAME.get(question.kernel or "")
     if public_name is not None and public_name in OTHER_KERNEL_RULES:

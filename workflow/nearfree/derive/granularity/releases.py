@@ -68,12 +68,8 @@ def moe_release(backend: str, version: str | None, kernel: str | None) -> Releas
 def module_release(backend: str, version: str | None, module: Module) -> Release:
     """Return the release whose rules cover a backend's attention or dense products.
 
-    An engine's own attention (vLLM's fork of FlashAttention, SGLang's) has no rules.
-
-    Raises
-    ------
-    EvidenceError
-        There are no rules for this backend, or its version is not given.
+    An engine's own attention (vLLM's fork of FlashAttention, SGLang's) has no rules. Raises
+    EvidenceError if there are no rules for this backend, or its version is not given.
     """
     ruled_backend(backend, module)
     return _release(backend, version)
@@ -82,10 +78,7 @@ def module_release(backend: str, version: str | None, module: Module) -> Release
 def ruled_release(backend: str, version: str | None) -> Release | None:
     """Return the release whose rules cover a backend, None if it has no rules.
 
-    Raises
-    ------
-    EvidenceError
-        Its version is not given.
+    Raises EvidenceError if its version is not given.
     """
     return _release(backend, version) if _normalised(backend) in _RULED else None
 

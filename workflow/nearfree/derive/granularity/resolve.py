@@ -71,10 +71,7 @@ class Resolver:
     def check(self, release: Release) -> None:
         """Raise an error if the rules of a release cannot be read.
 
-        Raises
-        ------
-        NearfreeError
-            Neither the log nor the cache nor the package index has the release.
+        Raises NearfreeError if neither the log nor the cache nor the package index has the release.
         """
         self._release(release)
 
@@ -89,11 +86,8 @@ class Resolver:
     def moe(self, question: MoeQuestion) -> Steps[Block]:
         """Return the expert blocks of a layer.
 
-        Raises
-        ------
-        NearfreeError
-            There are no rules for the release or kernel, or the answer depends on an unknown
-            fact; the message names it.
+        Raises NearfreeError if there are no rules for the release or kernel, or the answer depends
+        on an unknown fact; the message names it.
         """
         return self._layers(question)
 

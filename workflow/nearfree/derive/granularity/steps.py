@@ -112,10 +112,7 @@ class Steps(Generic[Choice]):
     def tau(self, tokens: int) -> int | None:
         """Return the granularity limit tau of a layer: `last_alike` at a number of tokens.
 
-        Raises
-        ------
-        EvidenceError
-            The tokens are beyond the search range.
+        Raises EvidenceError if the tokens are beyond the search range.
         """
         if tokens > self._largest:
             raise EvidenceError(
@@ -128,12 +125,8 @@ class Steps(Generic[Choice]):
 def block_sizes(steps: Steps[Block], tokens: Integers) -> Integers:
     """Return BLOCK_SIZE_M, N and K, num_warps and num_stages, [5, ...], at numbers of tokens.
 
-    Triton's defaults on CUDA stand for warps and stages that a configuration leaves open.
-
-    Raises
-    ------
-    EvidenceError
-        The kernel chooses one of the sizes itself.
+    Triton's defaults on CUDA stand for warps and stages that a configuration leaves open. Raises
+    EvidenceError if the kernel chooses one of the sizes itself.
     """
     numbers, inverse = np.unique(tokens, return_inverse=True)
     blocks = [steps.at(number) for number in numbers.tolist()]

@@ -25,12 +25,8 @@ def principle_of_engine(rules: EngineRules, baseline: int, most: int) -> dict[st
     """Return N_max, its limit and the source of that limit, by the names of an answer.
 
     The limiting module is `mul_mat TYPE`: the heaviest of the types that change first. The margin
-    is the N at which the next type changes, over N_max. `most` is the largest N of the grid.
-
-    Raises
-    ------
-    NearfreeError
-        A rule is missing, or there are no rules for kernels of the CPU or of a type.
+    is the N at which the next type changes, over N_max. `most` is the largest N of the grid. Raises
+    NearfreeError if a rule is missing, or there are no rules for kernels of the CPU or of a type.
     """
     last = max(most, LEAST_SEARCHED)
     changes = rules.first_changes(baseline, last)

@@ -135,10 +135,7 @@ def _answer_column(name: str) -> str:
 def resolved(resolver: Resolver, question: Any, baseline: int, tokens: int) -> Granularity:
     """Return the granularity of a layer or call at its baseline N, with `tokens` rows b N.
 
-    Raises
-    ------
-    NearfreeError
-        There are no rules for it, or the answer depends on an unknown fact.
+    Raises NearfreeError if there are no rules for it, or the answer depends on an unknown fact.
     """
     return _BY_QUESTION[type(question)](resolver, question, baseline, tokens)
 

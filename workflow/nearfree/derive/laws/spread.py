@@ -137,12 +137,8 @@ def spread_of(
 ) -> Spread | None:
     """Return the law of uneven loads, None where loads are even.
 
-    `shares`, [layers, E], are the measured ones if the routing names their digest.
-
-    Raises
-    ------
-    EvidenceError
-        The routing names a digest of shares, and they are not given.
+    `shares`, [layers, E], are the measured ones if the routing names their digest. Raises
+    EvidenceError if the routing names a digest of shares, and they are not given.
     """
     if routing is not None and routing.startswith(MEASURED):
         if shares is None:

@@ -111,10 +111,7 @@ for rows of any k, and a row gives the other sizes."""
 def printed_rows(take: Take) -> pl.DataFrame:
     """Return the settings and values of the paper's table, one row each.
 
-    Raises
-    ------
-    EvidenceError
-        The take holds no such values.
+    Raises EvidenceError if the take holds no such values.
     """
     rows_by_number: dict[int, dict[str, object]] = {}
     for event in take.events_of(BoundaryPublished):

@@ -71,12 +71,8 @@ def unpacked(text: str, scale: float, *, stepped: bool) -> Packed:
     """Return the curves of a packed text.
 
     `scale` is as in `packed_text`; `stepped` says whether codes are steps along N, as `packed_text`
-    writes them; else they are plain.
-
-    Raises
-    ------
-    ValueError, IndexError, KeyError, lzma.LZMAError, msgspec.MsgspecError
-        The text was not packed so.
+    writes them; else they are plain. Raises ValueError, IndexError, KeyError, lzma.LZMAError,
+    msgspec.MsgspecError if the text was not packed so.
     """
     reader = lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
     stream = reader.decompress(base64.b85decode(text), _MOST_BYTES)
@@ -112,10 +108,7 @@ def first_us_codes(first_us: NDArray[np.float64]) -> bytes:
 def first_us_of(codes: bytes, curves: int) -> NDArray[np.float64]:
     """Return T(first N) in microseconds of the codes of `curves` curves.
 
-    Raises
-    ------
-    ValueError
-        The bytes are neither 16-bit codes of all curves nor whole 32-bit numbers.
+    Raises ValueError if the bytes are neither 16-bit codes of all curves nor whole 32-bit numbers.
     """
     is_logarithm = len(codes) == curves * np.dtype(_LOGARITHM).itemsize
     values = np.frombuffer(codes, _LOGARITHM if is_logarithm else _FLOAT32).astype(np.float64)

@@ -94,11 +94,8 @@ def _scale(ratio: _Ends, residual: _Ends) -> float:
 def group_of(event: Event) -> Group:
     """Return the group of an event.
 
-    Raises
-    ------
-    EvidenceError
-        Its constants are those of another form, or its curves cannot be unpacked or differ in
-        number from its fields.
+    Raises EvidenceError if its constants are those of another form, or its curves cannot be
+    unpacked or differ in number from its fields.
     """
     data: KernelReferenced = event.data
     constants = constants_of(event).values

@@ -29,12 +29,7 @@ def repack_kernels(layout: Layout) -> Seal:
     """Seal one take of all kernels on record, with their curves packed as steps.
 
     Its plan names the takes that it replaces, with the SHA-256 of their seals; these are not read
-    any more.
-
-    Raises
-    ------
-    EvidenceError
-        There are no kernels, or they are packed in one take already.
+    any more. Raises EvidenceError if there are no kernels, or they are packed in one take already.
     """
     kernels, bands = newest_kernels(layout)
     takes = kernel_takes(layout)

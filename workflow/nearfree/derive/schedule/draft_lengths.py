@@ -60,12 +60,8 @@ def ranges(k_by_batch: Mapping[int, int]) -> tuple[Range, ...]:
     A batch size between two given ones gets the smaller of their K. Under the laws of the paper
     (sec. 3.2, 3.3), where N_max falls as 1/b, that is the K of the larger batch, which is never too
     long. Where latency has steps K may rise with the batch; a given rise is kept, as no engine
-    requires falling K. `k_by_batch` is K by batch size, including batch 1.
-
-    Raises
-    ------
-    ConfigError
-        Batch 1 is missing, no K is above 0, or a batch size or K is not a whole number in range.
+    requires falling K. `k_by_batch` is K by batch size, including batch 1. Raises ConfigError if
+    batch 1 is missing, no K is above 0, or a batch size or K is not a whole number in range.
     """
     for batch, k in k_by_batch.items():
         check_batch(batch)

@@ -154,12 +154,8 @@ def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
     counts instead (speculative/eagle_worker_v2.py:1412). With one candidate the engine has nothing
     to adapt and takes that many steps. Adaptive steps require top-k 1, where K steps make K draft
     tokens and `speculative_num_draft_tokens` = K + 1 positions. `k_by_batch` is as in
-    `vllm_option`.
-
-    Raises
-    ------
-    ConfigError
-        Batch 1 is missing, no K is above 0, or a number is out of range.
+    `vllm_option`. Raises ConfigError if batch 1 is missing, no K is above 0, or a number is out of
+    range.
     """
     schedule = ranges(k_by_batch)
     last = schedule[-1].last

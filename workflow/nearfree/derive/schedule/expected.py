@@ -36,13 +36,8 @@ def checked_curve(ratio: Mapping[int, float], of: str) -> dict[int, float]:
     """Return a valid curve T(N) / T(1) by N, smallest N first.
 
     `ratio` is latency relative to that of one position, by N; `of` names what the curve describes,
-    for messages.
-
-    Raises
-    ------
-    ConfigError
-        The ratio at N = 1 is missing or not 1, an N is not a whole number, or a ratio is not a
-        positive number.
+    for messages. Raises ConfigError if the ratio at N = 1 is missing or not 1, an N is not a whole
+    number, or a ratio is not a positive number.
     """
     for n, value in ratio.items():
         if not is_whole(n, 1, LARGEST_N):
@@ -74,12 +69,7 @@ def independent_acceptance(rate: float, *, most: int) -> tuple[float, ...]:
     """Return P(1) to P(most) of drafts that are accepted independently at one rate.
 
     `rate` is the probability that a draft token is accepted, 0 to 1; `most` is the longest draft,
-    in tokens.
-
-    Raises
-    ------
-    ConfigError
-        The rate is not a probability, or `most` is out of range.
+    in tokens. Raises ConfigError if the rate is not a probability, or `most` is out of range.
     """
     check_most(most)
     if not _is_probability(rate):
@@ -93,12 +83,8 @@ def measured_acceptance(accepted: Sequence[float]) -> tuple[float, ...]:
     """Return a measured acceptance curve after checking it.
 
     It is P(1), P(2), ...: the share of rounds in which the first i drafts are all accepted, not the
-    share among the rounds that reach the i-th draft.
-
-    Raises
-    ------
-    ConfigError
-        A value is not a probability, the curve rises, or it is empty or too long.
+    share among the rounds that reach the i-th draft. Raises ConfigError if a value is not a
+    probability, the curve rises, or it is empty or too long.
     """
     if not 1 <= len(accepted) <= LONGEST_DRAFT:
         raise ConfigError(

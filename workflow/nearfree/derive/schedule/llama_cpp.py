@@ -147,12 +147,8 @@ def cost_array(ratio: Mapping[int, float]) -> str:
     text: numbers separated by commas, one for each forward size up to 64 tokens, the first one 1.
     The N-th is taken to be the cost per token of N tokens relative to one, T(N) / (N T(1)): the
     numbers of the examples fall with N towards a floor. `ratio` is T(N) / T(1) at batch size 1 for
-    every N from 1 to the longest draft plus one.
-
-    Raises
-    ------
-    ConfigError
-        The curve is invalid, lacks an N, or is too long.
+    every N from 1 to the longest draft plus one. Raises ConfigError if the curve is invalid, lacks
+    an N, or is too long.
     """
     curve = checked_curve(ratio, "batch 1")
     if len(curve) > MOST_COSTS:

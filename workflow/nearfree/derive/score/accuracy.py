@@ -90,10 +90,7 @@ DRIFT = Table(
 def write_accuracy(layout: Layout, scope: str, config: Config) -> None:
     """Write the predictors' scores on the imported curves, and boundaries' drift between versions.
 
-    Raises
-    ------
-    EvidenceError
-        Nothing is imported.
+    Raises EvidenceError if nothing is imported.
     """
     epsilon = config.site.epsilon
     answerer = Answerer(layout, config, log_alone=True, blind=True)
@@ -108,10 +105,7 @@ def accuracy(
 ) -> tuple[pl.DataFrame, pl.DataFrame, set[str]]:
     """Return the rows of `accuracy` and of `drift`, and the ids of the events behind them.
 
-    Raises
-    ------
-    EvidenceError
-        No release of AIConfigurator is imported.
+    Raises EvidenceError if no release of AIConfigurator is imported.
     """
     _, imported_truth = load_aiconfigurator(layout, [epsilon], Grids(minimum_mb=MINIMUM_MB))
     truth = narrowed(imported_truth, pl.col("dtype") == DTYPE)

@@ -48,10 +48,7 @@ def evidence_digests(layout: Layout) -> dict[str, str]:
 def calibrate_steps(layout: Layout, config: Config, *, offline: bool = False) -> Seal:
     """Make sure that the constants of engines' steps are sealed.
 
-    Raises
-    ------
-    EvidenceError
-        No engine has enough answered rows.
+    Raises EvidenceError if no engine has enough answered rows.
     """
     path = config.folder / FILE
     file = read_rows(path)

@@ -84,10 +84,7 @@ def exclude(truth: Truth, column: str, values: Sequence[str], reason: str) -> Tr
 def unseen_platforms(source: str, truth: Truth, constants: Mapping[str, Event]) -> Truth:
     """Return the part of a truth on platforms that no constant was calibrated on.
 
-    Raises
-    ------
-    ConfigError
-        The log has no constants, or the data have no such platform.
+    Raises ConfigError if the log has no constants, or the data have no such platform.
     """
     if not constants:
         raise ConfigError("no constants are in the log", remedy="Run `nearfree calibrate` first")
@@ -108,10 +105,7 @@ def calibrated_on(constants: Mapping[str, Event]) -> list[str]:
 def without_fitted(truth: Truth, own: Mapping[str, Mapping[str, Own]]) -> Truth:
     """Return the part of a truth that platforms' own constants were not fitted to.
 
-    Raises
-    ------
-    EvidenceError
-        The log has no platform's own constants.
+    Raises EvidenceError if the log has no platform's own constants.
     """
     if not own:
         raise EvidenceError(

@@ -31,10 +31,7 @@ _UNPACKED = ("int4", "mxfp4")
 def formats_of(precision: str, file: ModelFile) -> dict[str, Any]:
     """Return the formats by which a row's precision overrides those of the model's file.
 
-    Raises
-    ------
-    ConfigError
-        The precision names no known format.
+    Raises ConfigError if the precision names no known format.
     """
     word = re.sub(r"[?\s].*", "", precision.strip().lower())
     stored = file.precision.named_formats(file.main)["weights"] if file.precision else None

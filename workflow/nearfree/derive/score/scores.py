@@ -153,12 +153,8 @@ def groups(scores: pl.DataFrame, by: Sequence[str]) -> list[dict[str, object]]:
     pass alone. median_abs_log2 and t_ratio_error are medians over the settings that have them.
     interval_coverage is a share of `intervals`, the settings that were answered with an interval;
     interval_width is the median width of those. A number that does not exist is None; an error or a
-    width can be infinite.
-
-    Raises
-    ------
-    ConfigError
-        The scores lack a column: `regime` without regimes, or one that only collectives have.
+    width can be infinite. Raises ConfigError if the scores lack a column: `regime` without regimes,
+    or one that only collectives have.
     """
     missing = [name for name in by if name not in scores.columns]
     if missing:

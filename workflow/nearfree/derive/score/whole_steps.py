@@ -340,10 +340,7 @@ def _nearest(version: str, versions: Sequence[str]) -> list[str]:
 def _attention(row: WholeRow) -> tuple[str, ...]:
     """Return the attention that a row names, empty where the engine chose it.
 
-    Raises
-    ------
-    ConfigError
-        No T(N) of the named kernel is known.
+    Raises ConfigError if no T(N) of the named kernel is known.
     """
     if not row.attention_backend:
         return ()

@@ -35,10 +35,7 @@ from nearfree.log.reader import gc_paused
 def project(layout: Layout, scope: str, datasheets: dict[str, Platform]) -> None:
     """Write the tables of observations: platforms, settings, latency, work and rules.
 
-    Raises
-    ------
-    EvidenceError
-        The scope holds no sealed take.
+    Raises EvidenceError if the scope holds no sealed take.
     """
     takes, curves = _observed(layout, scope)
     if not takes:

@@ -147,13 +147,8 @@ class Table(Struct, frozen=True, kw_only=True):
         """Return rows as this table: with ids, sorted and checked.
 
         `rows` have the body's columns and `from_ids`, in any order; `known` are the ids that
-        `from_ids` may contain.
-
-        Raises
-        ------
-        TableError
-            A column is missing or of another type, a value is out of range, two rows share a key,
-            or `from_ids` contains an unknown id.
+        `from_ids` may contain. Raises TableError if a column is missing or of another type, a value
+        is out of range, two rows share a key, or `from_ids` contains an unknown id.
         """
         missing = [name for name in (*self.body, "from_ids") if name not in rows.columns]
         if missing:

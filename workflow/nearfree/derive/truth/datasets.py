@@ -59,12 +59,8 @@ def published_truth(take: Take, epsilons: Sequence[float]) -> Truth:
     """Return the paper's printed boundaries, on the grids that their events name.
 
     Source: paper, app. C: 54 settings of modules on H20 at five tolerances, last pass only; each
-    forward was timed between CUDA events, without a CUDA graph.
-
-    Raises
-    ------
-    ConfigError
-        The paper prints nothing at a tolerance.
+    forward was timed between CUDA events, without a CUDA graph. Raises ConfigError if the paper
+    prints nothing at a tolerance.
     """
     pairs = [(event, event.data) for event in take.events_of(BoundaryPublished)]
     printed = [(event, data) for event, data in pairs if data.quantity == "n_max"]
@@ -116,12 +112,8 @@ def measured_truth(
 ) -> Truth:
     """Return the newest measured boundaries of the tables `boundaries` and `latency`.
 
-    A boundary whose interval is wider than its protocol allows is undecided.
-
-    Raises
-    ------
-    ConfigError
-        The tables do not hold a tolerance.
+    A boundary whose interval is wider than its protocol allows is undecided. Raises ConfigError if
+    the tables do not hold a tolerance.
     """
     BOUNDARIES.fits(boundaries, "boundaries")
     LATENCY.fits(latency, "latency")
@@ -193,10 +185,7 @@ BYTES_PER_MB = 1e6
 def load_published(layout: Layout, epsilons: Sequence[float]) -> tuple[str, Truth]:
     """Return the name of the paper's printed boundaries, and the boundaries.
 
-    Raises
-    ------
-    EvidenceError
-        They are not in the log.
+    Raises EvidenceError if they are not in the log.
     """
     newest = published.newest_take(layout)
     return f"published ({newest.name})", published_truth(newest, epsilons)
@@ -207,10 +196,7 @@ def load_aiconfigurator(
 ) -> tuple[str, Truth]:
     """Return the name and the truth of the newest imported release of AIConfigurator.
 
-    Raises
-    ------
-    EvidenceError
-        None is imported.
+    Raises EvidenceError if none is imported.
     """
     newest = newest_release(layout)
     curves = read_curves(layout, stream=newest)
@@ -220,10 +206,7 @@ def load_aiconfigurator(
 def newest_release(layout: Layout) -> str:
     """Return the stream of the newest imported release of AIConfigurator.
 
-    Raises
-    ------
-    EvidenceError
-        None is imported.
+    Raises EvidenceError if none is imported.
     """
     streams = {name.stream for name, _, _ in open_takes(layout, IMPORTED)}
     releases = [stream for stream in streams if stream.startswith(AICONFIGURATOR)]
@@ -246,12 +229,8 @@ def load_file(
 def load_measured(layout: Layout, config: Config, epsilons: Sequence[float]) -> tuple[str, Truth]:
     """Return the name and the measured boundaries of modules on all platforms that have tables.
 
-    Whole models are left out: the table `composition` covers them.
-
-    Raises
-    ------
-    EvidenceError
-        No platform has tables.
+    Whole models are left out: the table `composition` covers them. Raises EvidenceError if no
+    platform has tables.
     """
     scopes = [name for name in config.platforms if layout.table(name, BOUNDARIES.name).exists()]
     if not scopes:

@@ -39,12 +39,8 @@ class EngineCurve(Struct, frozen=True, kw_only=True):
 
         The rows of all sequences of a batch are summed, however they are split among sequences.
         Where T(N) has a step, interpolation errs by at most that step: the grid has both sides of
-        the steps that tiles of 4, 8, 16 and 32 rows make.
-
-        Raises
-        ------
-        EvidenceError
-            `rows` lies outside of the grid.
+        the steps that tiles of 4, 8, 16 and 32 rows make. Raises EvidenceError if `rows` lies
+        outside of the grid.
         """
         previous = None
         for n, us in self.points:
@@ -120,10 +116,7 @@ def of_batch(curves: Iterable[EngineCurve], batch: int) -> list[EngineCurve]:
 def curve_of(curves: Iterable[EngineCurve], *, threads: int, repack: bool) -> EngineCurve:
     """Return the curve of a number of threads and a way of storing weights.
 
-    Raises
-    ------
-    EvidenceError
-        No curve has them.
+    Raises EvidenceError if no curve has them.
     """
     for curve in curves:
         if (curve.setting.threads, bool(curve.setting.repack)) == (threads, repack):

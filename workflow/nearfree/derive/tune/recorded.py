@@ -102,12 +102,8 @@ class Answer(Struct, frozen=True, kw_only=True):
 def answer(choice: Choice, proof: Take, traces: Sequence[Trace], cost: Cost) -> Answer:
     """Return the answer of a proof: gains of the settings that ran, verdict and recommendation.
 
-    `traces` are those of the prompts that the proof ran.
-
-    Raises
-    ------
-    EvidenceError
-        The proof has no run without drafts.
+    `traces` are those of the prompts that the proof ran. Raises EvidenceError if the proof has no
+    run without drafts.
     """
     plan: DecodePlan = proof.started.data.plan
     events = proof.events_of(DecodeMeasured)
@@ -251,12 +247,8 @@ def is_proof(take: Take) -> bool:
 def read_proof(proof: Take, takes: Mapping[str, Take]) -> RecordedProof:
     """Return a proof with its answer, from sealed takes alone.
 
-    `takes` are takes by name, among them those that the proof names.
-
-    Raises
-    ------
-    EvidenceError
-        A take that the proof names is missing, or was retracted.
+    `takes` are takes by name, among them those that the proof names. Raises EvidenceError if a take
+    that the proof names is missing, or was retracted.
     """
     plan: DecodePlan = proof.started.data.plan
     missing = [name for name in plan.made_from if name not in takes]

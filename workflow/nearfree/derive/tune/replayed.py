@@ -36,10 +36,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     def steps(self, drafting: Drafting) -> Steps:
         """Return the steps in which a setting decodes this output.
 
-        Raises
-        ------
-        EvidenceError
-            The setting's drafter was not traced.
+        Raises EvidenceError if the setting's drafter was not traced.
         """
         available = self.available.get(drafting.source)
         if available is None and drafting.drafter != "none":

@@ -124,7 +124,8 @@ def _published(args: argparse.Namespace, config: "Config") -> str:
     from nearfree.show.text.surface import published_report
 
     no_platforms = PLATFORMS.frame([]).with_columns(row_id=None)
-    rows = published_answers(layout_of(args), config.platforms, no_platforms).rows.drop("from_ids")
+    answers, _ = published_answers(layout_of(args), config.platforms, no_platforms)
+    rows = answers.drop("from_ids")
     if args.format == "json":
         return json_text(rows.to_dicts())
     if args.format == "csv":

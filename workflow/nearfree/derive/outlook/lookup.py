@@ -4,7 +4,7 @@ Source: paper, tab:practical_lookup (app. on implications). The models' numbers 
 rho, s, b, E, k, d_ff; M_attn is given, M_moe is that of the fallback rules, and tau = E.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -141,23 +141,16 @@ def _row(data: BoundaryPublished) -> dict[str, object]:
     }  # fmt: skip
 
 
-class PublishedAnswers(NamedTuple):
-    """The rows of `published_lookup`, and the ids of the events of the printed values."""
-
-    rows: pl.DataFrame
-    known: list[str]
-
-
 def published_answers(
     layout: Layout, sheets: dict[str, Platform], platforms: pl.DataFrame
-) -> PublishedAnswers:
-    """Return the paper's deployment table, recomputed from its newest import.
+) -> tuple[pl.DataFrame, list[str]]:
+    """Return the paper's deployment table, recomputed from its newest import, and its event ids.
 
     `platforms` are rows of the table of that name; none where rows need no `from_ids` of them.
     """
     take = newest_take(layout)
     rows = published_lookup(printed_rows(take), sheet_facts(sheets, platforms), Resolver(layout))
-    return PublishedAnswers(rows, [event.event_id for event in take.events])
+    return rows, [event.event_id for event in take.events]
 
 
 def published_lookup(

@@ -95,7 +95,7 @@ def write_outlook(layout: Layout, scope: str, config: Config) -> None:
     platforms = read_table(layout, scope, PLATFORMS)
     answerer = Answerer(layout, config, log_alone=True)
     result = outlook(config, answerer, platforms)
-    printed = published_answers(layout, config.platforms, platforms)
+    published, event_ids = published_answers(layout, config.platforms, platforms)
     drift = version_drift(
         STUDIES,
         config.releases,
@@ -106,11 +106,11 @@ def write_outlook(layout: Layout, scope: str, config: Config) -> None:
         epsilon=epsilon,
     )
     made_from = outlook_inputs(layout, scope, [epsilon, *config.site.tolerances], result.models)
-    source_ids = {*platforms["row_id"], *calibration_ids(layout), *result.models, *printed.known}
+    source_ids = {*platforms["row_id"], *calibration_ids(layout), *result.models, *event_ids}
     for table, rows in (
         (LOOKUP, result.lookup),
         (FORECAST, result.forecast),
-        (PUBLISHED_LOOKUP, printed.rows),
+        (PUBLISHED_LOOKUP, published),
         (TREND, trend(config.platforms, platforms, answerer)),
         (VERSION_DRIFT, drift),
     ):

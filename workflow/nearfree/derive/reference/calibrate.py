@@ -51,12 +51,7 @@ from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
 FORM = 11
-"""Version of the forms, of their fit and of the kept curves; any change raises it. 2 adds latent
-attention, indexers and attention layers; 3 scores each regime; 4 adds the depth of a tile of
-products in four bits; 5 takes attention layers as decoded rows; 6 packs codes as steps; 7 adds
-light products, and drops those timed from a cache; 8 adds attention that decodes one position; 9
-gives that of each engine its own kernel; 10 adds the warps and stages of fallback rules; 11 adds
-points of experts below the N from which all are active."""
+"""Version of the forms, of their fit and of the kept curves; any change raises it."""
 _LEFT_OUT: dict[str, Fold] = {R0: "R0", R1: "R1", R2: "R2m", R3: "R3"}
 """The cross-validation that calibrates the band of each regime."""
 

@@ -23,13 +23,7 @@ from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.whole_models import FILE, read_rows
 
 FORM = 12
-"""Version of the form, of its fit and of the rows that it answers; a change of any increments it.
-2 adds rows of models with gated delta nets; 3 names the kernels of the modules' T; 4 uses vLLM's
-own library for its products; 5 uses the kernel that an engine selects for float8 experts, 6 for
-16-bit experts, too; 7 adds SGLang's rounding before mxfp4 experts; 8 takes T(1) of attention from
-the kernel that decodes, 9 from each engine's; 10 uses the warps and stages of fallback rules, 11
-the own curves of experts at few rows, and rows as their scripts served them; 12 adds other
-requests' prompts as engines run them, and rows with the attention and the lengths as served."""
+"""Version of the form, of its fit and of the rows that it answers; any change raises it."""
 TRIED = (
     f"{ROUTING}; balanced and power_law:1.2",
     "five kernels a layer; counted by kind of layer and format",

@@ -94,15 +94,14 @@ def compose(
     is_model = pl.col("module") == "model"
     validated = validation.filter(is_model).to_dicts()
     first_sampled, recorded_at = _event_times(takes) if validated else ({}, {})
-    boundaries_by_id = {row["row_id"]: row for row in boundaries.filter(is_model).to_dicts()}
-    predictions_by_id = {row["row_id"]: row for row in predictions.filter(is_model).to_dicts()}
+    judged = [
+        {row["row_id"]: row for row in table.filter(is_model).to_dicts()}
+        for table in (boundaries, predictions)
+    ]
     module_times = _ModuleTimes(shares.filter("newest"))
     for row in validated:
-        boundary = next(
-            boundaries_by_id[row_id] for row_id in row["from_ids"] if row_id in boundaries_by_id
-        )
-        prediction = next(
-            predictions_by_id[row_id] for row_id in row["from_ids"] if row_id in predictions_by_id
+        boundary, prediction = (
+            next(by_id[row_id] for row_id in row["from_ids"] if row_id in by_id) for by_id in judged
         )
         baseline, key = boundary["baseline"], (row["stream"], row["setting_key"])
         sampled_at = first_sampled.get(

@@ -136,12 +136,8 @@ def same(a: Row, b: Row, factors: tuple[float, float] = (1, 1)) -> bool | None:
     if first_reach[0] < second_reach[1] and second_reach[0] < first_reach[1]:
         open_ended = inf in (first_reach[1], second_reach[1]) or (at_floor(a) and at_floor(b))
         return None if open_ended or _undecided(a, b) else True
-    first_interval, second_interval = _interval(a, factors[0]), _interval(b, factors[1])
-    return (
-        None
-        if first_interval[0] <= second_interval[1] and second_interval[0] <= first_interval[1]
-        else False
-    )
+    first, second = _interval(a, factors[0]), _interval(b, factors[1])
+    return None if first[0] <= second[1] and second[0] <= first[1] else False
 
 
 def at_least(a: Row, b: Row) -> bool | None:

@@ -32,15 +32,16 @@ FACTS_SCHEMA = {
 whether the device is known to have no units for the dtype, and the interconnect: the generation of
 NVLink, the bandwidth of NVLink or PCIe, GPUs per node, per machine and with direct access over
 PCIe, the bandwidth of the network, and the host CPU where the GPU comes with one."""
-_LINK_FACTS = (
-    "nvlink", "link_gb_s", "node_gpus", "machine_gpus", "direct_gpus", "network_gb_s", "host_cpu",
+_DEVICE_FACTS = (
+    "sm", "device_name", "nvlink", "link_gb_s", "node_gpus", "machine_gpus", "direct_gpus",
+    "network_gb_s", "host_cpu",
 )  # fmt: skip
 
 
-def _link_facts(sheet: Platform) -> dict[str, object]:
-    """Return the interconnect facts of a platform."""
+def _device_facts(sheet: Platform) -> dict[str, object]:
+    """Return the facts of a platform's device and interconnect."""
     derived = {"node_gpus": sheet.joined_gpus, "direct_gpus": sheet.direct}
-    return {fact: getattr(sheet, fact) for fact in _LINK_FACTS} | derived
+    return {fact: getattr(sheet, fact) for fact in _DEVICE_FACTS} | derived
 
 
 def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
@@ -52,11 +53,9 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
             "peak_tflops": sheet.peak(dtype),
             "bandwidth_gb_s": sheet.bandwidth_gb_s,
             "balance_flop_per_byte": sheet.balance(dtype),
-            "sm": sheet.sm,
             "sm_count": sheet.sm_count,
-            "device_name": sheet.device_name,
             "no_units": sheet.lacks(dtype),
-            **_link_facts(sheet),
+            **_device_facts(sheet),
         }
         for name, sheet in platforms.items()
         for dtype in FORMATS
@@ -71,17 +70,11 @@ def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.
     is the cores, which are no SMs.
     """
     rows = [
-        {
-            "platform": name,
-            "sm": sheet.sm,
-            "device_name": sheet.device_name,
-            "has_sms": sheet.kind == "cuda",
-            **_link_facts(sheet),
-        }
+        {"platform": name, "has_sms": sheet.kind == "cuda", **_device_facts(sheet)}
         for name, sheet in platforms.items()
     ]
-    types = {"platform": pl.String, "sm": pl.Int64, "device_name": pl.String, "has_sms": pl.Boolean}
-    types |= {fact: FACTS_SCHEMA[fact] for fact in _LINK_FACTS}
+    types = {name: FACTS_SCHEMA[name] for name in ("platform", *_DEVICE_FACTS)}
+    types["has_sms"] = pl.Boolean
     return (
         probed.join(pl.DataFrame(rows, schema=types), on="platform", how="left")
         .with_columns(

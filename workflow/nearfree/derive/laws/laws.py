@@ -258,9 +258,7 @@ def _answers(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataF
     )
 
 
-def _answer_idle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
-    del resolver
-
+def _answer_idle(rows: pl.DataFrame, _: Resolver) -> pl.DataFrame:
     def answer(kind: ModuleKind, laws: Laws, question: Answer) -> Answer:
         setting, balance = _setting(kind, laws.idle_fields, question), question[_BALANCE]
         return {
@@ -274,9 +272,7 @@ def _answer_idle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     return _apply_law(checked, lambda _, laws: ("dtype", _BALANCE, *laws.idle_fields), answer)
 
 
-def _answer_principle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
-    del resolver
-
+def _answer_principle(rows: pl.DataFrame, _: Resolver) -> pl.DataFrame:
     def answer(kind: ModuleKind, laws: Laws, question: Answer) -> Answer:
         setting = _setting(kind, laws.term_fields, question)
         try:

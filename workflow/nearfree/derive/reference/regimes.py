@@ -176,7 +176,8 @@ class Reference:
             candidates = [
                 other
                 for other in candidates
-                if other.kernel == key.kernel and self._same_or_sibling(key, other)
+                if other.kernel == key.kernel
+                and (other.platform == key.platform or self._siblings(key.platform, other.platform))
             ]
         if key.family == GEMM.name and key.kernel is None:
             candidates = [other for other in candidates if self._is_like_a_step(other)]
@@ -199,10 +200,6 @@ class Reference:
             by_backend.setdefault((other.platform, other.backend), []).append(other)
         nearest = (self._nearest_release(keys, release) for keys in by_backend.values())
         return regime, tuple(sorted(nearest, key=str))
-
-    def _same_or_sibling(self, key: Key, other: Key) -> bool:
-        """Return whether two keys are of one platform or of siblings."""
-        return other.platform == key.platform or self._siblings(key.platform, other.platform)
 
     def _is_like_a_step(self, key: Key) -> bool:
         """Return whether a kernel's curves of products are those of an engine's step."""

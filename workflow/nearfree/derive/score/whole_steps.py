@@ -108,19 +108,14 @@ def timed_steps(
     each; the project's own if None.
     """
     deployments = _RowDeployments(config, models)
-    rows_with_releases = [
-        (place, row, *deployments.releases(row)) for place, row in enumerate(rows)
-    ]
-    timed = {
-        place: TimedStep(row, refusal=refusal)
-        for place, row, _, refusal in rows_with_releases
-        if refusal
-    }
-    pending = [
-        (place, row, list(releases))
-        for place, row, releases, refusal in rows_with_releases
-        if not refusal
-    ]
+    timed: dict[int, TimedStep] = {}
+    pending = []
+    for place, row in enumerate(rows):
+        releases, refusal = deployments.releases(row)
+        if refusal:
+            timed[place] = TimedStep(row, refusal=refusal)
+        else:
+            pending.append((place, row, releases))
     while pending:
         attempts = [
             (place, row, releases, deployments(row, releases[0]))
@@ -186,18 +181,15 @@ def _drafts(
 
     The drafter is the head that the row names, else the model's own layer.
     """
-    drafter_by_row = {
-        place: deployments.head(row, deployment) if row.head else as_own(deployment)
-        for place, (row, deployment) in enumerate(served)
-        if row.holds_draft and row.positions > 1
-    }
     drafts: dict[int, Drafted | str] = {}
     answerable: dict[int, Deployment] = {}
-    for place, drafter in drafter_by_row.items():
-        if isinstance(drafter, str):
-            drafts[place] = drafter
-        else:
-            answerable[place] = drafter
+    for place, (row, deployment) in enumerate(served):
+        if row.holds_draft and row.positions > 1:
+            drafter = deployments.head(row, deployment) if row.head else as_own(deployment)
+            if isinstance(drafter, str):
+                drafts[place] = drafter
+            else:
+                answerable[place] = drafter
     if not answerable:
         return drafts
     forward = total(Questions([*answerable.values()], grid), answerer)

@@ -7,7 +7,7 @@ import threading
 from importlib import import_module
 
 import pytest
-from nearfree.derive.tables.without import without
+from nearfree.derive.tables.schema import without
 
 CHECKED = """
 import json, sys

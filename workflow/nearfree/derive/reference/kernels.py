@@ -5,6 +5,8 @@ then the one with most weights, then the first in the order of a setting's field
 """
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import mul
 
 import numpy as np
 import polars as pl
@@ -136,11 +138,7 @@ def at_shapes(curves: pl.DataFrame) -> pl.DataFrame:
 
     `curves` has a row per curve, with module, platform, backend and the fields of a shape.
     """
-    weights = pl.fold(
-        pl.lit(1.0),
-        lambda product, size: product * size,
-        [pl.col(name).fill_null(1).cast(pl.Float64) for name in _WEIGHTS],
-    )
+    weights = reduce(mul, (pl.col(name).fill_null(1).cast(pl.Float64) for name in _WEIGHTS))
     ranked = curves.group_by("module", *_SHAPE).agg(
         pl.col("platform").n_unique().alias("platforms"),
         pl.struct("platform", "backend").n_unique().alias("backends"),

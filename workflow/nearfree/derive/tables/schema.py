@@ -1,8 +1,11 @@
 """Schemas of tables: their columns, key and evidence, checked by pandera."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from itertools import islice
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +14,6 @@ from msgspec import Struct
 
 from nearfree.core.modules.kind import Equation
 from nearfree.derive.tables.columns import IDS, Column, text
-from nearfree.derive.tables.without import without
 from nearfree.errors import TableError
 
 if TYPE_CHECKING:
@@ -228,3 +230,30 @@ class Table(Struct, frozen=True, kw_only=True):
             remedy="Nothing was written. If you changed the code or the schema, mend that; "
             "else run `nearfree verify`",
         )
+
+
+class _Absent:
+    """A finder that hides some packages from the thread that made it.
+
+    pandera imports pandas and hypothesis if they are installed, for kinds of frames and data that
+    no table here uses. That takes a second per process, twice the time of making most tables.
+    """
+
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        self._packages = packages
+        self._thread = get_ident()
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name.partition(".")[0] in self._packages and get_ident() == self._thread:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@contextmanager
+def without(*packages: str) -> Iterator[None]:
+    """Hide packages from this thread's imports, except those already loaded."""
+    finder = _Absent(tuple(package for package in packages if package not in sys.modules))
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)

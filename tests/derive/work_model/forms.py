@@ -105,7 +105,7 @@ def arrays(n: list[int], **facts: float) -> dict[str, Any]:
     grid = np.array([n], dtype=np.float64)
     tokens = grid * features.get("batch", np.ones((1, 1)))
     features["spread"] = np.array([[None]], dtype=object)
-    return {**features, "n": grid, "grid": grid, "tokens": tokens, "rows": tokens}
+    return {**features, "n": grid, "grid": grid, "tokens": tokens}
 
 
 def start(family: Family, **changes: float) -> dict[str, float]:

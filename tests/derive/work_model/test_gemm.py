@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.work_model.gemm import GEMM, latency_us
-from nearfree.derive.work_model.prepare import gemm_features
+from nearfree.derive.work_model.gemm import GEMM, gemm_features, latency_us
 
 from derive.questions import DENSE
 from derive.work_model.forms import H100, arrays, constants, facts_of, start

@@ -64,7 +64,7 @@ def test_the_switch_sums_floats_of_eight_gpus_from_hopper_on(
     changes: dict[str, Any], switched: int
 ) -> None:
     """An all-reduce there sends each byte once, and an eighth of them is what a rank sums up."""
-    features = collective_features("collective_nccl", facts_of(NCCL | changes), np.ones((1, 1)))
+    features = collective_features(facts_of(NCCL | changes), np.ones((1, 1)))
     assert features["nvls"].item() == switched
     gpus = changes.get("gpus", 8)
     assert features["switched"] == pytest.approx(features["payload"] * (1 + 1 / gpus))

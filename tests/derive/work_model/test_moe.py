@@ -18,10 +18,10 @@ from nearfree.derive.work_model.moe import (
     blocks_of,
     blocks_per_sm,
     latency_us,
+    moe_features,
     pairs_of,
     with_loads,
 )
-from nearfree.derive.work_model.prepare import moe_features
 
 from derive.questions import MOE
 from derive.work_model.forms import H100, arrays, constants, facts_of, start

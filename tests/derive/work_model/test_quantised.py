@@ -4,8 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nearfree.derive.work_model.moe import MOE_LIBRARY, own_tile_latency_us, with_loads
-from nearfree.derive.work_model.prepare import moe_features
+from nearfree.derive.work_model.moe import (
+    MOE_LIBRARY,
+    moe_features,
+    own_tile_latency_us,
+    with_loads,
+)
 from nearfree.derive.work_model.quantised import token_tiles
 
 from derive.questions import MOE

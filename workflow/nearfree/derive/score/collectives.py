@@ -12,10 +12,10 @@ import numpy.typing as npt
 import polars as pl
 
 from nearfree.derive.work_model.collective import EXCHANGES
-from nearfree.derive.work_model.collective_samples import collective_measured
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Flags, times_of
 from nearfree.derive.work_model.fit import fit, selected_curves
+from nearfree.derive.work_model.samples import collective_measured
 from nearfree.public.curves import ImportedCurves
 
 LEAST_KIB, MOST_MIB = 8, 16

@@ -6,8 +6,10 @@ not split the keys has one block per tile there, too, which reads the whole cach
 """
 
 from functools import partial
+from typing import Any
 
 import numpy as np
+import polars as pl
 
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.derive.work_model.family import (
@@ -17,11 +19,26 @@ from nearfree.derive.work_model.family import (
     Family,
     Features,
     Values,
+    column,
+    common,
     power_mean_sum,
 )
 
 LEAST_KEYS = 64.0
 """Keys of one step: no tile computes fewer."""
+_PACKING = r"(?i)flash|fa[234]\b"
+"""Names of attention kernels that put the query heads of a key-value head on one row axis."""
+_PREFILL_TILE = 128.0
+
+
+def attention_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return the features of attention, with the tiles of a kernel for several queries."""
+    sizes = {name: column(rows, name) for name in ("heads", "kv_heads", "head_dim")}
+    is_packed = rows["kernel"].fill_null("").str.contains(_PACKING).to_numpy()[:, None]
+    packed = np.where(is_packed, sizes["heads"] / sizes["kv_heads"], 1.0)
+    tiles = {"tile_rows": np.full(n.shape, _PREFILL_TILE)}
+    rows_per_position = np.broadcast_to(packed, n.shape)
+    return common(rows, n) | sizes | tiles | {"rows_per_position": rows_per_position}
 
 
 def causal_keys(n: Array, context: Array, tile: Array, packed: Array) -> tuple[Array, Array]:
@@ -101,16 +118,13 @@ def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array
 
 
 _CONSTANTS = (
-    Constant(name="tflop_s_per_sm", unit="TFLOP/s", start=10.0, low=0.5, high=500.0,
-             meaning="what an SM can be fed: the faster its tensor cores, the less of phi is left"),
-    Constant(name="bandwidth_share", unit="1", start=0.7, low=0.1, high=1.5,
-             meaning="share of beta that queries, keys and values reach"),
-    Constant(name="sharpness", unit="1", start=2.0, low=1.0, high=8.0,
-             meaning="p: how well chip and memory overlap"),
-    Constant(name="fixed_us", unit="us", start=8.0, low=0.0, high=60.0,
-             meaning="what a call costs besides"),
-    Constant(name="tile_us", unit="us", start=1.0, low=0.0, high=20.0,
-             meaning="what one tile costs an SM besides"),
+    Constant("tflop_s_per_sm", "TFLOP/s", 10.0, 0.5, 500.0,
+             "what an SM can be fed: the faster its tensor cores, the less of phi is left"),
+    Constant("bandwidth_share", "1", 0.7, 0.1, 1.5,
+             "share of beta that queries, keys and values reach"),
+    Constant("sharpness", "1", 2.0, 1.0, 8.0, "p: how well chip and memory overlap"),
+    Constant("fixed_us", "us", 8.0, 0.0, 60.0, "what a call costs besides"),
+    Constant("tile_us", "us", 1.0, 0.0, 20.0, "what one tile costs an SM besides"),
 )  # fmt: skip
 
 ATTENTION_PREFILL = Family(
@@ -121,6 +135,7 @@ ATTENTION_PREFILL = Family(
     constants=_CONSTANTS,
     hypotheses=("tile_128",),
     latency_us=partial(latency_us, in_waves=True),
+    features=attention_features,
 )
 ATTENTION_CACHED = Family(
     name="attention_cached",
@@ -130,4 +145,5 @@ ATTENTION_CACHED = Family(
     constants=_CONSTANTS,
     hypotheses=("split_keys",),
     latency_us=partial(latency_us, in_waves=False),
+    features=attention_features,
 )

@@ -28,6 +28,13 @@ from nearfree.derive.work_model.family import (
     Values,
     power_mean_sum,
 )
+from nearfree.derive.work_model.links import (
+    PAIR,
+    algorithm_features,
+    collective_features,
+    exchange_features,
+    pcie_features,
+)
 
 COLLECTIVE = ("collective",)
 """The module kind of these forms."""
@@ -35,8 +42,6 @@ _SHARPNESS = 3.0
 """p: how well a kernel hides the latency of its loads behind their bytes."""
 _PCIE_SHARPNESS = 1.5
 """p over PCIe: how well a collective hides its latencies behind its bytes."""
-PAIR = 2
-"""Two GPUs, which send only to each other."""
 _ROUNDED = (ONE_SHOT, TWO_SHOT)
 BY_HOPS = ("send", "all_gather", "reduce_scatter")
 """Operations that NCCL runs only as a ring, or in one hop, which fixes the hops between nodes: one
@@ -188,16 +193,14 @@ def exchange_us(features: Features, values: Values, _hypothesis: str) -> Array:
 
 
 def _hop(name: str, start: float) -> Constant:
-    return Constant(name=f"{name}hop_us", unit="us", start=start, low=0.0, high=10.0,
-                    meaning="what each further rank or step adds to it")  # fmt: skip
+    return Constant(f"{name}hop_us", "us", start, 0.0, 10.0,
+                    "what each further rank or step adds to it")  # fmt: skip
 
 
 def _straight(name: str, fixed: float, what: str, share: float = 0.6) -> tuple[Constant, ...]:
     return (
-        Constant(name=f"{name}_fixed_us", unit="us", start=fixed, low=0.2, high=80.0,
-                 meaning=f"what {what} takes at least"),
-        Constant(name=f"{name}_share", unit="1", start=share, low=0.02, high=1.2,
-                 meaning="share of a link that it reaches"),
+        Constant(f"{name}_fixed_us", "us", fixed, 0.2, 80.0, f"what {what} takes at least"),
+        Constant(f"{name}_share", "1", share, 0.02, 1.2, "share of a link that it reaches"),
     )  # fmt: skip
 
 
@@ -206,20 +209,17 @@ def _waiting(name: str, fixed: float, what: str) -> tuple[Constant, ...]:
     return fixed_us, _hop(f"{name}_", 0.1), share
 
 
-def _round(name: str) -> tuple[Constant, ...]:
-    return (
-        Constant(name=f"{name}_round_us", unit="us", start=1.0, low=0.0, high=10.0,
-                 meaning="what one load from all ranks takes"),
-    )  # fmt: skip
+def _round(name: str) -> Constant:
+    return Constant(f"{name}_round_us", "us", 1.0, 0.0, 10.0, "what one load from all ranks takes")
 
 
-_NVLINK5 = Constant(name="nvlink5", unit="1", start=1.5, low=0.8, high=4.0,
-                    meaning="w: how much longer waiting takes over NVLink 5")  # fmt: skip
+_NVLINK5 = Constant("nvlink5", "1", 1.5, 0.8, 4.0,
+                    "w: how much longer waiting takes over NVLink 5")  # fmt: skip
 _GRAPH = (
     *_waiting("one_shot", 4.0, "one shot of the engine's kernel"),
-    *_round("one_shot"),
+    _round("one_shot"),
     *_waiting("two_shot", 9.0, "two shots of it"),
-    *_round("two_shot"),
+    _round("two_shot"),
     *_waiting("multicast", 8.0, "torch's multicast"),
     *_waiting("torch_two_shot", 10.0, "torch's two shots"),
     *_waiting("push", 2.5, "SGLang's push"),
@@ -229,12 +229,12 @@ _GRAPH = (
 )
 _LL, _SIMPLE = "the protocol of small messages", "the protocol of large messages"
 _SWITCHED = (
-    Constant(name="nvls_fixed_us", unit="us", start=90.0, low=60.0, high=200.0,
-             meaning="what an all-reduce in the switch costs however few bytes"),
-    Constant(name="nvls_share", unit="1", start=0.7, low=0.1, high=1.2,
-             meaning="share of a link that an all-reduce in the switch reaches"),
-    Constant(name="exchange_us", unit="us", start=5.0, low=0.0, high=60.0,
-             meaning="what an all-to-all, sends and receives of their own, costs besides"),
+    Constant("nvls_fixed_us", "us", 90.0, 60.0, 200.0,
+             "what an all-reduce in the switch costs however few bytes"),
+    Constant("nvls_share", "1", 0.7, 0.1, 1.2,
+             "share of a link that an all-reduce in the switch reaches"),
+    Constant("exchange_us", "us", 5.0, 0.0, 60.0,
+             "what an all-to-all, sends and receives of their own, costs besides"),
     _NVLINK5,
 )  # fmt: skip
 _LARGE = (
@@ -244,41 +244,35 @@ _LARGE = (
     *_SWITCHED,
 )
 _TRTLLM = (*_waiting("ll", 8.0, _LL), *_waiting("simple", 20.0, _SIMPLE), *_SWITCHED)
+_HOST = Constant("host_us", "us", 20.0, 1.0, 200.0, "what the host takes to launch one")
 _OVER_PCIE = (
     *_straight("ll", 5.0, _LL, share=0.3),
     _hop("ll_", 1.5),
-    Constant(name="ll_path_bytes_us", unit="B/us", start=50e3, low=1e3, high=1e6,
-             meaning="what more than two GPUs that reach each other send by it, all of them"),
+    Constant("ll_path_bytes_us", "B/us", 50e3, 1e3, 1e6,
+             "what more than two GPUs that reach each other send by it, all of them"),
     *_straight("simple", 20.0, _SIMPLE),
     _hop("simple_", 5.0),
-    Constant(name="simple_path_bytes_us", unit="B/us", start=22e3, low=1e3, high=1e6,
-             meaning="what each of more than two GPUs that reach each other sends by it"),
-    Constant(name="host_share", unit="1", start=0.5, low=0.02, high=1.5,
-             meaning="share of a link that GPUs send through the host, all of them"),
+    Constant("simple_path_bytes_us", "B/us", 22e3, 1e3, 1e6,
+             "what each of more than two GPUs that reach each other sends by it"),
+    Constant("host_share", "1", 0.5, 0.02, 1.5,
+             "share of a link that GPUs send through the host, all of them"),
     *_straight("own", 4.0, "an engine's own kernel of two GPUs"),
-    Constant(name="host_us", unit="us", start=20.0, low=1.0, high=200.0,
-             meaning="what the host takes to launch one"),
+    _HOST,
 )  # fmt: skip
 _EXCHANGE = (
-    Constant(name="fixed_us", unit="us", start=15.0, low=0.5, high=400.0,
-             meaning="what it costs however few bytes"),
-    Constant(name="hop_us", unit="us", start=0.5, low=0.0, high=40.0,
-             meaning="what each further rank of a node adds"),
-    Constant(name="share", unit="1", start=0.6, low=0.02, high=1.3,
-             meaning="share of a link that rows reach"),
-    Constant(name="sm_bytes_us", unit="B/us", start=20000.0, low=500.0, high=1e6,
-             meaning="what one SM that copies rows can move"),
+    Constant("fixed_us", "us", 15.0, 0.5, 400.0, "what it costs however few bytes"),
+    Constant("hop_us", "us", 0.5, 0.0, 40.0, "what each further rank of a node adds"),
+    Constant("share", "1", 0.6, 0.02, 1.3, "share of a link that rows reach"),
+    Constant("sm_bytes_us", "B/us", 20000.0, 500.0, 1e6, "what one SM that copies rows can move"),
     _NVLINK5,
 )  # fmt: skip
 _BETWEEN = (
-    Constant(name="network_us", unit="us", start=50.0, low=0.0, high=1000.0,
-             meaning="what leaving a node costs however few bytes"),
-    Constant(name="network_share", unit="1", start=0.7, low=0.02, high=1.5,
-             meaning="share of the network that rows reach"),
+    Constant("network_us", "us", 50.0, 0.0, 1000.0, "what leaving a node costs however few bytes"),
+    Constant("network_share", "1", 0.7, 0.02, 1.5, "share of the network that rows reach"),
 )  # fmt: skip
 
 
-_form = partial(Family, modules=COLLECTIVE, times=True)
+_form = partial(Family, modules=COLLECTIVE, times=True, features=collective_features)
 
 
 def _exchange(name: str, backend: str, kernels: tuple[str, ...], *, far: bool) -> Family:
@@ -299,6 +293,7 @@ def _exchange(name: str, backend: str, kernels: tuple[str, ...], *, far: bool) -
         constants=(*_EXCHANGE, *(_BETWEEN if far else ())),
         hypotheses=("links",),
         latency_us=exchange_us,
+        features=exchange_features,
     )
 
 
@@ -311,6 +306,7 @@ COLLECTIVE_GRAPH = _form(
     constants=_GRAPH,
     hypotheses=("rules",),
     latency_us=graph_us,
+    features=algorithm_features,
 )
 COLLECTIVE_EAGER = _form(
     name="collective_eager",
@@ -320,15 +316,14 @@ COLLECTIVE_EAGER = _form(
     ),
     constants=(
         *_GRAPH,
-        Constant(name="host_us", unit="us", start=20.0, low=1.0, high=200.0,
-                 meaning="what the host takes to launch one"),
-        Constant(name="recent_host_us", unit="us", start=30.0, low=1.0, high=200.0,
-                 meaning="the same of SGLang's push and pull"),
-        Constant(name="grace", unit="1", start=2.0, low=1.0, high=6.0,
-                 meaning="how much longer either takes where the host is Grace"),
+        _HOST,
+        Constant("recent_host_us", "us", 30.0, 1.0, 200.0, "the same of SGLang's push and pull"),
+        Constant("grace", "1", 2.0, 1.0, 6.0,
+                 "how much longer either takes where the host is Grace"),
     ),
     hypotheses=("rules",),
     latency_us=eager_us,
+    features=algorithm_features,
 )  # fmt: skip
 COLLECTIVE_NCCL = _form(
     name="collective_nccl",
@@ -355,6 +350,7 @@ COLLECTIVE_PCIE = _form(
     constants=_OVER_PCIE,
     hypotheses=("paths",),
     latency_us=pcie_us,
+    features=pcie_features,
 )
 """The platform selects it, not the kernel."""
 EXCHANGES = (

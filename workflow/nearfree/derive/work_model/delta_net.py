@@ -14,41 +14,32 @@ position (vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:949-1106
 of the same widths.
 """
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 from msgspec import structs
 
 from nearfree.core.modules.delta_net import DELTA_NET as KIND
 from nearfree.core.modules.mamba2 import MAMBA2 as MIXER
-from nearfree.derive.work_model.family import Array, Constant, Family, Features, Values, column
-
-FLOOR, SHARE = "call_us", "bandwidth_share"
-DELTA_NET = Family(
-    name="delta_net",
-    meaning="the bytes of a gated delta net's states and rows over beta, over two calls",
-    modules=(KIND.name,),
-    constants=(
-        Constant(name=FLOOR, unit="us", start=5.2, low=0.0, high=60.0,
-                 meaning="what the convolution's and the state's kernels take at least"),
-        Constant(name=SHARE, unit="1", start=0.83, low=0.02, high=1.5,
-                 meaning="share of beta that states reach"),
-    ),
-    hypotheses=("a_state_a_position",),
-    latency_us=lambda features, values, _hypothesis: state_us(features, values),
-    stated_band=0.3,
-)  # fmt: skip
-MAMBA2 = structs.replace(
-    DELTA_NET,
-    name="mamba2",
-    meaning="the bytes of a Mamba-2 mixer's states and rows over beta, over two calls",
-    modules=(MIXER.name,),
+from nearfree.derive.work_model.family import (
+    Array,
+    Constant,
+    Family,
+    Features,
+    Values,
+    column,
+    common,
 )
 
+FLOOR, SHARE = "call_us", "bandwidth_share"
 
-def state_features(rows: pl.DataFrame) -> dict[str, Array]:
-    """Return the elements of a request's states and of a position's rows, [rows, 1]."""
+
+def state_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return features with elements of a request's states and of a position's rows, [rows, 1]."""
     values, width = column(rows, "heads") * column(rows, "value_dim"), column(rows, "head_dim")
     return {
+        **common(rows, n),
         "conv": column(rows, "conv"),
         "matrices": values * width,
         "mixed": 2.0 * column(rows, "kv_heads") * width + values,
@@ -56,7 +47,7 @@ def state_features(rows: pl.DataFrame) -> dict[str, Array]:
     }
 
 
-def state_us(features: Features, values: Values) -> Array:
+def state_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of a convolution and a pass over states, [rows, grid], in microseconds.
 
     Parameters
@@ -71,3 +62,25 @@ def state_us(features: Features, values: Values) -> Array:
     traffic = features["mixed"] * (windows + 3.0 * n) + n * features["values"]
     traffic = features["batch"] * (states + traffic * features["element_bytes"])
     return np.asarray(values[FLOOR] + traffic / (values[SHARE] * features["beta"]))
+
+
+DELTA_NET = Family(
+    name="delta_net",
+    meaning="the bytes of a gated delta net's states and rows over beta, over two calls",
+    modules=(KIND.name,),
+    constants=(
+        Constant(FLOOR, "us", 5.2, 0.0, 60.0,
+                 "what the convolution's and the state's kernels take at least"),
+        Constant(SHARE, "1", 0.83, 0.02, 1.5, "share of beta that states reach"),
+    ),
+    hypotheses=("a_state_a_position",),
+    latency_us=state_us,
+    features=state_features,
+    stated_band=0.3,
+)  # fmt: skip
+MAMBA2 = structs.replace(
+    DELTA_NET,
+    name="mamba2",
+    meaning="the bytes of a Mamba-2 mixer's states and rows over beta, over two calls",
+    modules=(MIXER.name,),
+)

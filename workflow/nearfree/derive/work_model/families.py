@@ -28,13 +28,13 @@ from nearfree.derive.work_model.layer import (
     INDEXER_SELECT,
     LAYER,
 )
-from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED
+from nearfree.derive.work_model.mla import LATENT, MLA_SELECTED
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
 from nearfree.derive.work_model.short_conv import SHORT_CONV
 from nearfree.derive.work_model.stream_mixing import STREAM_MIXING
 
 _KERNEL_FAMILIES = (
-    *(MLA_PREFILL, MLA_CACHED, MLA_SELECTED),
+    *LATENT,
     *(LAYER, DECODE_LAYER, INDEXER_LOGITS, INDEXER_SELECT),
 )
 FAMILIES: dict[str, Family] = {

@@ -8,8 +8,10 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
 from nearfree.derive.truth.truth import last_pass
 from nearfree.log.events import CalibratedConstant
+from nearfree.units import BYTES_PER_GB, US_PER_S
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -27,7 +29,44 @@ def column(rows: pl.DataFrame, name: str, missing: float = np.nan) -> Array:
     return np.asarray(rows[name].cast(pl.Float64).fill_null(missing).to_numpy()[:, None])
 
 
-class Constant(Struct, frozen=True, kw_only=True):
+def per_us(rows: pl.DataFrame, name: str) -> Array:
+    """Return a bandwidth in bytes per microsecond, [rows, 1]."""
+    return np.asarray(column(rows, name) * (BYTES_PER_GB / US_PER_S))
+
+
+def common(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return the common features: phi in FLOP/us, beta in bytes/us, SMs, b, L, bytes of elements.
+
+    Parameters
+    ----------
+    rows
+        Questions with the facts of their platform.
+    n
+        Their grids, [rows, grid].
+    """
+    batch = column(rows, "batch")
+    return {
+        "phi": column(rows, "peak_tflops") * FLOP_PER_US,
+        "beta": per_us(rows, "bandwidth_gb_s"),
+        "sms": column(rows, "sm_count"),
+        "element_bytes": _sizes(rows["dtype"]),
+        "weight_bytes": _sizes(rows["weights"].fill_null(rows["dtype"])),
+        "result_bytes": _sizes(rows["dtype"], RESULT_BYTES),
+        "cache_bytes": _sizes(rows["kv_dtype"].fill_null(rows["dtype"])),
+        "n": n,
+        "grid": n,
+        "batch": batch,
+        "context": column(rows, "context"),
+        "tokens": batch * n,
+    }
+
+
+def _sizes(formats: pl.Series, sizes: Mapping[str, float] = ELEMENT_BYTES) -> Array:
+    """Return the bytes of an element of each format, as [rows, 1]."""
+    return np.array([sizes[format_] for format_ in formats])[:, None]
+
+
+class Constant(Struct, frozen=True):
     """A constant of a form: the start and the bounds of its calibration.
 
     At `neutral` the constant has no effect. Shared constants take this value, since a few platforms
@@ -37,10 +76,10 @@ class Constant(Struct, frozen=True, kw_only=True):
 
     name: str
     unit: str
-    meaning: str
     start: float
     low: float
     high: float
+    meaning: str
     neutral: float | None = None
     dtypes: tuple[str, ...] = ()
 
@@ -60,12 +99,13 @@ class Family(Struct, frozen=True, kw_only=True):
 
     It covers some kinds of modules, and of these the `backend`, `kernel` and `cached` (a call over
     a KV cache) for which `covers` is true. A setting must have the fields `needs` besides those of
-    any law. `latency_us` maps features, constants and a hypothesis to T(N) in microseconds, [rows,
-    grid]. A hypothesis stands for one possibility of what the source leaves open (a library's
-    tile), and has its own constants; the prediction is the geometric mean over hypotheses. With
-    `times`, T(N) itself is fitted at every point, instead of its rise from the baseline. With a
-    `stated_band` the start values are the constants: they are stated with their source, without
-    calibration.
+    any law. `features` maps questions and their grids to the form's features but those of a
+    release's rules, and `latency_us` features, constants and a hypothesis to T(N) in microseconds,
+    [rows, grid]. A hypothesis stands for one possibility of what the source leaves open (a
+    library's tile), and has its own constants; the prediction is the geometric mean over
+    hypotheses. With `times`, T(N) itself is fitted at every point, instead of its rise from the
+    baseline. With a `stated_band` the start values are the constants: they are stated with their
+    source, without calibration.
     """
 
     name: str
@@ -76,6 +116,7 @@ class Family(Struct, frozen=True, kw_only=True):
     constants: tuple[Constant, ...]
     hypotheses: tuple[str, ...]
     latency_us: Callable[[Features, Values, str], Array]
+    features: Callable[[pl.DataFrame, Array], dict[str, Any]] = common
     times: bool = False
     stated_band: float | None = None
 

@@ -5,7 +5,10 @@ of 16 rows, which hardly pad, and tiles of 128 rows. Where an engine's rule give
 hypotheses use it, each with its own constants.
 """
 
+from typing import Any
+
 import numpy as np
+import polars as pl
 
 from nearfree.derive.work_model.family import (
     Array,
@@ -13,12 +16,27 @@ from nearfree.derive.work_model.family import (
     Family,
     Features,
     Values,
+    column,
+    common,
     power_mean_sum,
 )
 
 _TILES = {"tile_16": 16, "tile_128": 128}
 _TILE_SIDE, _DEPTH_UNIT = 128.0, 1000.0
 """Rows and columns of the tile of the depth term, and the unit of K in it."""
+
+
+def gemm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return the features of rows of `gemm` or of `dense_ffn`, but not of both.
+
+    Gate and up of a gated FFN are one product, as engines run them.
+    """
+    d_model, d_ff = column(rows, "d_model"), column(rows, "d_ff")
+    matrices = [(d_model, d_ff, 1.0)]
+    if rows["module"][0] == "dense_ffn":
+        gated = rows["gated"].fill_null(value=False).to_numpy()[:, None]
+        matrices = [(d_model, np.where(gated, 2.0, 1.0) * d_ff, 1.0), (d_ff, d_model, 1.0)]
+    return common(rows, n) | {"matrices": matrices}
 
 
 def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
@@ -35,12 +53,12 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     Parameters
     ----------
     features
-        `rows` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `weight_bytes` (s),
+        `tokens` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `weight_bytes` (s),
         `element_bytes` (s_in) and `result_bytes` (s_out); `matrices` lists (K, N, times) of the
         products, K and N [rows, 1]. `padded_i` (pad(m)) and `passes_i` (r) of product i, [rows,
         grid], are those of a rule, NaN without one.
     """
-    m = features["rows"]
+    m = features["tokens"]
     # No library pads to a tile whose compute alone takes longer than the weights' traffic.
     largest_tile = features["phi"] / features["beta"] * features["weight_bytes"] / 2
     tile = np.minimum(_TILES[hypothesis], np.exp2(np.floor(np.log2(largest_tile))))
@@ -79,18 +97,15 @@ GEMM = Family(
     modules=("gemm", "dense_ffn"),
     needs=("d_model", "d_ff"),
     constants=(
-        Constant(name="compute_share", unit="1", start=0.85, low=0.2, high=1.3,
-                 meaning="share of phi that padded products reach"),
-        Constant(name="bandwidth_share", unit="1", start=0.85, low=0.2, high=1.3,
-                 meaning="share of beta that weights reach"),
-        Constant(name="sharpness", unit="1", start=3.0, low=1.0, high=8.0,
-                 meaning="p: how well compute and memory overlap"),
-        Constant(name="fixed_us", unit="us", start=4.0, low=0.0, high=60.0,
-                 meaning="what a call costs besides"),
-        Constant(name="depth_us", unit="us", start=1.0, low=0.0, high=10.0, neutral=0.0,
-                 dtypes=("nvfp4",),
-                 meaning="what a tile takes for a thousand of K, however many SMs stand still"),
+        Constant("compute_share", "1", 0.85, 0.2, 1.3, "share of phi that padded products reach"),
+        Constant("bandwidth_share", "1", 0.85, 0.2, 1.3, "share of beta that weights reach"),
+        Constant("sharpness", "1", 3.0, 1.0, 8.0, "p: how well compute and memory overlap"),
+        Constant("fixed_us", "us", 4.0, 0.0, 60.0, "what a call costs besides"),
+        Constant("depth_us", "us", 1.0, 0.0, 10.0,
+                 "what a tile takes for a thousand of K, however many SMs stand still",
+                 neutral=0.0, dtypes=("nvfp4",)),
     ),
     hypotheses=tuple(_TILES),
     latency_us=latency_us,
+    features=gemm_features,
 )  # fmt: skip

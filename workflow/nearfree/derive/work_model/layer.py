@@ -6,6 +6,8 @@ holds one position, one of the indexer four (DeepGEMM's logits: its times rise i
 positions per SM), and tiles run in waves over the SMs.
 """
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 
@@ -20,6 +22,7 @@ from nearfree.derive.work_model.family import (
     Features,
     Values,
     column,
+    common,
     power_mean_sum,
 )
 
@@ -63,11 +66,12 @@ def layer_kernels(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def layer_features(rows: pl.DataFrame) -> dict[str, Array]:
-    """Return sizes of attention layers or indexers, [rows, 1], in elements and positions."""
+def layer_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return features with sizes of layers or indexers, [rows, 1], in elements and positions."""
     heads, latent = column(rows, "heads", 0.0), column(rows, "latent", 0.0)
     entry = latent + column(rows, "rope_dim", 0.0)
     return {
+        **common(rows, n),
         "heads": heads,
         "together": (rows["api"].fill_null("") == VERIFY).to_numpy()[:, None].astype(float),
         "d_model": column(rows, "d_model", 0.0),
@@ -80,15 +84,15 @@ def layer_features(rows: pl.DataFrame) -> dict[str, Array]:
     }
 
 
-def indexer_features(rows: pl.DataFrame) -> dict[str, Array]:
-    """Return sizes of an indexer, [rows, 1]; a selection by itself has no products."""
-    sizes = layer_features(rows)
+def indexer_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return features with sizes of an indexer, [rows, 1]; a selection has no products."""
+    features = layer_features(rows, n)
     width = column(rows, "head_dim", 0.0)
     is_selection = (rows["api"].fill_null("") == SELECT).to_numpy()[:, None]
     zero = np.zeros_like(width)
     return {
-        **sizes,
-        "index_width": np.where(is_selection, zero, sizes["heads"] * width),
+        **features,
+        "index_width": np.where(is_selection, zero, features["heads"] * width),
         "index_stored": np.where(is_selection, zero, width),
     }
 
@@ -163,35 +167,33 @@ def _indexed_us(features: Features, values: Values, beta: Array) -> Array:
     return np.asarray(compute_us + traffic_us)
 
 
-_BANDWIDTH = Constant(name="bandwidth_share", unit="1", start=0.7, low=0.02, high=1.5,
-                      meaning="share of beta that weights, entries and numbers reach")  # fmt: skip
-_INDEX = Constant(name="index_tflop_s_per_sm", unit="TFLOP/s", start=4.0, low=0.02, high=200.0,
-                  meaning="what an SM computes of an indexer's numbers")  # fmt: skip
-_HOST = Constant(name="host_us", unit="us", start=60.0, low=1.0, high=5000.0,
-                 meaning="what launching a layer's kernels takes")  # fmt: skip
+_BANDWIDTH = Constant("bandwidth_share", "1", 0.7, 0.02, 1.5,
+                      "share of beta that weights, entries and numbers reach")  # fmt: skip
+_INDEX = Constant("index_tflop_s_per_sm", "TFLOP/s", 4.0, 0.02, 200.0,
+                  "what an SM computes of an indexer's numbers")  # fmt: skip
+_HOST = Constant("host_us", "us", 60.0, 1.0, 5000.0,
+                 "what launching a layer's kernels takes")  # fmt: skip
 LAYER = Family(
     name="layer_attention",
     meaning="an attention layer of N positions over a cache: the sum of its kernels over a floor",
     modules=(ATTENTION_LAYER.name,),
     constants=(
         _HOST,
-        Constant(name="phi_share", unit="1", start=0.5, low=0.02, high=1.5,
-                 meaning="share of phi that projections reach"),
+        Constant("phi_share", "1", 0.5, 0.02, 1.5, "share of phi that projections reach"),
         _BANDWIDTH,
-        Constant(name="overlap", unit="1", start=2.0, low=1.0, high=8.0,
-                 meaning="p of the projections: how well products and weights overlap"),
-        Constant(name="tflop_s_per_sm", unit="TFLOP/s", start=2.0, low=0.02, high=100.0,
-                 meaning="what an SM computes of attention to selected entries"),
-        Constant(name="tile_us", unit="us", start=1.0, low=0.0, high=200.0,
-                 meaning="what one position's tile costs an SM besides"),
+        Constant("overlap", "1", 2.0, 1.0, 8.0,
+                 "p of the projections: how well products and weights overlap"),
+        Constant("tflop_s_per_sm", "TFLOP/s", 2.0, 0.02, 100.0,
+                 "what an SM computes of attention to selected entries"),
+        Constant("tile_us", "us", 1.0, 0.0, 200.0, "what one position's tile costs an SM besides"),
         _INDEX,
-        Constant(name="passes", unit="1", start=10.0, low=0.0, high=500.0,
-                 meaning="times that the hidden state is read or written between kernels"),
-        Constant(name="sharpness", unit="1", start=3.0, low=1.0, high=8.0,
-                 meaning="p: how well launching and computing overlap"),
+        Constant("passes", "1", 10.0, 0.0, 500.0,
+                 "times that the hidden state is read or written between kernels"),
+        Constant("sharpness", "1", 3.0, 1.0, 8.0, "p: how well launching and computing overlap"),
     ),
     hypotheses=("sum_of_kernels",),
     latency_us=layer_us,
+    features=layer_features,
 )  # fmt: skip
 DECODE_LAYER = Family(
     name="decode_layer",
@@ -201,6 +203,7 @@ DECODE_LAYER = Family(
     constants=LAYER.constants,
     hypotheses=LAYER.hypotheses,
     latency_us=decode_us,
+    features=layer_features,
 )
 """The family of questions whose `api` is `decode` or `verify`."""
 INDEXER_LOGITS = Family(
@@ -210,6 +213,7 @@ INDEXER_LOGITS = Family(
     constants=(_HOST, _BANDWIDTH, _INDEX),
     hypotheses=("waves_of_four",),
     latency_us=indexer_us,
+    features=indexer_features,
 )
 INDEXER_SELECT = Family(
     name="indexer_select",
@@ -219,5 +223,6 @@ INDEXER_SELECT = Family(
     constants=(_HOST, _BANDWIDTH),
     hypotheses=("one_pass",),
     latency_us=indexer_us,
+    features=indexer_features,
 )
 """The family of questions whose `api` is `select`."""

@@ -29,16 +29,10 @@ from nearfree.derive.work_model.all_reduce import (
     algorithm_of,
     rounds_of,
 )
-from nearfree.derive.work_model.collective import (
-    COLLECTIVE_EAGER,
-    COLLECTIVE_GRAPH,
-    COLLECTIVE_PCIE,
-    EXCHANGES,
-    PAIR,
-)
-from nearfree.derive.work_model.family import Array, column
-from nearfree.units import BYTES_PER_GB, US_PER_S
+from nearfree.derive.work_model.family import Array, column, common, per_us
 
+PAIR = 2
+"""Two GPUs, which send only to each other."""
 _NVLINK5, _GRACE = 5, "grace"
 _NVLS_GPUS, _NVLS_SM = 8, 90
 """NCCL reduces in the switch on Hopper and later; in public tables from 8 GPUs on."""
@@ -50,33 +44,20 @@ _NORMAL = ("deepep_normal", "deepep_ht", "deepep_v2_context", "trtllm_deepep_ht"
 """Prefixes of kernels that send a token once to each rank with some of its experts."""
 
 
-def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
-    """Return the features of collectives.
-
-    Parameters
-    ----------
-    rows
-        Questions with the facts of their platform.
-    n
-        Their grids, [rows, grid].
-    """
-    settings = [
-        _setting(row) for row in rows.select("module", *_SETTING_COLUMNS).iter_rows(named=True)
-    ]
-    link = _per_us(rows, "link_gb_s")
-    network = np.nan_to_num(_per_us(rows, "network_gb_s"), nan=1.0)
+def collective_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return the features of any collective."""
+    settings = _settings(rows)
+    link = per_us(rows, "link_gb_s")
+    network = np.nan_to_num(per_us(rows, "network_gb_s"), nan=1.0)
     gpus = column(rows, "gpus")
-    node_gpus = column(rows, "node_gpus", np.inf)
     payload = np.array([payload_bytes(setting, 1) for setting in settings])[:, None] * n
     ring_share = np.array(
         [sent_ratio(setting.operation or "", setting.gpus or 1) for setting in settings]
     )
     nodes, fewest = column(rows, "nodes", 1.0), column(rows, "fewest", 1.0)
     operations = np.array([setting.operation for setting in settings])[:, None]
-    features = {
-        "n": n,
-        "grid": n,
-        "tokens": column(rows, "batch") * n,
+    return {
+        **common(rows, n),
         "payload": payload,
         "sent": payload * ring_share[:, None],
         "switched": payload * (1.0 + 1.0 / gpus),
@@ -91,13 +72,6 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
         "exchange": (operations == "all_to_all").astype(float),
         "nvls": _nvls(rows, operations),
     }
-    if family == COLLECTIVE_PCIE.name:
-        return features | _pcie_features(rows, gpus)
-    if family in {exchange.name for exchange in EXCHANGES}:
-        return features | _exchange_features(rows, settings, payload, node_gpus)
-    if family in (COLLECTIVE_GRAPH.name, COLLECTIVE_EAGER.name):
-        return features | _algorithm_features(rows, payload)
-    return features
 
 
 _SETTING_COLUMNS = tuple(
@@ -105,13 +79,11 @@ _SETTING_COLUMNS = tuple(
 )
 
 
-def _setting(row: dict[str, Any]) -> Setting:
-    return convert({name: value for name, value in row.items() if value is not None}, Setting)
-
-
-def _per_us(rows: pl.DataFrame, name: str) -> Array:
-    """Return a bandwidth in bytes per microsecond, [rows, 1]."""
-    return np.asarray(column(rows, name) * (BYTES_PER_GB / US_PER_S))
+def _settings(rows: pl.DataFrame) -> list[Setting]:
+    return [
+        convert({name: value for name, value in row.items() if value is not None}, Setting)
+        for row in rows.select("module", *_SETTING_COLUMNS).iter_rows(named=True)
+    ]
 
 
 def _nvls(rows: pl.DataFrame, operations: Array) -> Array:
@@ -121,23 +93,27 @@ def _nvls(rows: pl.DataFrame, operations: Array) -> Array:
     return np.asarray((floats & supported & (operations == "all_reduce")).astype(float))
 
 
-def _pcie_features(rows: pl.DataFrame, gpus: Array) -> dict[str, Array]:
-    """Return 1 or 0, [rows, 1]: direct access of GPUs, an engine's own kernel, no graph.
+def pcie_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return features with 1 or 0, [rows, 1]: direct access of GPUs, an own kernel, no graph.
 
     Over PCIe engines' own kernels support two GPUs (`all_reduce.algorithm_of`).
     """
-    direct = gpus <= column(rows, "direct_gpus")
+    features = collective_features(rows, n)
+    direct = features["gpus"] <= column(rows, "direct_gpus")
     engines = rows["backend"].is_in(["vllm", "sglang"]).to_numpy()[:, None]
     kernels = rows["kernel"].fill_null(rows["api"]).fill_null("")
     return {
+        **features,
         "direct": direct * 1.0,
-        "own": (direct & engines & (gpus == PAIR)) * 1.0,
+        "own": (direct & engines & (features["gpus"] == PAIR)) * 1.0,
         "eager": kernels.str.ends_with("eager").to_numpy()[:, None] * 1.0,
     }
 
 
-def _algorithm_features(rows: pl.DataFrame, payload: Array) -> dict[str, Array]:
-    """Return the algorithm at each point, an index into ALGORITHMS, and its bytes and rounds."""
+def algorithm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return features with the algorithm at each point, an index into ALGORITHMS."""
+    features = collective_features(rows, n)
+    payload = features["payload"]
     algorithms, sent, rounds = (np.zeros(payload.shape) for _ in range(3))
     columns = ("backend", "backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus")
     for row, (backend, release, sm, nvlink, gpus, dtype, machine) in enumerate(
@@ -158,26 +134,29 @@ def _algorithm_features(rows: pl.DataFrame, payload: Array) -> dict[str, Array]:
             share = sent_ratio("all_reduce", gpus, _SENT.get(algorithm, RING))
             sent[row, point] = size * share
             rounds[row, point] = rounds_of(algorithm, gpus, size)
-    return {"algorithm": algorithms, "sent": sent, "rounds": rounds}
+    return features | {"algorithm": algorithms, "sent": sent, "rounds": rounds}
 
 
-def _exchange_features(
-    rows: pl.DataFrame, settings: list[Setting], payload: Array, node_gpus: Array
-) -> dict[str, Array]:
-    """Return the bytes that the busiest rank moves inside its node and between nodes, and the SMs.
+def exchange_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return features with the bytes that the busiest rank moves in its node and between nodes.
 
     Low-latency kernels send each of a token's k copies, the others one copy to each rank with some
     of its experts: of g ranks with random experts (g - 1) (1 - (1 - 1/g)^k) other ranks.
     """
-    gpus, top_k = column(rows, "gpus"), column(rows, "top_k")
+    features = collective_features(rows, n)
+    gpus, top_k, node_gpus = (
+        features["gpus"],
+        column(rows, "top_k"),
+        column(rows, "node_gpus", np.inf),
+    )
     kernels = rows["kernel"].fill_null(rows["api"]).fill_null("").to_list()
     per_rank = np.array([kernel.startswith(_NORMAL) for kernel in kernels])[:, None]
     sms = [float(match[1]) if (match := _SMS.search(kernel)) else _DEFAULT_SMS
            for kernel in kernels]  # fmt: skip
-    busiest = np.array([setting_imbalance(setting) for setting in settings])[:, None]
+    busiest = np.array([setting_imbalance(setting) for setting in _settings(rows)])[:, None]
     nodes = np.ceil(gpus / node_gpus)
     local_gpus = np.minimum(gpus, node_gpus)
-    row_bytes = payload / top_k * busiest
+    row_bytes = features["payload"] / top_k * busiest
 
     def reached(groups: Array) -> Array:
         return np.asarray(1.0 - (1.0 - 1.0 / groups) ** top_k)
@@ -189,6 +168,7 @@ def _exchange_features(
         per_rank, (nodes - 1.0) * reached(nodes), top_k * (gpus - local_gpus) / gpus
     )
     return {
+        **features,
         "sent": row_bytes * local_copies,
         "between": row_bytes * remote_copies,
         "copying_sms": np.array(sms)[:, None],

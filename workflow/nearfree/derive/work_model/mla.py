@@ -133,24 +133,16 @@ def _traffic_us(features: Features, values: Values, cache_reads: float | Array) 
 
 
 _CONSTANTS = (
-    Constant(name="tflop_s_per_sm", unit="TFLOP/s", start=10.0, low=0.05, high=500.0,
-             meaning="what an SM can be fed: the faster its tensor cores, the less of phi is left"),
-    Constant(name="bandwidth_share", unit="1", start=0.7, low=0.02, high=1.5,
-             meaning="share of beta that queries, keys and values reach"),
-    Constant(name="sharpness", unit="1", start=2.0, low=1.0, high=8.0,
-             meaning="p: how well chip and memory overlap"),
-    Constant(name="fixed_us", unit="us", start=8.0, low=0.0, high=60.0,
-             meaning="what a call costs besides"),
-    Constant(name="tile_us", unit="us", start=1.0, low=0.0, high=100.0,
-             meaning="what one tile costs an SM besides"),
+    Constant("tflop_s_per_sm", "TFLOP/s", 10.0, 0.05, 500.0,
+             "what an SM can be fed: the faster its tensor cores, the less of phi is left"),
+    Constant("bandwidth_share", "1", 0.7, 0.02, 1.5,
+             "share of beta that queries, keys and values reach"),
+    Constant("sharpness", "1", 2.0, 1.0, 8.0, "p: how well chip and memory overlap"),
+    Constant("fixed_us", "us", 8.0, 0.0, 60.0, "what a call costs besides"),
+    Constant("tile_us", "us", 1.0, 0.0, 100.0, "what one tile costs an SM besides"),
 )  # fmt: skip
 _REREAD = Constant(
-    name="reread",
-    unit="1",
-    start=0.2,
-    low=0.0,
-    high=1.0,
-    meaning="share of the cache that a further row tile reads from DRAM again",
+    "reread", "1", 0.2, 0.0, 1.0, "share of the cache that a further row tile reads from DRAM again"
 )
 
 MLA_PREFILL = Family(
@@ -181,3 +173,5 @@ MLA_SELECTED = Family(
     latency_us=selected_us,
 )
 """The family of questions with `selected` positions."""
+LATENT = (MLA_PREFILL, MLA_CACHED, MLA_SELECTED)
+"""The forms of latent attention."""

@@ -6,13 +6,15 @@ SMs, plus a cost per tile. Weights load slower in narrow steps of K, with few by
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from nearfree.core.modules.moe_ffn import OTHER_MOE, is_triton_moe
 from nearfree.derive.granularity.releases import is_moe_package
-from nearfree.derive.laws.spread import PowerLaw
+from nearfree.derive.laws.spread import PowerLaw, spread_of
 from nearfree.derive.work_model.family import (
     FLOP_PER_US,
     Array,
@@ -20,8 +22,13 @@ from nearfree.derive.work_model.family import (
     Family,
     Features,
     Values,
+    column,
+    common,
     power_mean_sum,
 )
+from nearfree.derive.work_model.launches import eager_us
+from nearfree.derive.work_model.quantised import HOPPER, TRTLLM_CUTLASS, pass_bytes, token_tiles
+from nearfree.hardware.occupancy import shared_memory
 
 _LIBRARY_BACKENDS = ("trtllm",)
 _NARROW_BYTES, _HALF_BYTES = 64, 128
@@ -34,6 +41,48 @@ _BLOCK_SMEM, _WARP, _OTHER_REGISTERS = 1024, 32, 40
 _REGISTERS, _THREADS, _MOST_BLOCKS = 65536, 2048, 32.0
 """Limits per SM: registers, threads, blocks (CUDA C++ Programming Guide, technical
 specifications)."""
+
+
+def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any]:
+    """Return the features of MoE layers without the blocks of a release's rules.
+
+    `spread` is the law of uneven loads, None for even loads; a column `shares` has measured loads.
+
+    Parameters
+    ----------
+    triton
+        Whether all of them are Triton's fused layers.
+    """
+    shares = rows["shares"].to_list() if "shares" in rows.columns else [None] * rows.height
+    loads = dict(zip(rows["routing"].to_list(), shares, strict=True))
+    laws = {routing: spread_of(routing, measured) for routing, measured in loads.items()}
+    gated = rows["gated"].fill_null(value=True).to_numpy()[:, None]
+    layer = {
+        **common(rows, n),
+        "local_experts": np.ceil(column(rows, "experts") / column(rows, "ep")),
+        **{name: column(rows, name) for name in ("experts", "top_k", "ep", "d_model", "d_ff")},
+        "skewed": (rows["routing"] == "skewed").to_numpy().astype(np.float64)[:, None],
+        "spread": np.array([[laws[key]] for key in rows["routing"].to_list()], dtype=object),
+        "matrices": np.where(gated, 3.0, 2.0),
+        "eager": (eager_us(rows) > 0).astype(np.float64),
+    }
+    is_trtllm_block_scaled = rows.select(
+        (pl.col("dtype") == "float8_block")
+        & (pl.col("sm") == HOPPER)
+        & pl.col("kernel").fill_null("").str.contains(TRTLLM_CUTLASS)
+    ).to_numpy()
+    if triton:
+        layer |= {"sm": column(rows, "sm"), "smem_bytes": _smem_bytes(rows["sm"])}
+    return layer | {
+        "pass_bytes": pass_bytes(layer, triton=triton, routed=is_trtllm_block_scaled),
+        "tile_m": token_tiles(layer["tokens"], layer["sms"], is_trtllm_block_scaled),
+    }
+
+
+def _smem_bytes(capabilities: pl.Series) -> Array:
+    """Return the shared memory per SM by compute capability, [rows, 1]."""
+    sizes = {sm: float(shared_memory(sm).per_sm) for sm in capabilities.drop_nulls().unique()}
+    return capabilities.replace_strict(sizes, return_dtype=pl.Float64).to_numpy()[:, None]
 
 
 def latency_us(features: Features, values: Values, _hypothesis: str) -> Array:
@@ -263,20 +312,15 @@ def _executed_us(
 
 
 _SHARED = (
-    Constant(name="tflop_s_per_sm", unit="TFLOP/s", start=20.0, low=1.0, high=500.0,
-             meaning="what an SM can be fed: the faster its tensor cores, the less of phi is left"),
-    Constant(name="bandwidth_share", unit="1", start=0.95, low=0.2, high=1.3,
-             meaning="share of beta that weights reach"),
-    Constant(name="sharpness", unit="1", start=2.5, low=1.0, high=8.0,
-             meaning="p: how well chip and memory overlap"),
-    Constant(name="fixed_us", unit="us", start=25.0, low=0.0, high=80.0,
-             meaning="routing, sorting and the launches of one layer"),
-    Constant(name="l2_over_memory", unit="1", start=3.0, low=0.5, high=90.0,
-             meaning="what SMs load from L2, as a multiple of beta"),
-    Constant(name="tile_us", unit="us", start=0.4, low=0.0, high=4.0,
-             meaning="what one tile costs an SM besides"),
-    Constant(name="routed_traffic", unit="1", start=1.1, low=0.0, high=5.0,
-             meaning="activations moved, as a multiple of each operand once"),
+    Constant("tflop_s_per_sm", "TFLOP/s", 20.0, 1.0, 500.0,
+             "what an SM can be fed: the faster its tensor cores, the less of phi is left"),
+    Constant("bandwidth_share", "1", 0.95, 0.2, 1.3, "share of beta that weights reach"),
+    Constant("sharpness", "1", 2.5, 1.0, 8.0, "p: how well chip and memory overlap"),
+    Constant("fixed_us", "us", 25.0, 0.0, 80.0, "routing, sorting and the launches of one layer"),
+    Constant("l2_over_memory", "1", 3.0, 0.5, 90.0, "what SMs load from L2, as a multiple of beta"),
+    Constant("tile_us", "us", 0.4, 0.0, 4.0, "what one tile costs an SM besides"),
+    Constant("routed_traffic", "1", 1.1, 0.0, 5.0,
+             "activations moved, as a multiple of each operand once"),
 )  # fmt: skip
 
 MOE_TRITON = Family(
@@ -286,15 +330,14 @@ MOE_TRITON = Family(
     covers=lambda backend, kernel, _cached: is_moe_package(backend) and is_triton_moe(kernel),
     constants=(
         *_SHARED,
-        Constant(name="narrow_k", unit="1", start=1.45, low=1.0, high=3.0,
-                 meaning="slowdown where BLOCK_SIZE_K is 32"),
-        Constant(name="half_k", unit="1", start=1.05, low=1.0, high=3.0,
-                 meaning="slowdown where it is 64"),
-        Constant(name="load_us", unit="us", start=0.7, low=0.0, high=6.0, neutral=0.0,
-                 meaning="latency of a step of K that a pipeline waits for"),
+        Constant("narrow_k", "1", 1.45, 1.0, 3.0, "slowdown where BLOCK_SIZE_K is 32"),
+        Constant("half_k", "1", 1.05, 1.0, 3.0, "slowdown where it is 64"),
+        Constant("load_us", "us", 0.7, 0.0, 6.0,
+                 "latency of a step of K that a pipeline waits for", neutral=0.0),
     ),
     hypotheses=("rules",),
     latency_us=latency_us,
+    features=partial(moe_features, triton=True),
 )  # fmt: skip
 
 MOE_LIBRARY = Family(
@@ -307,4 +350,5 @@ MOE_LIBRARY = Family(
     constants=_SHARED,
     hypotheses=("best_tile",),
     latency_us=own_tile_latency_us,
+    features=partial(moe_features, triton=False),
 )

@@ -30,17 +30,12 @@ from nearfree.log.names import Layout
 
 OWN_STREAM = "constants_own"
 """The log's stream of own constants."""
-HOST = Constant(
-    name="host_us", unit="us", start=0.0, low=1.0, high=400.0,
-    meaning="what the host takes to launch the kernels of a layer one by one",
-)  # fmt: skip
-CHIP, MEMORY = (
-    Constant(name=name, unit="1", start=1.0, low=0.25, high=4.0, meaning=meaning)
-    for name, meaning in (
-        ("chip", "factor on what this platform's SMs do, tiles and L2 included"),
-        ("memory", "factor on the share of beta that this platform reaches"),
-    )
-)
+HOST = Constant("host_us", "us", 0.0, 1.0, 400.0,
+                "what the host takes to launch the kernels of a layer one by one")  # fmt: skip
+CHIP = Constant("chip", "1", 1.0, 0.25, 4.0,
+                "factor on what this platform's SMs do, tiles and L2 included")  # fmt: skip
+MEMORY = Constant("memory", "1", 1.0, 0.25, 4.0,
+                  "factor on the share of beta that this platform reaches")  # fmt: skip
 _SCALED = {"compute_share": "chip", "tflop_s_per_sm": "chip", "l2_over_memory": "chip",
            "bandwidth_share": "memory"}  # fmt: skip
 _DIVIDED = {"tile_us": "chip"}

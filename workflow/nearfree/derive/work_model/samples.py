@@ -11,24 +11,27 @@ from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import questions, truth
-from nearfree.derive.work_model import collective_samples
+from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.attention_rows import decode_tiles
-from nearfree.derive.work_model.families import FAMILIES, OF_KERNELS, carried
-from nearfree.derive.work_model.family import Array, Flags, column
-from nearfree.derive.work_model.fit import Measured, selected_curves
-from nearfree.derive.work_model.prepare import (
-    PACKING,
-    Prepared,
-    attention_features,
-    grids,
-    padded,
-    prepare,
+from nearfree.derive.work_model.collective import COLLECTIVES
+from nearfree.derive.work_model.families import (
+    FAMILIES,
+    OF_KERNELS,
+    carried,
+    family_of,
+    times_refusal,
 )
+from nearfree.derive.work_model.family import Array, Flags
+from nearfree.derive.work_model.fit import Measured, selected_curves
+from nearfree.derive.work_model.prepare import Prepared, grids, padded, prepare
 from nearfree.log.line import sha256
 from nearfree.public.curves import ImportedCurves
 
 LEAST_MB = 64.0
 """Least weights of a product, in MB; smaller ones may stay in the last-level cache."""
+LARGEST_MIB = 64
+"""Largest payload that is fitted: no decode step sends more."""
+_BYTES_PER_MIB = 2**20
 _ANY = 0.2
 """Any tolerance: grids and ratios of the truth, which are used here, do not depend on it."""
 SELECTIONS = {
@@ -37,10 +40,10 @@ SELECTIONS = {
     "moe_library": "16-bit balanced MoE layers of other kernels, from ceil(E / k) tokens on",
     "attention_prefill": "16-bit attention without a cache, from the smallest N > 1 on",
     "attention_cached": "16-bit attention of one position, over the contexts of a curve",
-    **collective_samples.SELECTIONS,
+    **{
+        family.name: f"all curves of it, payloads up to {LARGEST_MIB} MiB" for family in COLLECTIVES
+    },
 }
-
-
 _APART = [
     *("dense_ffn", "collective"),
     *{
@@ -51,6 +54,16 @@ _APART = [
     },
 ]
 """Modules whose constants are not calibrated here."""
+
+
+_OTHER_MACHINES = {
+    ("l40s", "sglang", "0.5.12"): 8,
+    ("rtx_pro_6000", "sglang", "0.5.10"): 1,
+    ("rtx_pro_6000", "vllm", "0.19.0"): 1,
+    ("rtx_pro_6000", "trtllm", "1.3.0rc10"): 1,
+}
+"""`direct_gpus` of tables from another machine than the other tables of their GPU, by platform,
+backend and release: their bandwidth shows it (config/platforms.yaml, `direct_gpus`)."""
 
 
 class Sample(Struct, frozen=True):
@@ -89,7 +102,7 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
         name: _sample(family_parts, latency, selected) for name, family_parts in by_family.items()
     }
     over_contexts = _over_contexts(settings, curves.points, facts)
-    collectives = collective_samples.collective_measured(settings, curves.points, facts)
+    collectives = collective_measured(settings, curves.points, facts)
     return (
         computed
         | ({} if over_contexts is None else {"attention_cached": over_contexts})
@@ -128,12 +141,55 @@ def _over_contexts(
         return None
     contexts, counts = grids(rows)
     ones = np.ones_like(contexts)
-    packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]
-    group = np.where(packs, column(rows, "heads") / column(rows, "kv_heads"), 1.0)
-    features = attention_features(rows, ones) | {"context": contexts} | decode_tiles(ones, group)
+    features = ATTENTION_CACHED.features(rows, ones) | {"context": contexts}
+    features |= decode_tiles(ones, features["rows_per_position"])
     latency_us = padded(rows["latency_us"], contexts.shape[1])
     measured = Measured(features=features, latency_us=latency_us, counts=counts)
     return _with_digest(measured, rows.select("curve", "latency_us"), settings)
+
+
+def collective_measured(
+    settings: pl.DataFrame, points: pl.DataFrame, facts: pl.DataFrame
+) -> dict[str, tuple[Measured, pl.DataFrame]]:
+    """Return the curves of collectives by family, with their rows of `settings` and latencies.
+
+    Parameters
+    ----------
+    settings, points
+        Imported curves; other modules are left out.
+    """
+    latencies = (
+        points.sort("curve", "n")
+        .group_by("curve", maintain_order=True)
+        .agg(pl.col("n").alias("grid"), "latency_us")
+    )
+    rows = with_facts(settings.filter(pl.col("module") == "collective").join(latencies, on="curve"),
+                      facts)  # fmt: skip
+    rows = rows.with_columns(_direct_gpus(), family_of(rows))
+    rows = rows.filter(pl.col("family").is_not_null() & times_refusal().is_null()).sort("curve")
+    by_family = {}
+    for name in filter(set(rows["family"]).__contains__, FAMILIES):
+        family_rows = rows.filter(pl.col("family") == name)
+        n, counts = grids(family_rows)
+        features = FAMILIES[name].features(family_rows, n)
+        small = features["payload"] <= LARGEST_MIB * _BYTES_PER_MIB
+        measured = Measured(
+            features=features,
+            latency_us=padded(family_rows["latency_us"], n.shape[1]),
+            counts=np.asarray(counts & small),
+        )
+        by_family[name] = measured, family_rows
+    return by_family
+
+
+def _direct_gpus() -> pl.Expr:
+    """Return `direct_gpus` of the machine that a table was measured on."""
+    direct = pl.col("direct_gpus")
+    for table, gpus in _OTHER_MACHINES.items():
+        conditions = zip(("platform", "backend", "backend_version"), table, strict=True)
+        is_table = pl.all_horizontal(pl.col(column) == name for column, name in conditions)
+        direct = pl.when(is_table).then(gpus).otherwise(direct)
+    return direct.alias("direct_gpus")
 
 
 def _with_digest(measured: Measured, rows: pl.DataFrame, settings: pl.DataFrame) -> Sample:

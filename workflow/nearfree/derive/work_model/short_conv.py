@@ -6,18 +6,29 @@ tables; the share of beta is that of their states (`delta_net`). The band is wid
 twice as long is within it.
 """
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 
 from nearfree.core.modules.short_conv import SHORT_CONV as KIND
-from nearfree.derive.work_model.family import Array, Constant, Family, Features, Values, column
+from nearfree.derive.work_model.family import (
+    Array,
+    Constant,
+    Family,
+    Features,
+    Values,
+    column,
+    common,
+)
 
 FLOOR, SHARE = "call_us", "bandwidth_share"
 
 
-def conv_features(rows: pl.DataFrame) -> dict[str, Array]:
-    """Return the channels of a position and the width of the convolution, [rows, 1]."""
-    return {"channels": column(rows, "d_model"), "conv": column(rows, "conv")}
+def conv_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
+    """Return features with a position's channels and the convolution's width, [rows, 1]."""
+    sizes = {"channels": column(rows, "d_model"), "conv": column(rows, "conv")}
+    return common(rows, n) | sizes
 
 
 def conv_us(features: Features, values: Values, _hypothesis: str) -> Array:
@@ -40,12 +51,11 @@ SHORT_CONV = Family(
     meaning="the bytes of a short convolution's rows over beta, over a call",
     modules=(KIND.name,),
     constants=(
-        Constant(name=FLOOR, unit="us", start=1.5, low=0.0, high=60.0,
-                 meaning="what the convolution's kernel takes at least"),
-        Constant(name=SHARE, unit="1", start=0.83, low=0.02, high=1.5,
-                 meaning="share of beta that rows reach"),
+        Constant(FLOOR, "us", 1.5, 0.0, 60.0, "what the convolution's kernel takes at least"),
+        Constant(SHARE, "1", 0.83, 0.02, 1.5, "share of beta that rows reach"),
     ),
     hypotheses=("a_row_a_position",),
     latency_us=conv_us,
+    features=conv_features,
     stated_band=0.7,
 )  # fmt: skip

@@ -265,6 +265,7 @@ def _rank_bytes(needs: Needs, load: Load, batch: int, context: int) -> int:
     return round(persistent) + round(_activation_bytes(needs, load, requests)) + load.engine
 
 
+@cache
 def needs(model: ModelFile, precision: Precision | None) -> Needs | None:
     """Return the memory needs of a model; None where its weights or precision are not known.
 

@@ -1,6 +1,6 @@
 """Expansion of a query to deployments: model files, platforms, and the newest recorded releases."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations, product
 
@@ -8,6 +8,7 @@ from msgspec import structs
 from packaging.version import Version
 
 from nearfree.backends.names import (
+    BackendRelease,
     attention_backend,
     backend,
     dense_backend,
@@ -77,7 +78,6 @@ def expand(
 
     Parameters and errors are those of `deployments`, without the RefusedError.
     """
-    _check_backends(spec)
     spec = _with_listed_releases(config, spec)
     find = find_drafter_file if drafters else find_model_file
     files = list(dict.fromkeys(find(config.folder, name) for name in spec.models))
@@ -85,25 +85,28 @@ def expand(
         dtype=spec.dtype, weights=spec.weights, activations=spec.activations, kv=spec.kv_dtype
     )
     spread = spread_of(spec)
-    cpu_models = [ModelQuery(file, override, spread, spec.moe_backend) for file in files]
-    gpu_files = files if spec.dtype else map(as_served, files)
-    gpu_models = [ModelQuery(file, override, spread, spec.moe_backend) for file in gpu_files]
     _check_names(files)
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
-    if loads:
-        for model in cpu_models:
-            if model.file.decoder:
-                loads.check(model.file.decoder)
+    for file in files:
+        if loads and file.decoder:
+            loads.check(file.decoder)
     routings = (loads.routing,) if loads else spec.routing
     lock = {} if any_class or drafters else class_lock(config)
-    classes = [ModelClass(config, lock, file.architectures) for file in files]
-    placements = [
-        Placement(config, spec, routings, cpu if on_cpu else gpu, name, classes=model_class)
-        for (cpu, gpu, model_class), name in product(
-            zip(cpu_models, gpu_models, classes, strict=True), platforms
-        )
-        for on_cpu in (config.platforms[name].kind == "cpu",)
-    ]
+    placements = []
+    for file in files:
+        served, model_class = as_served(file), ModelClass(config, lock, file.architectures)
+        for name in platforms:
+            sheet = config.platforms[name]
+            file_there = file if spec.dtype or sheet.kind == "cpu" else served
+            model = ModelQuery(
+                file_there,
+                override,
+                spread,
+                moe_backend=spec.moe_backend,
+                platform=name,
+                sheet=sheet,
+            )
+            placements.append(Placement(config, spec, routings, model, model_class))
     combined = sum(len(placement.backends) for placement in placements)
     count = combined * len(spec.batch) * len(spec.context)
     if count > MOST:
@@ -116,35 +119,19 @@ def expand(
             deployment,
             batch=batch,
             context=context,
-            memory=placement.model.memory(placement.sheet, batch, context, deployment.engine),
+            memory=placement.model.memory(batch, context, deployment.engine),
         )
         for placement in placements
         for deployment in placement.deployments(spec, loads)
         for batch, context in conditions
     ]
     unanswered = [
-        placement.model.unanswered(
-            placement.platform,
-            placement.refusals,
-            batch,
-            context,
-            placement.model.memory(placement.sheet, batch, context, placement.engine),
-        )
+        placement.model.unanswered(placement.refusals, batch, context, placement.engine)
         for placement in placements
         if placement.decoder is None
         for batch, context in conditions
     ]
     return list(dict.fromkeys(expanded)), unanswered
-
-
-def _check_backends(spec: DeploymentSpec) -> None:
-    """Refuse a name that is no backend of attention, of experts or of dense products."""
-    for name in spec.attention:
-        attention_backend(name)
-    for name in spec.moe:
-        moe_backend(name)
-    if spec.dense:
-        dense_backend(spec.dense)
 
 
 @contextmanager
@@ -208,24 +195,21 @@ def check_release(config: Config, answerer: Answerer, release: Release) -> None:
 
 
 def _with_listed_releases(config: Config, spec: DeploymentSpec) -> DeploymentSpec:
-    """Return a query whose releases are spelled as in sources.yaml."""
+    """Return a query whose releases are spelled as in sources.yaml.
 
-    def listed(text: str) -> str:
+    A name that is no backend of attention, of experts or of dense products is refused.
+    """
+
+    def listed(text: str, read: Callable[[str], BackendRelease]) -> str:
+        release = read(text)
         name, _, version = text.partition("==")
-        versions = listed_versions(config, backend(text)) if version else []
-        return next(
-            (
-                f"{name}=={listed_version}"
-                for listed_version in versions
-                if Version(listed_version) == Version(version)
-            ),
-            text,
-        )
+        versions = listed_versions(config, release) if version else []
+        return next((f"{name}=={v}" for v in versions if Version(v) == Version(version)), text)
 
     return structs.replace(
         spec,
-        attention=tuple(map(listed, spec.attention)),
-        moe=tuple(map(listed, spec.moe)),
-        dense=spec.dense and listed(spec.dense),
-        graphs=listed(spec.graphs),
+        attention=tuple(listed(name, attention_backend) for name in spec.attention),
+        moe=tuple(listed(name, moe_backend) for name in spec.moe),
+        dense=spec.dense and listed(spec.dense, dense_backend),
+        graphs=listed(spec.graphs, backend) if "==" in spec.graphs else spec.graphs,
     )

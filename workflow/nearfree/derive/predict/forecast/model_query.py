@@ -62,16 +62,24 @@ class Unanswered(Struct, frozen=True, kw_only=True):
 
 
 class ModelQuery:
-    """A model's files in the precision and on the GPUs of a query.
+    """A model's files in the precision and on the GPUs of a query, on one platform.
 
     `override` has the formats that the query names instead of the files'. `moe_backend` names the
     kernel of its experts as an engine's option does; None is the engine's choice.
     """
 
     def __init__(
-        self, file: ModelFile, override: Override, spread: Spread, moe_backend: str | None = None
+        self,
+        file: ModelFile,
+        override: Override,
+        spread: Spread,
+        *,
+        moe_backend: str | None,
+        platform: str,
+        sheet: Platform,
     ) -> None:
-        self.file, self._spread, self._parallel = file, spread, spread.parallel
+        self.file, self.platform, self.sheet = file, platform, sheet
+        self._spread, self.parallel = spread, spread.parallel
         self._moe_backend, self._override = moe_backend, override
         stored = file.around if override.stores_all else file.precision
         self.precision = override.apply(stored) if stored else None
@@ -90,22 +98,22 @@ class ModelQuery:
         if self._needs and selects and kv_by_engine:
             self._narrowed = structs.replace(self._needs, cache_element=ELEMENT_BYTES[_NARROW])
 
-    def attention(self, sheet: Platform, engine: BackendRelease) -> Iterator[str]:
-        """Yield candidate backends of attention for an engine on a platform."""
-        return attention_candidates(self.file.decoder, self.precision, sheet.sm, engine)
+    def attention(self, engine: BackendRelease) -> Iterator[str]:
+        """Yield candidate backends of attention for an engine."""
+        return attention_candidates(self.file.decoder, self.precision, self.sheet.sm, engine)
 
-    def decoder_kernel(self, sheet: Platform, engine: BackendRelease) -> str | None:
+    def decoder_kernel(self, engine: BackendRelease) -> str | None:
         """Return the attention kernel with which an engine decodes it, None where not known."""
         decoder = self.file.decoder
         if decoder is None:
             return None
         cache = self.precision.kv if self.precision else decoder.dtype
-        return decode_kernel(decoder, cache, sheet.sm, engine)
+        return decode_kernel(decoder, cache, self.sheet.sm, engine)
 
     def precision_on(
-        self, sheet: Platform, engine: BackendRelease | None, dense: BackendRelease | None = None
+        self, engine: BackendRelease | None, dense: BackendRelease | None = None
     ) -> Precision | None:
-        """Return the formats in which an engine computes it on a platform.
+        """Return the formats in which an engine computes it.
 
         Parameters
         ----------
@@ -113,10 +121,10 @@ class ModelQuery:
             The backends of its experts, and of its dense products with quantised weights. Marlin
             does not round rows to float8 or nvfp4, even if the model's file does.
         """
-        precision, sm = self.precision, sheet.sm
+        precision, sm = self.precision, self.sheet.sm
         if precision is None:
             return None
-        if self._narrows(sheet, engine):
+        if self._narrows(engine):
             precision = structs.replace(precision, kv=_NARROW)
         plain = precision.plain
 
@@ -130,7 +138,7 @@ class ModelQuery:
         computed = precision.with_products(entering_product)
         if engine is None:
             return computed
-        checkpoint = self._served(engine, sheet)
+        checkpoint = self._served(engine)
         entering_format = activation_format(
             engine.name, precision.experts.weights, sm, checkpoint.named
         )
@@ -141,10 +149,10 @@ class ModelQuery:
         experts = precision.experts._replace(activations=entering_format)
         return structs.replace(computed, experts=experts)
 
-    def _narrows(self, sheet: Platform, engine: BackendRelease | None) -> bool:
+    def _narrows(self, engine: BackendRelease | None) -> bool:
         """Return whether an engine by default caches its selected latents in float8 there."""
         first = engine_of(engine.name).narrow_latents if engine else None
-        return bool(self._narrowed and first and sheet.sm and sheet.sm >= first)
+        return bool(self._narrowed and first and self.sheet.sm and self.sheet.sm >= first)
 
     @property
     def dense_quantised(self) -> bool:
@@ -160,89 +168,90 @@ class ModelQuery:
         """Whether it has experts."""
         return self.file.decoder is not None and self.file.decoder.experts is not None
 
-    def default(self, releases: Sequence[BackendRelease], sheet: Platform) -> BackendRelease:
+    def default(self, releases: Sequence[BackendRelease]) -> BackendRelease:
         """Return the default release that runs the experts.
 
         It is the first that supports the degrees of parallelism and whose kernels for the format
         are known on the platform, else the first.
         """
-        return next((release for release in releases if self._runs(release, sheet)), releases[0])
+        return next((release for release in releases if self._runs(release)), releases[0])
 
-    def instead(
-        self, moe: BackendRelease, listed: Sequence[BackendRelease], sheet: Platform
-    ) -> tuple[str, ...]:
+    def instead(self, moe: BackendRelease, listed: Sequence[BackendRelease]) -> tuple[str, ...]:
         """Return options under which the kernels of experts are known, the nearest first.
 
         Empty where they are known already. For weights in float8 the first option is float8 in
         blocks; then comes the newest fitting release of each engine of `listed`.
         """
-        if sheet.sm is None or self._runs(moe, sheet):
+        if self.sheet.sm is None or self._runs(moe):
             return ()
         options: tuple[str, ...] = ()
         if self._override.weights == "float8":
             blocks = structs.replace(self._override, weights="float8_block")
-            in_blocks = ModelQuery(self.file, blocks, self._spread, self._moe_backend)
-            options = ("--weights float8_block",) if in_blocks._known(moe, sheet) else ()
+            in_blocks = ModelQuery(
+                self.file, blocks, self._spread, moe_backend=self._moe_backend,
+                platform=self.platform, sheet=self.sheet,
+            )  # fmt: skip
+            options = ("--weights float8_block",) if in_blocks._known(moe) else ()
         newest = dict[str, str]()
         for release in listed:
-            unsupported = release.name != moe.name and self._lacks_units(release, sheet)
-            if release.name not in newest and not unsupported and self._known(release, sheet):
+            unsupported = release.name != moe.name and self._lacks_units(release)
+            if release.name not in newest and not unsupported and self._known(release):
                 newest[release.name] = f"--moe {release.name}=={release.version}"
         return (*options, *newest.values())
 
-    def _lacks_units(self, engine: BackendRelease, sheet: Platform) -> bool:
+    def _lacks_units(self, engine: BackendRelease) -> bool:
         """Return whether the GPU lacks units for the format of one of its products."""
-        precision = self.precision_on(sheet, engine)
+        precision = self.precision_on(engine)
         products = precision.products if precision else ()
-        return any(sheet.lacks(product.activations) for _, product in products)
+        return any(self.sheet.lacks(product.activations) for _, product in products)
 
-    def _known(self, moe: BackendRelease, sheet: Platform) -> bool:
+    def _known(self, moe: BackendRelease) -> bool:
         """Return whether a release's kernels of its experts are known, and it is not refused."""
         decoder = self.file.decoder
         refused = decoder and any(verification_refusals(decoder, moe))
-        return not refused and not any(self._unnamed(sheet, (moe,))) and self._runs(moe, sheet)
+        return not refused and not any(self._unnamed((moe,))) and self._runs(moe)
 
-    def _runs(self, moe: BackendRelease, sheet: Platform) -> bool:
+    def _runs(self, moe: BackendRelease) -> bool:
         if self._uncut((moe,)) or self.precision is None:
             return False
-        formats, spread = self.precision.experts, self._parallel.ep > 1
-        library = self.library(moe, sheet)
+        formats, spread = self.precision.experts, self.parallel.ep > 1
+        library = self.library(moe)
         if library is not None:
             return library != UNKNOWN_YET
-        return reads_moe(moe, formats, sheet.sm, spread=spread)
+        return reads_moe(moe, formats, self.sheet.sm, spread=spread)
 
-    def library(self, moe: BackendRelease | None, sheet: Platform) -> str | None:
+    def library(self, moe: BackendRelease | None) -> str | None:
         """Return the library that runs its experts, if the blocks of their format are not read."""
         if moe is None or self.precision is None:
             return None
-        return public_library(moe, self.precision.experts, sheet.sm, self._served(moe, sheet))
+        return public_library(moe, self.precision.experts, self.sheet.sm, self._served(moe))
 
-    def kernel_by_file(self, moe: BackendRelease | None, sheet: Platform) -> str | None:
+    def kernel_by_file(self, moe: BackendRelease | None) -> str | None:
         """Return the kernel of its experts that its file selects, if T(N) of it is not known."""
-        if moe is None or self.precision is None or self.library(moe, sheet) is not None:
+        if moe is None or self.precision is None or self.library(moe) is not None:
             return None
-        return kernel_by_file(moe, self.precision.experts, sheet.sm, self._checkpoint)
+        return kernel_by_file(moe, self.precision.experts, self.sheet.sm, self._checkpoint)
 
-    def _served(self, moe: BackendRelease, sheet: Platform) -> Checkpoint:
+    def _served(self, moe: BackendRelease) -> Checkpoint:
         """Return the facts that select the kernel of its experts, with the kernel it names."""
         try:
-            return self._checkpoint._replace(named=self._kernel(moe, sheet))
+            return self._checkpoint._replace(named=self._kernel(moe))
         except EvidenceError:
             return self._checkpoint
 
-    def _kernel(self, moe: BackendRelease, sheet: Platform) -> str | None:
+    def _kernel(self, moe: BackendRelease) -> str | None:
         """Return the kernel that the query names for its experts, None for the engine's choice."""
         word, precision = self._moe_backend, self.precision
         if word is None or precision is None:
             return None
-        return named_moe_kernel(moe, precision.experts, sheet.sm, word, self._checkpoint)
+        return named_moe_kernel(moe, precision.experts, self.sheet.sm, word, self._checkpoint)
 
-    def _unnamed(self, sheet: Platform, engines: Sequence[BackendRelease]) -> Iterator[Refusal]:
+    def _unnamed(self, engines: Sequence[BackendRelease]) -> Iterator[Refusal]:
         """Yield refusals of a named kernel of experts that the engines do not run there."""
         word = self._moe_backend
         if word is None:
             return
-        if not self.sparse or sheet.sm is None:
+        if not self.sparse or self.sheet.sm is None:
             where = (
                 "where no compute capability is known, by which engines take it"
                 if self.sparse
@@ -253,23 +262,23 @@ class ModelQuery:
             return
         for engine in engines:
             try:
-                kernel = self._kernel(engine, sheet)
+                kernel = self._kernel(engine)
             except EvidenceError as error:
                 yield Refusal("", "moe_backend", error.what, error.remedy)
             else:
-                if kernel and self.library(engine, sheet) is None:
+                if kernel and self.library(engine) is None:
                     reason = (
                         f"{word} of {engine} is {kernel}, whose T(N) is not read for these experts"
                     )
                     yield Refusal("", "moe_backend", reason, "Leave --moe-backend out")
 
-    def triton_stands_in(self, moe: BackendRelease | None, sheet: Platform) -> bool:
+    def triton_stands_in(self, moe: BackendRelease | None) -> bool:
         """Return whether Triton's kernel substitutes for another that its engine may run."""
         if self._moe_backend is not None or moe is None or self.precision is None:
             return False
-        if self.library(moe, sheet) is not None:
+        if self.library(moe) is not None:
             return False
-        return triton_stands_in(moe, self.precision.experts, sheet.sm, self._checkpoint)
+        return triton_stands_in(moe, self.precision.experts, self.sheet.sm, self._checkpoint)
 
     @property
     def _checkpoint(self) -> Checkpoint:
@@ -279,29 +288,25 @@ class ModelQuery:
         if decoder and decoder.residual_block is not UNSET:
             model_type = KIMI_K3_TYPE
         if stored is None or self.precision is None or stored.experts != self.precision.experts:
-            return Checkpoint(model_type, parallel=self._parallel)
+            return Checkpoint(model_type, parallel=self.parallel)
         groups = {kind: columns for kind, _, columns in self.file.groups}
         return Checkpoint(
             model_type,
             static=self.file.static,
             compressed=self.file.method == "compressed-tensors",
             group=groups.get("experts"),
-            parallel=self._parallel,
+            parallel=self.parallel,
         )
 
     def refused(
         self,
-        sheet: Platform,
-        platform: str,
         engines: Sequence[BackendRelease],
         attention: Sequence[BackendRelease],
     ) -> tuple[Refusal, ...]:
-        """Return every reason why its forward cannot be predicted on a platform.
+        """Return every reason why its forward cannot be predicted.
 
         Parameters
         ----------
-        sheet, platform
-            The platform's facts and its name.
         engines, attention
             Releases that may serve it and run its experts, and those that may run its attention.
         """
@@ -309,23 +314,18 @@ class ModelQuery:
         gpu_refusals = (
             *self._spread.refused(of_experts=decoder is None or self.sparse),
             *self._uncut(engines),
-            *node_refusals(self._parallel, platform, sheet),
-            *self._unnamed(sheet, engines),
+            *node_refusals(self.parallel, self.platform, self.sheet),
+            *self._unnamed(engines),
         )
-        of_kernels = (
-            [attention_refusals(decoder, release, sheet.sm) for release in attention]
-            if decoder
-            else []
-        )
-        of_engines = (
-            [verification_refusals(decoder, engine) for engine in engines] if decoder else []
-        )
-        reasons = (*self._file_refusals, *gpu_refusals, *chain(*of_kernels), *chain(*of_engines))
-        return tuple(dict.fromkeys(reasons))
+        of_releases: list[Iterator[Refusal]] = []
+        if decoder:
+            of_releases += [attention_refusals(decoder, each, self.sheet.sm) for each in attention]
+            of_releases += [verification_refusals(decoder, engine) for engine in engines]
+        return tuple(dict.fromkeys((*self._file_refusals, *gpu_refusals, *chain(*of_releases))))
 
     def _uncut(self, moe: Sequence[BackendRelease]) -> tuple[Refusal, ...]:
         """Return refusals of engines that do not support the model's degrees of parallelism."""
-        decoder, parallel = self.file.decoder, self._parallel
+        decoder, parallel = self.file.decoder, self.parallel
         if decoder is None or parallel == ONE_GPU:
             return ()
         engines, groups = [engine_of(release.name) for release in moe] or [VLLM], self._groups()
@@ -350,51 +350,44 @@ class ModelQuery:
             groups[kind] = sizes or (1, 1)
         return groups
 
-    def memory(
-        self, platform: Platform, batch: int, context: int, moe: BackendRelease | None = None
-    ) -> Memory | None:
-        """Return its memory on a platform; None where it is not known."""
-        model_needs = self._narrowed if self._narrows(platform, moe) else self._needs
+    def memory(self, batch: int, context: int, moe: BackendRelease) -> Memory | None:
+        """Return its memory under an engine; None where it is not known."""
+        model_needs = self._narrowed if self._narrows(moe) else self._needs
         if model_needs is None:
             return None
         return memory(
             model_needs,
-            platform.memory_gb,
-            parallel=self._parallel,
-            engine=engine_of(moe.name if moe else None),
+            self.sheet.memory_gb,
+            parallel=self.parallel,
+            engine=engine_of(moe.name),
             batch=batch,
             context=context,
-            padded=self._fills(platform, moe),
+            padded=self._fills(moe),
         )
 
-    def _fills(self, sheet: Platform, moe: BackendRelease | None) -> bool:
-        """Return whether an engine pads its experts on a platform."""
+    def _fills(self, moe: BackendRelease) -> bool:
+        """Return whether an engine pads its experts."""
         in_four = self.precision is not None and self.precision.experts.weights == "mxfp4"
-        if not in_four or moe is None or moe.name != VLLM.name:
+        if not in_four or moe.name != VLLM.name:
             return False
-        return BY_PUBLIC_NAME.get(self.library(moe, sheet) or "") in _PADDING_KERNELS
+        return BY_PUBLIC_NAME.get(self.library(moe) or "") in _PADDING_KERNELS
 
     def unanswered(
-        self,
-        name: str,
-        reasons: tuple[Refusal, ...],
-        batch: int,
-        context: int,
-        needed: Memory | None,
+        self, reasons: tuple[Refusal, ...], batch: int, context: int, engine: BackendRelease
     ) -> Unanswered:
-        """Return its condition and memory on a platform, with the refusals of its forward."""
+        """Return its condition and memory under an engine, with the refusals of its forward."""
         precision = self.precision.named_formats(self.file.main) if self.precision else None
         return Unanswered(
             about={
                 "model": self.file.name,
                 "revision": self.file.revision,
-                "platform": name,
+                "platform": self.platform,
                 "dtype": precision["activations"] if precision else None,
-                "parallel": self._parallel.degrees,
+                "parallel": self.parallel.degrees,
                 "batch": batch,
                 "context": context,
             },
             precision=precision,
-            memory=needed,
+            memory=self.memory(batch, context, engine),
             refusals=reasons,
         )

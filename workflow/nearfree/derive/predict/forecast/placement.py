@@ -18,7 +18,6 @@ from nearfree.core.routing_names import Routing
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, TRTLLM
 from nearfree.derive.predict.forecast.attention_choice import other_kernel
-from nearfree.derive.predict.forecast.degrees import spread_of
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.engine_graphs import graphs_of
 from nearfree.derive.predict.forecast.model_classes import ModelClass
@@ -57,12 +56,9 @@ class Placement:
         spec: DeploymentSpec,
         routings: Sequence[Routing],
         model: ModelQuery,
-        platform: str,
-        *,
         classes: ModelClass,
     ) -> None:
-        self._config, self._classes = config, classes
-        self.model, self.platform, self.sheet = model, platform, config.platforms[platform]
+        self._config, self._classes, self.model = config, classes, model
         moe = self._moe_releases(spec)
         engines = moe or [moe_backend(name) for name in (spec.moe or _DEFAULT_ENGINES)[:1]]
         self.engine = engines[0]
@@ -70,11 +66,8 @@ class Placement:
         self.server = engines[0] if named_engine else None
         self.backends = list(self._combinations(spec, routings, engines))
         attention = list(dict.fromkeys(backends.attention for backends in self.backends))
-        class_refusals = classes.refused(engines) if self.sheet.sm is not None else ()
-        self.refusals = (
-            *model.refused(self.sheet, platform, engines, attention),
-            *class_refusals,
-        )
+        class_refusals = classes.refused(engines) if model.sheet.sm is not None else ()
+        self.refusals = (*model.refused(engines, attention), *class_refusals)
         self.decoder: Decoder | None = None if self.refusals else model.file.decoder
 
     def _moe_releases(self, spec: DeploymentSpec) -> list[BackendRelease]:
@@ -85,7 +78,7 @@ class Placement:
         if spec.moe:
             return named
         with_class = [engine for engine in named if not self._classes.lacks(engine)]
-        return [self.model.default(with_class or named, self.sheet)]
+        return [self.model.default(with_class or named)]
 
     def _combinations(
         self,
@@ -94,17 +87,15 @@ class Placement:
         engines: Sequence[BackendRelease],
     ) -> Iterator[Backends]:
         """Yield the backends of each named attention, engine and routing."""
-        config, model, sheet = self._config, self.model, self.sheet
-        quantised = model.dense_quantised and sheet.sm is not None
+        config, model = self._config, self.model
+        quantised = model.dense_quantised and model.sheet.sm is not None
         dense = {engine: _dense(config, spec, engine) if quantised else None for engine in engines}
         named = [newest(config, name, attention_backend) for name in spec.attention]
         attention = {
-            engine: named or [_on_record(config, model.attention(sheet, engine), engine)]
+            engine: named or [_on_record(config, model.attention(engine), engine)]
             for engine in engines
         }
-        kernels = {
-            engine: None if named else model.decoder_kernel(sheet, engine) for engine in engines
-        }
+        kernels = {engine: None if named else model.decoder_kernel(engine) for engine in engines}
         routed = product(engines, routings if model.sparse else [None])
         for number, (engine, routing) in product(range(len(named) or 1), list(routed)):
             yield Backends(
@@ -121,23 +112,24 @@ class Placement:
         """Yield its deployments at the default batch size and context; none if it is refused."""
         if self.decoder is None:
             return
-        model, sheet, config = self.model, self.sheet, self._config
-        parallel = spread_of(spec).parallel
+        model, sheet, config = self.model, self.model.sheet, self._config
         for attention, moe, dense, routing, decoder_kernel in self.backends:
             engine = moe or self.engine
-            graphs = graphs_of(config, spec, self.platform, parallel, attention=attention, moe=moe)
+            graphs = graphs_of(
+                config, spec, model.platform, model.parallel, attention=attention, moe=moe
+            )
             yield Deployment(
                 decoder=self.decoder,
-                platform=self.platform,
+                platform=model.platform,
                 attention=attention,
                 moe=moe,
                 server=None if moe else self.server,
                 dense=dense,
                 routing=routing,
                 loads=loads,
-                precision=model.precision_on(sheet, moe, dense),
-                parallel=parallel,
-                library=model.library(moe, sheet),
+                precision=model.precision_on(moe, dense),
+                parallel=model.parallel,
+                library=model.library(moe),
                 decoder_kernel=decoder_kernel,
                 other_kernel=(
                     None if spec.attention else other_kernel(self.decoder, sheet.sm, engine)
@@ -151,18 +143,19 @@ class Placement:
                 direct_gpus=sheet.direct,
                 graphs=graphs,
                 dense_kernel=self._without_deepgemm(dense),
-                stand_in=model.triton_stands_in(moe, sheet),
+                stand_in=model.triton_stands_in(moe),
                 drafts_plain=model.file.drafts_plain and not (spec.weights or spec.dtype),
-                by_file=model.kernel_by_file(moe, sheet),
+                by_file=model.kernel_by_file(moe),
                 class_note=self._classes.caveat(engine) if sheet.sm else None,
-                instead=model.instead(moe, _alternatives(config, moe), sheet) if moe else (),
+                instead=model.instead(moe, _alternatives(config, moe)) if moe else (),
             )
 
     def _without_deepgemm(self, dense: BackendRelease | None) -> str | None:
         """Return the kernel of float8_block products if the engine disables DeepGEMM for them."""
-        if self.decoder is None or self.sheet.sm is None or dense is None or dense.version is None:
+        sm = self.model.sheet.sm
+        if self.decoder is None or sm is None or dense is None or dense.version is None:
             return None
-        return deepgemm_replacement(dense.version, self.decoder.model_type, self.sheet.sm)
+        return deepgemm_replacement(dense.version, self.decoder.model_type, sm)
 
 
 def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> BackendRelease | None:

@@ -195,7 +195,7 @@ def _flags(
     from nearfree.sources.answers.ggml_cpu import NAMES, UNREAD, loaded_flags
     from nearfree.sources.packages import parse_release
 
-    extraction = answerer.extraction(Release(*parse_release(f"{engine}=={release}")))
+    extraction = answerer.resolver.extraction(Release(*parse_release(f"{engine}=={release}")))
     if args.cpu_flags is None:
         loaded = [
             forward.loaded.data

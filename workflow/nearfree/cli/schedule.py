@@ -183,7 +183,7 @@ def _writer(
     graphs = answers.deployments[0].graphs
     known = answers.total.refusals[0] is None
     if graphs and known and args.engine == graphs.engine.name == VLLM.name:
-        requests, largest = GraphSteps(answerer.rules).most(graphs)
+        requests, largest = GraphSteps(answerer.resolver.rules).most(graphs)
         return partial(vllm_option, requests=requests, largest=largest)
     return ENGINES[args.engine].lengths or _single_length(
         args, config, ratio_by_batch(answers)[1], accepted

@@ -5,7 +5,7 @@ none of these curves, for scores on them. Of the latencies in a results root it 
 that the constants of a platform's engine are fitted to.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from nearfree.core.modules.engine import ENGINE
 from nearfree.core.scopes import SOURCES
 from nearfree.derive.engine_step.recorded import recorded_steps
 from nearfree.derive.granularity.facts import datasheet_facts, with_facts
-from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
 from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
@@ -30,9 +29,7 @@ from nearfree.derive.work_model.families import carried
 from nearfree.derive.work_model.own import recorded_own
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
-from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache, default_cache
-from nearfree.sources.language.rule import Rule
 
 if TYPE_CHECKING:
     from nearfree.derive.predict.engine_answers import EngineAnswers
@@ -75,7 +72,8 @@ class Answerer:
         cache = None if log_alone else Cache(default_cache())
         self._layout = layout
         self._facts = datasheet_facts(config.platforms)
-        self._resolver = Resolver(layout, cache=cache, offline=offline)
+        self.resolver = Resolver(layout, cache=cache, offline=offline)
+        """The rules of releases."""
         self._constants = recorded_constants(layout)
         self._own = recorded_own(layout, self._constants) if own else {}
         known_chips = chips(config.platforms)
@@ -91,7 +89,7 @@ class Answerer:
         """Forwards of real engines on record."""
         from nearfree.derive.work_model.engine_curves import EngineLog
 
-        return EngineLog(self._layout, self._resolver)
+        return EngineLog(self._layout, self.resolver)
 
     def on(self, facts: pl.DataFrame) -> "Answerer":
         """Return an answerer with the same rules and constants on other facts.
@@ -125,7 +123,7 @@ class Answerer:
         questions = questions.filter(~_IS_ENGINE)
         laws = [name for name in predictors if name in LAWS]
         frames = [
-            answer_laws(questions, self._facts, epsilons, self._resolver, laws).with_columns(
+            answer_laws(questions, self._facts, epsilons, self.resolver, laws).with_columns(
                 pl.lit(value=False).alias("in_sample")
             )
         ]
@@ -152,28 +150,16 @@ class Answerer:
 
         return EngineAnswers(questions.filter(_IS_ENGINE), self.engines)
 
-    def check(self, package: str, version: str) -> None:
-        """Raise NearfreeError unless the rules of a release are available or can be fetched."""
-        self._resolver.check(Release(package, version))
-
-    def rules(self, release: Release) -> Mapping[str, Rule]:
-        """Return the rules of a release by name; raise NearfreeError as `check` does."""
-        return self._resolver.rules(release)
-
-    def extraction(self, release: Release) -> Extraction:
-        """Return everything that is read of a release; raise NearfreeError as `check` does."""
-        return self._resolver.extraction(release)
-
     def timed(self, questions: pl.DataFrame) -> TimedQuestions:
         """Return the work model's T(N) of queries, without platforms' own constants."""
         rows = with_facts(questions, self._facts)
-        return TimedQuestions(rows, self._resolver, self._constants, reference=self._reference)
+        return TimedQuestions(rows, self.resolver, self._constants, reference=self._reference)
 
     def left_out(self, curves: "ImportedCurves", *, epsilon: float) -> "LeftOut":
         """Return the work model that uses for each platform constants fitted to all others."""
         from nearfree.derive.reference.left_out import LeftOut
 
-        return LeftOut(curves, self._facts, self._resolver, epsilon=epsilon)
+        return LeftOut(curves, self._facts, self.resolver, epsilon=epsilon)
 
     def _seen(self, questions: pl.DataFrame, timed: pl.DataFrame) -> pl.DataFrame:
         """Return answers with `in_sample` set for refused queries on calibrated platforms, too."""
@@ -190,7 +176,7 @@ class Answerer:
     def _timed(self, questions: pl.DataFrame) -> TimedQuestions:
         return TimedQuestions(
             with_facts(questions, self._facts),
-            self._resolver,
+            self.resolver,
             self._constants,
             self._own,
             self._reference,

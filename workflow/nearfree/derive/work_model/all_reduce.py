@@ -12,8 +12,9 @@ these algorithms are an upper bound below those sizes.
 """
 
 import re
+from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -153,6 +154,24 @@ def algorithm_of(
     if symmetric and dtype == _SYMMETRIC_DTYPE and size <= _SYMMETRIC_UP_TO[sm][gpus]:
         return MULTICAST if gpus in _MULTICAST[sm] else TORCH
     return NCCL
+
+
+COLUMNS = ("backend", "backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus")
+"""The columns of a question that decide the algorithm, besides the size."""
+
+
+def algorithm_at(question: Mapping[str, Any], size: float) -> str:
+    """Return the algorithm of a question with COLUMNS, as in `algorithm_of`."""
+    return algorithm_of(
+        question["backend"],
+        question["backend_version"],
+        sm=question["sm"] or 0,
+        nvlink=question["nvlink"] is not None,
+        gpus=question["gpus"] or 0,
+        size=size,
+        dtype=question["dtype"],
+        machine=question["machine_gpus"],
+    )
 
 
 def _sglang(gpus: int, size: float, *, sm: int, push_version: Version | None) -> str:

@@ -9,7 +9,7 @@ from nearfree.core.modules.indexer import INDEXER, SELECT
 from nearfree.core.modules.routing import LAW_ROUTINGS
 from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct, facts_refusal, shape_refusal, written
-from nearfree.derive.work_model.all_reduce import NCCL, algorithm_of
+from nearfree.derive.work_model.all_reduce import COLUMNS, NCCL, algorithm_at
 from nearfree.derive.work_model.attention import ATTENTION_CACHED, ATTENTION_PREFILL
 from nearfree.derive.work_model.collective import (
     BY_HOPS,
@@ -71,7 +71,7 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     cached = (pl.col("context") > 0).alias("cached")
     is_collective = module == "collective"
     kernel = pl.coalesce("kernel", pl.when(is_collective).then("api"))
-    of_all_reduce = (pl.when(is_collective).then(name).alias(name) for name in _ALL_REDUCE_COLUMNS)
+    of_all_reduce = (pl.when(is_collective).then(name).alias(name) for name in COLUMNS[1:])
     names = ask_distinct(
         rows.select("module", "backend", kernel, cached, *of_all_reduce),
         _family_name,
@@ -96,32 +96,14 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     )["family"]
 
 
-_ALL_REDUCE_COLUMNS = ("backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus")
-"""The columns that decide the algorithm of an engine's all-reduce, besides its size."""
-
-
 def _family_name(question: dict[str, Any]) -> dict[str, str]:
     call = (question["backend"], question["kernel"], question["cached"])
     for family in FAMILIES.values():
         if question["module"] in family.modules and family.covers(*call):
-            by_nccl = family is COLLECTIVE_GRAPH and _runs_nccl(question)
+            # NCCL runs an engine's smallest all-reduce, and therefore all sizes.
+            by_nccl = family is COLLECTIVE_GRAPH and algorithm_at(question, 1.0) == NCCL
             return {"family": COLLECTIVE_NCCL.name if by_nccl else family.name}
     return {}
-
-
-def _runs_nccl(question: dict[str, Any]) -> bool:
-    """Return whether NCCL runs an engine's smallest all-reduce, and therefore all sizes."""
-    algorithm = algorithm_of(
-        question["backend"],
-        question["backend_version"],
-        sm=question["sm"] or 0,
-        nvlink=question["nvlink"] is not None,
-        gpus=question["gpus"] or 0,
-        size=1.0,
-        dtype=question["dtype"],
-        machine=question["machine_gpus"],
-    )
-    return algorithm == NCCL
 
 
 def carried() -> pl.Expr:

@@ -22,11 +22,12 @@ from nearfree.core.modules.collective import (
 from nearfree.core.setting import FIELDS, Setting
 from nearfree.derive.work_model.all_reduce import (
     ALGORITHMS,
+    COLUMNS,
     MULTICAST,
     ONE_SHOT,
     PUSH,
     SWITCHED_PULL,
-    algorithm_of,
+    algorithm_at,
     rounds_of,
 )
 from nearfree.derive.work_model.family import Array, column, common, per_us
@@ -55,7 +56,7 @@ def collective_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
         [sent_ratio(setting.operation or "", setting.gpus or 1) for setting in settings]
     )
     nodes, fewest = column(rows, "nodes", 1.0), column(rows, "fewest", 1.0)
-    operations = np.array([setting.operation for setting in settings])[:, None]
+    operations = rows["operation"].to_numpy()[:, None]
     return {
         **common(rows, n),
         "payload": payload,
@@ -115,21 +116,10 @@ def algorithm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     features = collective_features(rows, n)
     payload = features["payload"]
     algorithms, sent, rounds = (np.zeros(payload.shape) for _ in range(3))
-    columns = ("backend", "backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus")
-    for row, (backend, release, sm, nvlink, gpus, dtype, machine) in enumerate(
-        rows.select(columns).iter_rows()
-    ):
+    for row, question in enumerate(rows.select(COLUMNS).iter_rows(named=True)):
+        gpus = question["gpus"]
         for point, size in enumerate(payload[row]):
-            algorithm = algorithm_of(
-                backend,
-                release,
-                sm=sm,
-                nvlink=nvlink is not None,
-                gpus=gpus,
-                size=size,
-                dtype=dtype,
-                machine=machine,
-            )
+            algorithm = algorithm_at(question, size)
             algorithms[row, point] = ALGORITHMS.index(algorithm)
             share = sent_ratio("all_reduce", gpus, _SENT.get(algorithm, RING))
             sent[row, point] = size * share

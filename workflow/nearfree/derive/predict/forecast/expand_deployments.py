@@ -176,7 +176,7 @@ def check_releases(config: Config, answerer: Answerer, queries: Sequence[Deploym
 def check_release(config: Config, answerer: Answerer, release: Release) -> None:
     """Refuse one release; the error is that of `check_releases`."""
     try:
-        answerer.check(*release)
+        answerer.resolver.check(release)
     except NearfreeError as error:
         engine = release.package.removesuffix("-graphs")
         what = error.what

@@ -203,7 +203,7 @@ def _ruling_release(query: Deployment, module: str, *, padded: bool) -> tuple[st
 def _digest(release: Release, file: str, prefix: str | None, answerer: Answerer) -> str | None:
     """Return the full SHA-256 of a release's file, if it begins with the known digits."""
     try:
-        extraction = answerer.extraction(release)
+        extraction = answerer.resolver.extraction(release)
     except NearfreeError:
         return None
     files = {

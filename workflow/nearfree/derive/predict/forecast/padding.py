@@ -73,7 +73,7 @@ def steps_of(
     A deployment without graphs has no steps and no refusal; one whose release has no rules is
     refused.
     """
-    graphs = GraphSteps(answerer.rules)
+    graphs = GraphSteps(answerer.resolver.rules)
     steps: list[list[Step]] = []
     reasons: list[str | None] = []
     for deployment in deployments:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from nearfree.derive.work_model.engine_curves import EngineLog
     from nearfree.public.curves import ImportedCurves
 
+ANSWER_COLUMNS = {**ANSWERS_SCHEMA, "in_sample": pl.Boolean}
+"""The columns of answers; `in_sample` says whether the constants were calibrated on the platform,
+in the query's formats."""
 _IS_ENGINE = pl.col("module") == ENGINE.name
 
 
@@ -116,8 +119,7 @@ class Answerer:
 
         Returns
         -------
-        The columns of ANSWERS_SCHEMA and `in_sample`: whether the constants were calibrated on the
-        platform, in the query's formats.
+        The columns ANSWER_COLUMNS.
         """
         engine_questions = questions.filter(_IS_ENGINE)
         questions = questions.filter(~_IS_ENGINE)
@@ -129,7 +131,7 @@ class Answerer:
         ]
         if PREDICTOR in predictors:
             timed = self._seen(questions, self._timed(questions).answers(epsilons))
-            empty = pl.DataFrame(schema={**ANSWERS_SCHEMA, "in_sample": pl.Boolean})
+            empty = pl.DataFrame(schema=ANSWER_COLUMNS)
             frames.append(pl.concat([empty, timed], how="diagonal").select(empty.columns))
         if not engine_questions.is_empty():
             engines = self.engine_forwards(engine_questions).answers(epsilons, predictors)
@@ -174,13 +176,8 @@ class Answerer:
         return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(in_sample.implode()))
 
     def _timed(self, questions: pl.DataFrame) -> TimedQuestions:
-        return TimedQuestions(
-            with_facts(questions, self._facts),
-            self.resolver,
-            self._constants,
-            self._own,
-            self._reference,
-        )
+        rows = with_facts(questions, self._facts)
+        return TimedQuestions(rows, self.resolver, self._constants, self._own, self._reference)
 
 
 PREDICTORS = (*LAWS, PREDICTOR)

@@ -1,6 +1,6 @@
 """Answers on forwards of real engines: by their rules, and by constants of a platform's curves."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from nearfree.derive.granularity.engine import EngineForward, EngineRules
 from nearfree.derive.laws.engine_law import LAW_REFUSALS, principle_of_engine
-from nearfree.derive.laws.laws import ANSWERS_SCHEMA
+from nearfree.derive.predict.answers import ANSWER_COLUMNS
 from nearfree.derive.work_model.engine import (
     Calibrated,
     EngineCurve,
@@ -22,8 +22,6 @@ from nearfree.derive.work_model.engine_curves import EngineLog
 from nearfree.derive.work_model.family import Array, boundaries
 from nearfree.errors import NearfreeError
 
-MODULE = "engine"
-SCHEMA = {**ANSWERS_SCHEMA, "in_sample": pl.Boolean}
 _RATIOS = {"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
 Row = dict[str, Any]
 
@@ -112,20 +110,19 @@ class EngineAnswers:
     def answers(self, epsilons: Sequence[float], predictors: Sequence[str]) -> pl.DataFrame:
         """Return one row per query, predictor and tolerance."""
         rows = [
-            {"in_sample": False} | answer | {"asked": query["asked"], "predictor": predictor,
-                                          "epsilon": float(epsilon)}
+            {"in_sample": False} | self._answer(query, predictor, epsilon)
+            | {"asked": query["asked"], "predictor": predictor, "epsilon": float(epsilon)}
             for predictor in predictors
             for query in self._queries
-            for epsilon, answer in self._answers(query, predictor, epsilons)
+            for epsilon in epsilons
         ]  # fmt: skip
-        return pl.DataFrame(rows, schema=SCHEMA)
+        return pl.DataFrame(rows, schema=ANSWER_COLUMNS)
 
     def ratios(self) -> pl.DataFrame:
         """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
         rows = [
             {"asked": number, "n": n, "ratio": float(ratio)}
-            for number, timed in self._timed.items()
-            if isinstance(timed, EngineTimed)
+            for number, timed in self.timed().items()
             for n, ratio in zip(timed.grid, timed.ratio[0], strict=True)
         ]
         return pl.DataFrame(rows, schema=_RATIOS)
@@ -136,33 +133,29 @@ class EngineAnswers:
             number: timed for number, timed in self._timed.items() if isinstance(timed, EngineTimed)
         }
 
-    def _answers(
-        self, query: Row, predictor: str, epsilons: Sequence[float]
-    ) -> Iterator[tuple[float, Row]]:
-        if predictor == "work_model":
-            timed = self._timed[query["asked"]]
-            for epsilon in epsilons:
-                if isinstance(timed, NearfreeError):
-                    yield epsilon, {"refusal": str(timed)}
-                else:
-                    yield epsilon, timed.answer(epsilon)
-            return
-        answer = (
-            {"refusal": LAW_REFUSALS[predictor]}
-            if predictor in LAW_REFUSALS
-            else self._resolved(query)
-        )
-        for epsilon in epsilons:
-            yield epsilon, answer
+    def _answer(self, query: Row, predictor: str, epsilon: float) -> Row:
+        if predictor in LAW_REFUSALS:
+            return {"refusal": LAW_REFUSALS[predictor]}
+        if predictor != "work_model":
+            return self._resolved[query["asked"]]
+        timed = self._timed[query["asked"]]
+        return timed.answer(epsilon) if isinstance(timed, EngineTimed) else {"refusal": str(timed)}
 
-    def _resolved(self, query: Row) -> Row:
-        """Return the principle's answer by rules, which depends on what the engine loaded."""
-        try:
-            answer = principle_of_engine(self._rules(query), query["baseline"], query["grid"][-1])
-        except NearfreeError as error:
-            return {"refusal": str(error)}
-        loaded = self._log.forwards(query["platform"])[query["setting_key"]].loaded
-        return answer | {"calibration": [loaded.event_id]}
+    @cached_property
+    def _resolved(self) -> dict[int, Row]:
+        """The principle's answers by rules, which depend on what the engine loaded, by query."""
+        answers: dict[int, Row] = {}
+        for query in self._queries:
+            try:
+                answer = principle_of_engine(
+                    self._rules(query), query["baseline"], query["grid"][-1]
+                )
+            except NearfreeError as error:
+                answers[query["asked"]] = {"refusal": str(error)}
+                continue
+            loaded = self._log.forwards(query["platform"])[query["setting_key"]].loaded
+            answers[query["asked"]] = answer | {"calibration": [loaded.event_id]}
+        return answers
 
     def _rules(self, query: Row) -> EngineRules:
         return self._log.rules(self._log.forward(query["platform"], query["setting_key"]))

@@ -19,7 +19,7 @@ from nearfree.core.plan import MeasurePlan
 from nearfree.core.precision import uniform
 from nearfree.core.setting import Setting
 from nearfree.decoders.model import Model, model_of
-from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.derive.predict.answers import ANSWER_COLUMNS, PREDICTORS, Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import forecast, headline
 from nearfree.log.events import Event, PredictionRecorded
@@ -54,11 +54,8 @@ _RECORDED_COLUMNS = (
     "n_max", "low", "high", "limiting_module", "limiting_term", "evidence", "margin", "refusal",
 )  # fmt: skip
 _CONTEXT_COLUMNS = ("predictor", "basis", "epsilon", "balance_flop_per_byte")
-_ANSWER_COLUMNS = (
-    *(*_RECORDED_COLUMNS, "n_max_extended", "constants", "regime"),
-    *("predictor", "epsilon", "in_sample"),
-)
-_NUMBER_COLUMNS = ("n_max", "n_max_extended", "low", "high", "margin")
+_ANSWER_COLUMNS = [name for name in ANSWER_COLUMNS if name not in ("asked", "calibration")]
+NUMBER_COLUMNS = ("n_max", "n_max_extended", "low", "high", "margin")
 Row = dict[str, Any]
 
 
@@ -144,7 +141,7 @@ def law_rows(
             yield {
                 **setting,
                 **{name: answer[name] for name in _ANSWER_COLUMNS},
-                **{name: None if answer[name] == inf else answer[name] for name in _NUMBER_COLUMNS},
+                **{name: None if answer[name] == inf else answer[name] for name in NUMBER_COLUMNS},
                 "unbounded": answer["n_max"] == inf,
                 "from_ids": [*setting["from_ids"], *(answer["calibration"] or [])],
             }

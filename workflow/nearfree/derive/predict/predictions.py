@@ -5,18 +5,24 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from nearfree.config.files import Config
+from nearfree.core.modules.engine import ENGINE
 from nearfree.core.protocols import EAGER
 from nearfree.derive.granularity.facts import datasheet_facts, facts_by_format, probed_facts
 from nearfree.derive.predict.answers import (
+    ANSWER_COLUMNS,
     PREDICTORS,
     RECORDED,
     Answerer,
     calibration_ids,
     sources_digest,
 )
-from nearfree.derive.predict.engine_answers import MODULE
 from nearfree.derive.predict.formulas import prediction_equation
-from nearfree.derive.predict.model_predictions import law_rows, recorded_rows, releases_that_ran
+from nearfree.derive.predict.model_predictions import (
+    NUMBER_COLUMNS,
+    law_rows,
+    recorded_rows,
+    releases_that_ran,
+)
 from nearfree.derive.tables.columns import (
     ORIGINS,
     SETTING_COLUMNS,
@@ -85,12 +91,6 @@ PREDICTIONS = Table(
         **REASON,
     },
 )  # fmt: skip
-_ANSWER_COLUMNS = (
-    *("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limiting_module"),
-    *("limiting_term", "evidence", "margin", "constants", "regime", "calibration", "in_sample"),
-    "refusal",
-)
-_NUMBER_COLUMNS = ("n_max", "n_max_extended", "low", "high", "margin")
 
 
 def write_predictions(layout: Layout, scope: str, config: Config) -> None:
@@ -105,7 +105,7 @@ def write_predictions(layout: Layout, scope: str, config: Config) -> None:
     recorded_ids = {
         event.event_id for take in takes for event in take.events_of(PredictionRecorded)
     }
-    engines = settings.filter(pl.col("module") == MODULE)["platform"].unique()
+    engines = settings.filter(pl.col("module") == ENGINE.name)["platform"].unique()
     engine_ids = {event_id for name in engines for event_id in answerer.engines.event_ids(name)}
     source_ids = {*settings["row_id"], *platforms["row_id"], *constants, *recorded_ids, *engine_ids}
     made_from = (
@@ -177,7 +177,7 @@ def predict(
     for (basis,), part in questions.group_by("basis", maintain_order=True):
         basis_facts = _basis_facts(basis, newest, sheets)
         answers = answerer.on(basis_facts).answers(part, epsilons, PREDICTORS)
-        frames.append(part.join(answers.select("asked", *_ANSWER_COLUMNS), on="asked", how="inner"))
+        frames.append(part.join(answers.select(*ANSWER_COLUMNS), on="asked", how="inner"))
     model_rows = list(recorded_rows(takes, model_settings))
     platform_dtype = ["platform", "dtype"]
     # A model without facts of its platform and dtype has one refusal, on no basis.
@@ -189,7 +189,7 @@ def predict(
         on_basis = answerer.on(_basis_facts(basis, newest, sheets))
         with_facts = model_settings.join(part, on=platform_dtype, how="semi")
         model_rows += law_rows(takes, with_facts, part, on_basis, epsilons)
-    empty = questions.clear().with_columns(pl.lit(None).alias(name) for name in _ANSWER_COLUMNS)
+    empty = questions.clear().with_columns(pl.lit(None).alias(name) for name in ANSWER_COLUMNS)
     module_rows = _prediction_rows(pl.concat(frames) if frames else empty)
     model_frame = PREDICTIONS.frame(model_rows).select(module_rows.columns)
     return pl.concat([module_rows.cast(model_frame.schema), model_frame])
@@ -206,9 +206,9 @@ def _basis_facts(
 
 def _prediction_rows(answered: pl.DataFrame) -> pl.DataFrame:
     """Return answers as rows of the table: an infinite number becomes a flag and null."""
-    numbers = answered.with_columns(pl.col(_NUMBER_COLUMNS).cast(pl.Float64))
+    numbers = answered.with_columns(pl.col(NUMBER_COLUMNS).cast(pl.Float64))
     return numbers.with_columns(
-        *finite_numbers(*_NUMBER_COLUMNS),
+        *finite_numbers(*NUMBER_COLUMNS),
         pl.col("stated").alias("baseline"),
         pl.concat_list("row_id", "fact_id", pl.col("calibration").fill_null([]))
         .list.drop_nulls()

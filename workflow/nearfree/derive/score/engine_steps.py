@@ -10,8 +10,8 @@ from math import hypot
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.modules.engine import ENGINE
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.engine_answers import MODULE
 from nearfree.derive.truth.truth import Truth, questions
 
 TOLERATED = 0.15
@@ -79,7 +79,7 @@ def curve_steps(truth: Truth, answerer: Answerer) -> list[CurveSteps]:
 
     Curve and model are compared as T(N) / T(baseline), so a wrong level makes no step.
     """
-    queries = questions(truth).filter(pl.col("module") == MODULE)
+    queries = questions(truth).filter(pl.col("module") == ENGINE.name)
     if queries.is_empty():
         return []
     query_by_curve = {row["asked"]: row for row in queries.to_dicts()}

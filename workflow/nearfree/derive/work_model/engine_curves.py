@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from nearfree.core.boundary import median
 from nearfree.core.label import setting_key
+from nearfree.core.modules.engine import ENGINE
 from nearfree.core.plan import MeasurePlan
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.engine import (
@@ -21,8 +22,6 @@ from nearfree.log.curves import Curve, curve_samples, curves
 from nearfree.log.events import EngineLoaded, Event, LatencyMeasured
 from nearfree.log.evidence import Take, first_start, read_scope
 from nearfree.log.names import Layout
-
-_ENGINE = "engine"
 
 
 class LoggedForward(Struct, frozen=True):
@@ -135,7 +134,7 @@ class EngineLog:
         started = first_start(self._layout, first)
         plan = started.plan if started is not None else None
         sweeps = plan.sweeps if isinstance(plan, MeasurePlan) else ()
-        return any(sweep.setting.module == _ENGINE for sweep in sweeps)
+        return any(sweep.setting.module == ENGINE.name for sweep in sweeps)
 
 
 def _newest(takes: list[Take]) -> dict[str, LoggedForward]:
@@ -145,7 +144,7 @@ def _newest(takes: list[Take]) -> dict[str, LoggedForward]:
         for curve in curves([take]):
             events = [event for event in loaded if _is_of(event.data, curve.setting)]
             samples = curve_samples(curve)
-            if curve.setting.module == _ENGINE and events and samples.whole:
+            if curve.setting.module == ENGINE.name and events and samples.whole:
                 forwards[setting_key(curve.setting)] = LoggedForward(
                     setting=curve.setting,
                     platform=take.name.scope,

@@ -10,7 +10,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.exits import exits, total_exits
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.total import SUM, Total, total
-from nearfree.derive.work_model.family import Array, Integers
+from nearfree.derive.work_model.family import Integers
 from nearfree.errors import ConfigError
 
 NEAR_FREE, DIP, BEYOND = "near-free", "above, though N_max is larger", "beyond N_max"
@@ -114,21 +114,19 @@ def cost_of_positions(forecast: Forecast, positions: int, epsilon: float) -> pl.
     low, high = latency.moved_us(-1.0) / baseline_us, latency.moved_us(1.0) / baseline_us
     baseline_places: Integers = np.zeros(len(ratio), dtype=np.int64)
     boundary = exits(ratio, low, high, baseline_places, epsilon)
-    answered = np.array([reason is None for reason in latency.refusals])
+    values = {
+        "ratio": ratio[:, index],
+        "low": (ratio if index == 0 else low)[:, index],
+        "high": (ratio if index == 0 else high)[:, index],
+        "n_max": latency.grid[boundary.last],
+        "censored": boundary.censored,
+    }
+    refusals = pl.Series("refusal", latency.refusals, dtype=pl.String)
     frame = pl.DataFrame(
-        {
-            "deployment": range(len(ratio)),
-            "positions": positions,
-            "baseline": 1,
-            "ratio": _values_or_none(answered, ratio[:, index]),
-            "low": _values_or_none(answered, ratio[:, index] if index == 0 else low[:, index]),
-            "high": _values_or_none(answered, ratio[:, index] if index == 0 else high[:, index]),
-            "n_max": _values_or_none(answered, latency.grid[boundary.last].astype(float)),
-            "censored": _values_or_none(answered, boundary.censored.astype(float)),
-            "refusal": latency.refusals,
-        },
-        schema_overrides={"refusal": pl.String},
-    )
+        {"deployment": range(len(ratio)), "positions": positions, "baseline": 1, **values}
+    ).with_columns(refusals)
+    answered = pl.when(pl.col("refusal").is_null())
+    frame = frame.with_columns(answered.then(pl.col(name)).alias(name) for name in values)
     verdict = (
         pl.when(pl.col("ratio").is_null())
         .then(None)
@@ -141,10 +139,3 @@ def cost_of_positions(forecast: Forecast, positions: int, epsilon: float) -> pl.
     return frame.with_columns(verdict.alias("verdict")).select(
         pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()
     )
-
-
-def _values_or_none(answered: np.ndarray, values: Array) -> list[float | None]:
-    return [
-        float(value) if is_answered else None
-        for is_answered, value in zip(answered, values, strict=True)
-    ]

@@ -15,8 +15,7 @@ from nearfree.derive.score.engine_steps import curve_steps
 from nearfree.derive.score.validation import VALIDATION
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.truth.datasets import load_measured
-from nearfree.derive.work_model.engine import ATTENTION, BETWEEN, FORWARD
-from nearfree.derive.work_model.engine_fit import PASS
+from nearfree.derive.work_model.engine import ATTENTION, BETWEEN, FORWARD, PASS
 from nearfree.log.names import Layout
 
 from derive.engines import GRID, curve, engine_log, forward, rules

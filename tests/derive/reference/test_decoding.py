@@ -15,7 +15,7 @@ from nearfree.derive.reference.answer import Timed, TimedQuestions
 from nearfree.derive.reference.groups import Group
 from nearfree.derive.reference.record import group_of, newest_kernels
 from nearfree.derive.reference.regimes import NEAREST_TEXT, R0, Reference
-from nearfree.derive.work_model.attention_rows import decoders
+from nearfree.derive.work_model.attention import decoders
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.log.events import LatencyImported
 from public.test_curves import curve

@@ -8,7 +8,7 @@ import pytest
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.work_model.constants import recorded_constants
-from nearfree.derive.work_model.dense_rows import dense_questions, dense_sizes
+from nearfree.derive.work_model.gemm import dense_questions, dense_sizes
 from nearfree.derive.work_model.prepare import grids
 
 from derive.questions import DENSE, FACTS, LOG, RESOLVER, ask

@@ -7,6 +7,8 @@ from nearfree.derive.work_model.engine import (
     ATTENTION,
     BETWEEN,
     FORWARD,
+    PASS,
+    SERVED,
     calibrated_engine,
     chosen_curves,
     covered_kernels,
@@ -14,7 +16,6 @@ from nearfree.derive.work_model.engine import (
     terms,
     times_by_type,
 )
-from nearfree.derive.work_model.engine_fit import PASS, SERVED
 from nearfree.errors import EvidenceError
 
 from derive.engines import BUILT, GRID, curve, rules, times

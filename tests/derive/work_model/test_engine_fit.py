@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.work_model.engine_fit import (
+from nearfree.derive.work_model.engine import (
     PASS,
     SERVED,
     EngineConstants,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.modules.mla import MlaQuestion
-from nearfree.derive.work_model.mla_rows import mla_tiles
+from nearfree.derive.work_model.mla import mla_tiles
 from nearfree.errors import NearfreeError
 from nearfree.sources.answers.latent import LatentCall
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from nearfree.core.modules.short_conv import short_conv_work
 from nearfree.core.setting import Setting
 from nearfree.derive.reference.answer import TimedQuestions
-from nearfree.derive.work_model.short_conv import FLOOR, SHARE, SHORT_CONV
+from nearfree.derive.work_model.delta_net import FLOOR, SHARE, SHORT_CONV
 
 from derive.questions import RESOLVER
 from derive.work_model.forms import CONVOLUTION, H100, arrays, constants, facts_of, prepared

@@ -9,10 +9,9 @@ from nearfree.backends.records import BY_NAME
 from nearfree.derive.reference import gates
 from nearfree.derive.reference.groups import Constants, Group, form_us
 from nearfree.derive.reference.kriging import SAME_SHAPE, coordinates
-from nearfree.derive.work_model.attention import ATTENTION_CACHED
-from nearfree.derive.work_model.attention_rows import as_decoding
-from nearfree.derive.work_model.dense_rows import ENGINES, without_rules
+from nearfree.derive.work_model.attention import ATTENTION_CACHED, as_decoding
 from nearfree.derive.work_model.family import Array, Features, Flags
+from nearfree.derive.work_model.gemm import ENGINES, without_rules
 from nearfree.derive.work_model.prepare import Prepared
 
 NEAREST = 3

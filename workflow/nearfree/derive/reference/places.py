@@ -15,10 +15,9 @@ from nearfree.derive.work_model.collective import (
     COLLECTIVE_FAMILIES,
     SWITCHED_FAMILIES,
 )
-from nearfree.derive.work_model.dense_rows import dense_place
 from nearfree.derive.work_model.family import Family, Integers
-from nearfree.derive.work_model.mla import MLA_CACHED
-from nearfree.derive.work_model.mla_rows import mla_places
+from nearfree.derive.work_model.gemm import dense_place
+from nearfree.derive.work_model.mla import MLA_CACHED, mla_places
 from nearfree.derive.work_model.prepare import Prepared
 
 _DEFAULT_TERMS = {

@@ -19,7 +19,7 @@ from nearfree.derive.work_model.collective import (
     COLLECTIVES,
     EXCHANGES,
 )
-from nearfree.derive.work_model.delta_net import DELTA_NET, MAMBA2
+from nearfree.derive.work_model.delta_net import DELTA_NET, MAMBA2, SHORT_CONV
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.layer import (
@@ -30,7 +30,6 @@ from nearfree.derive.work_model.layer import (
 )
 from nearfree.derive.work_model.mla import LATENT, MLA_SELECTED
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
-from nearfree.derive.work_model.short_conv import SHORT_CONV
 from nearfree.derive.work_model.stream_mixing import STREAM_MIXING
 
 _KERNEL_FAMILIES = (

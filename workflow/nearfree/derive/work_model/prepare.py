@@ -14,11 +14,15 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.steps import Steps, block_sizes
 from nearfree.derive.granularity.tile_grid import tile_sizes
 from nearfree.derive.granularity.tiles import Integers
-from nearfree.derive.work_model.attention import ATTENTION_CACHED
-from nearfree.derive.work_model.attention_rows import decode_tiles, decoders, measured_curves
-from nearfree.derive.work_model.dense_rows import dense_sizes
+from nearfree.derive.work_model.attention import (
+    ATTENTION_CACHED,
+    decode_tiles,
+    decoders,
+    measured_curves,
+)
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags, column
+from nearfree.derive.work_model.gemm import dense_sizes
 from nearfree.derive.work_model.layer import (
     DECODE_LAYER,
     INDEXER_LOGITS,
@@ -26,8 +30,14 @@ from nearfree.derive.work_model.layer import (
     LAYER,
     layer_kernels,
 )
-from nearfree.derive.work_model.mla import LATENT, MLA_CACHED, MLA_SELECTED, mla_features
-from nearfree.derive.work_model.mla_rows import mla_kernels, mla_tiles
+from nearfree.derive.work_model.mla import (
+    LATENT,
+    MLA_CACHED,
+    MLA_SELECTED,
+    mla_features,
+    mla_kernels,
+    mla_tiles,
+)
 from nearfree.derive.work_model.moe import MOE_TRITON, with_loads
 from nearfree.errors import NearfreeError
 from nearfree.sources.answers.moe import Block

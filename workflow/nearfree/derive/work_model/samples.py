@@ -11,8 +11,7 @@ from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import questions, truth
-from nearfree.derive.work_model.attention import ATTENTION_CACHED
-from nearfree.derive.work_model.attention_rows import decode_tiles
+from nearfree.derive.work_model.attention import ATTENTION_CACHED, decode_tiles
 from nearfree.derive.work_model.collective import COLLECTIVES
 from nearfree.derive.work_model.families import (
     FAMILIES,

@@ -124,21 +124,19 @@ def sum_exits(latency: Total, rows: Integers, baseline_places: Integers, epsilon
 def _by_sum(
     latency: Total, rows: Integers, baseline_places: Integers, epsilon: float
 ) -> pl.DataFrame:
-    model, boundary = latency.model_us, sum_exits(latency, rows, baseline_places, epsilon)
+    boundary = sum_exits(latency, rows, baseline_places, epsilon)
     modules = latency.latency_us[rows]
     index = np.arange(len(rows))
     growth_us = modules[index, :, boundary.after] - modules[index, :, baseline_places]
-    place = growth_us.argmax(axis=1)
-    baseline_us = model[rows, baseline_places]
-    unpadded = latency.unpadded_us[rows].sum(axis=1)[index, boundary.after] / baseline_us
-    ratios = model[rows, boundary.after] / baseline_us, unpadded
-    return _boundary_rows(latency, rows, place, boundary, ratios, epsilon=epsilon)
+    times_us = modules.sum(axis=1), latency.unpadded_us[rows].sum(axis=1)
+    limiter = growth_us.argmax(axis=1), times_us
+    return _boundary_rows(latency, rows, limiter, boundary, baseline_places, epsilon=epsilon)
 
 
 def _by_minimum(
     latency: Total, rows: Integers, baseline_places: Integers, epsilon: float
 ) -> pl.DataFrame:
-    deployment, place, by_module, ratio = _module_exits(latency, rows, baseline_places, epsilon)
+    deployment, place, by_module = _module_exits(latency, rows, baseline_places, epsilon)
     order = np.lexsort((by_module.last, deployment))
     _, starts = np.unique(deployment[order], return_index=True)
     least = order[starts]
@@ -149,17 +147,8 @@ def _by_minimum(
         after=by_module.after[least],
         censored=by_module.censored[least],
     )
-    unpadded = _unpadded_ratio(latency, rows, place[least], baseline_places, boundary)
-    ratios = ratio[least, boundary.after], unpadded
-    return _boundary_rows(latency, rows, place[least], boundary, ratios, epsilon=epsilon)
-
-
-def _unpadded_ratio(
-    latency: Total, rows: Integers, place: Integers, baseline_places: Integers, boundary: Exits
-) -> Array:
-    """Return modules' unpadded T(N) over T(baseline), at the first N after each boundary."""
-    baseline_us = latency.latency_us[rows, place, baseline_places]
-    return _ratio(latency.unpadded_us[rows, place, boundary.after], baseline_us)
+    limiter = _module_limiter(latency, rows, place[least])
+    return _boundary_rows(latency, rows, limiter, boundary, baseline_places, epsilon=epsilon)
 
 
 def _ratio(us: Array, base_us: Array) -> Array:
@@ -178,55 +167,60 @@ def module_exits(latency: Total, deployment: int, epsilon: float) -> pl.DataFram
 
     The columns are those of `total_exits`, the rows are in the order of the forward.
     """
-    rows = np.array([deployment])
     baseline_places = np.zeros(1, dtype=np.int64)
-    _, place, boundary, ratio = _module_exits(latency, rows, baseline_places, epsilon)
-    deployments = np.full(len(place), deployment)
-    next_ratio = ratio[np.arange(len(place)), boundary.after]
+    _, place, boundary = _module_exits(latency, np.array([deployment]), baseline_places, epsilon)
+    rows = np.full(len(place), deployment)
     modules = [latency.roles[deployment][module] for module in place]
-    unpadded = _unpadded_ratio(latency, deployments, place, np.zeros_like(deployments), boundary)
+    limiter = _module_limiter(latency, rows, place)
     return _boundary_rows(
-        latency, deployments, place, boundary, (next_ratio, unpadded), epsilon=epsilon
+        latency, rows, limiter, boundary, np.zeros_like(rows), epsilon=epsilon
     ).with_columns(pl.Series("limiting_module", modules, dtype=pl.String))
+
+
+def _module_limiter(
+    latency: Total, rows: Integers, place: Integers
+) -> tuple[Integers, tuple[Array, Array]]:
+    """Return limiting modules, with their T(N) as the step runs and without padding."""
+    return place, (latency.latency_us[rows, place], latency.unpadded_us[rows, place])
 
 
 def _module_exits(
     latency: Total, rows: Integers, baseline_places: Integers, epsilon: float
-) -> tuple[Integers, Integers, Exits, Array]:
-    """Return deployment and place of every module, its boundary, and its T(N) / T(baseline)."""
+) -> tuple[Integers, Integers, Exits]:
+    """Return deployment and place of every module, and its boundary."""
     deployment, place = np.nonzero(latency.asked[rows] >= 0)
     modules = latency.latency_us[rows][deployment, place]
     module_baselines = baseline_places[deployment]
     ratio = _ratio(modules, modules[np.arange(len(module_baselines)), module_baselines][:, None])
     factor = np.exp(latency.band[rows][deployment, place])[:, None]
-    return (
-        deployment,
-        place,
-        exits(ratio, ratio / factor, ratio * factor, module_baselines, epsilon),
-        ratio,
-    )
+    boundary = exits(ratio, ratio / factor, ratio * factor, module_baselines, epsilon)
+    return deployment, place, boundary
 
 
 def _boundary_rows(
     latency: Total,
     rows: Integers,
-    place: Integers,
+    limiter: tuple[Integers, tuple[Array, Array]],
     boundary: Exits,
-    ratios: tuple[Array, Array],
+    baseline_places: Integers,
     *,
     epsilon: float,
 ) -> pl.DataFrame:
     """Return boundaries with their limiters; a boundary at the grid's end has none.
 
-    `ratios` are T(N) / T(baseline) at the first N after each boundary, as the step runs and without
-    padding; they differ only where a graph pads the step.
+    `limiter` has the place of the limiting module, and the T(N) that limits, [rows, grid], as the
+    step runs and without padding; they differ only where a graph pads the step.
     """
-    ratio, unpadded = ratios
-    roles = [latency.roles[row].get(module) for row, module in zip(rows, place, strict=True)]
+    place, (times_us, unpadded_us) = limiter
+    row = np.arange(len(rows))
+    baseline_us = times_us[row, baseline_places]
+    ratio = _ratio(times_us[row, boundary.after], baseline_us)
+    unpadded = _ratio(unpadded_us[row, boundary.after], baseline_us)
+    roles = [latency.roles[each].get(module) for each, module in zip(rows, place, strict=True)]
     is_host = [role == HOST for role in roles]
     may_be_graph = (unpadded <= 1.0 + epsilon) | np.array(is_host, dtype=bool)
     graphs, graph_evidence = _graph_limits(latency, rows, boundary, may_be_graph)
-    grid, timed, row = latency.grid, _timed_places(latency, rows, place), np.arange(len(rows))
+    grid, timed = latency.grid, _timed_places(latency, rows, place)
     boundaries = pl.DataFrame(
         {
             "deployment": rows,

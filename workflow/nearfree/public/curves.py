@@ -50,6 +50,13 @@ class ImportedCurves(Struct, frozen=True):
     settings: pl.DataFrame
     points: pl.DataFrame
 
+    def of(self, settings: pl.DataFrame) -> "ImportedCurves":
+        """Return the curves of some rows of `settings`."""
+        points = self.points.join(
+            settings.select("curve"), on="curve", how="semi", maintain_order="left"
+        )
+        return ImportedCurves(settings, points)
+
 
 def read_curves(layout: Layout, stream: str | None = None) -> ImportedCurves:
     """Return the log's imported curves, of one stream or of all, in a fixed order.

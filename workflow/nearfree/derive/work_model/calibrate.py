@@ -1,7 +1,7 @@
 """Calibrate constants: from imported curves to a sealed take."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,7 +21,7 @@ from nearfree.derive.work_model.constants import (
     recorded_constants,
 )
 from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import Array, Family, Fitted, boundaries
+from nearfree.derive.work_model.family import Array, Family, Fitted, Integers, boundaries
 from nearfree.derive.work_model.fit import Measured, residuals, selected_curves, weights
 from nearfree.derive.work_model.moe import MOE_TRITON
 from nearfree.derive.work_model.own import CHIP, HOST, MEMORY, OWN_STREAM, own_ratios, scaled
@@ -84,27 +84,30 @@ def calibrate(
             f"the log holds no imported curves of {stream}",
             remedy="Run `nearfree import aiconfigurator`, or name another --stream",
         )
-    newest = max(takes, key=lambda take: take.order)
-    files = dict(newest.started.data.plan.files)
+    files = dict(max(takes, key=lambda take: take.order).started.data.plan.files)
+    form = COLLECTIVE_FORM if collectives else FORM
     plan = CalibratePlan(
-        source=stream,
-        files=files,
-        platforms=tuple(on),
-        epsilon=epsilon,
-        form=COLLECTIVE_FORM if collectives else FORM,
+        source=stream, files=files, platforms=tuple(on), epsilon=epsilon, form=form
     )
-
     name = take_name(PUBLIC, COLLECTIVE_STREAM if collectives else STREAM, 1, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
     # Raise every error before the take is opened.
-    curves = _of_platforms(read_curves(layout, stream), on)
+    curves = read_curves(layout, stream)
+    present = set(curves.settings["platform"].unique())
+    missing = [platform for platform in on if platform not in present]
+    if missing:
+        raise EvidenceError(
+            f"there is no curve of {missing[0]}",
+            remedy=f"Choose from {', '.join(sorted(present))}",
+        )
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
     is_collective = pl.col("module") == "collective"
-    settings = curves.settings.filter(is_collective if collectives else ~is_collective)
-    points = curves.points.join(settings.select("curve"), on="curve", how="semi")
-    family_samples = samples(ImportedCurves(settings, points), datasheet_facts(platforms), resolver)
+    settings = curves.settings.filter(
+        pl.col("platform").is_in(list(on)), is_collective if collectives else ~is_collective
+    )
+    family_samples = samples(curves.of(settings), datasheet_facts(platforms), resolver)
     if not family_samples:
         raise ConfigError(
             f"no curve of {stream} on {', '.join(on)} is fit for calibration",
@@ -115,21 +118,6 @@ def calibrate(
     command = f"nearfree calibrate --on {','.join(on)} --stream {stream} --epsilon {epsilon:g}"
     command += " --collectives" if collectives else ""
     return ensure_events(layout, name, plan, command, lambda: events)
-
-
-def _of_platforms(curves: ImportedCurves, on: Sequence[str]) -> ImportedCurves:
-    present = set(curves.settings["platform"].unique())
-    missing = [name for name in on if name not in present]
-    if missing:
-        raise EvidenceError(
-            f"there is no curve of {missing[0]}",
-            remedy=f"Choose from {', '.join(sorted(present))}",
-        )
-    settings = curves.settings.filter(pl.col("platform").is_in(list(on)))
-    points = curves.points.join(
-        settings.select("curve"), on="curve", how="semi", maintain_order="left"
-    )
-    return ImportedCurves(settings, points)
 
 
 CURVES_A_KERNEL = 3
@@ -146,10 +134,8 @@ def launch_floor(
 
     Parameters
     ----------
-    part
-        Questions of fused MoE layers.
     n_max
-        Their boundaries, [rows], each a point of its row's grid.
+        Boundaries of the part's questions, [rows], each a point of its row's grid.
     """
     floors = np.arange(int(HOST.low), int(HOST.high) + 1)
     hits = np.array([_hits(part, fitted, n_max, epsilon, {HOST.name: float(f)}) for f in floors])
@@ -169,7 +155,7 @@ def _hits(
     return int(np.sum(predicted == n_max))
 
 
-def chosen(curves: pl.DataFrame) -> Array:
+def chosen(curves: pl.DataFrame) -> Integers:
     """Return the rows of at most three curves per kernel: the first, middle and last setting.
 
     Parameters
@@ -196,8 +182,11 @@ def factors(family: Family, fitted: Fitted, measured: Measured, epsilon: float) 
 
     weight = weights(family, measured, epsilon)
 
+    def named(logs: Array) -> dict[str, float]:
+        return dict(zip((CHIP.name, MEMORY.name), np.exp(logs).tolist(), strict=True))
+
     def errors(logs: Array) -> Array:
-        own = _named(np.exp(logs))
+        own = named(logs)
         by_hypothesis = [
             residuals(
                 family,
@@ -212,11 +201,7 @@ def factors(family: Family, fitted: Fitted, measured: Measured, epsilon: float) 
         errors, np.zeros(2), loss="soft_l1", f_scale=_SOFT, diff_step=1e-4,
         bounds=(np.log([CHIP.low, MEMORY.low]), np.log([CHIP.high, MEMORY.high])),
     )  # fmt: skip
-    return {name: float(f"{value:.4g}") for name, value in _named(np.exp(solution.x)).items()}
-
-
-def _named(values: Sequence[float] | Array) -> dict[str, float]:
-    return {CHIP.name: float(values[0]), MEMORY.name: float(values[1])}
+    return {name: float(f"{value:.4g}") for name, value in named(solution.x).items()}
 
 
 OWN_FORM = 1
@@ -317,8 +302,9 @@ class _Fit(NamedTuple):
                 f"{HOST.name} from {HOST.low:g} to {HOST.high:g} by 1, the middle of the widest "
                 f"range of most hits (taken): {hits} of {len(n_max)} from {low} to {high}"
             )
-            yield structs.replace(
-                self._calibrated(MOE_TRITON.name, (HOST.calibrated("host", value),)),
+            yield self._calibrated(
+                MOE_TRITON.name,
+                (HOST.calibrated("host", value),),
                 selection=f"printed boundaries of fused MoE layers at {self.epsilon:g}",
                 curves=len(n_max),
                 rows_sha256=sha256(truth.drop("curve").write_ndjson().encode()),
@@ -328,10 +314,9 @@ class _Fit(NamedTuple):
 
     def factors(self, curves: ImportedCurves) -> Iterator[ConstantsCalibrated]:
         """Yield two factors for each family that has curves."""
-        settings = curves.settings.filter(pl.col("platform") == self.platform)
-        points = curves.points.join(settings.select("curve"), on="curve", how="semi")
+        own_curves = curves.of(curves.settings.filter(pl.col("platform") == self.platform))
         by_family: dict[str, list[Sample]] = {}
-        for _, family, sample in parts(ImportedCurves(settings, points), self.facts, self.resolver):
+        for _, family, sample in parts(own_curves, self.facts, self.resolver):
             by_family.setdefault(family, []).append(sample)
         for family in FAMILIES:
             if family in by_family and family in self.base:
@@ -340,9 +325,7 @@ class _Fit(NamedTuple):
     def _factors(self, family: str, samples: list[Sample]) -> ConstantsCalibrated:
         curves = pl.concat([sample.curves for sample in samples])
         chosen_rows = chosen(curves)
-        flags = np.zeros(curves.height, dtype=bool)
-        flags[chosen_rows] = True
-        measured = selected_curves(joined([sample.measured for sample in samples]), flags)
+        measured = selected_curves(joined([sample.measured for sample in samples]), chosen_rows)
         rows = curves[chosen_rows]
         files = rows.select("member", "member_sha256").unique().sort(pl.all())
         base = fitted(self.base[family].data)
@@ -353,8 +336,9 @@ class _Fit(NamedTuple):
         constants = tuple(
             constant.calibrated("own", values[constant.name]) for constant in (CHIP, MEMORY)
         )
-        return structs.replace(
-            self._calibrated(family, constants),
+        return self._calibrated(
+            family,
+            constants,
             selection=f"at most {CURVES_A_KERNEL} curves a kernel, the first, middle and last "
             f"setting by key: {', '.join(rows['event_id'])}",
             curves=rows.height,
@@ -364,14 +348,9 @@ class _Fit(NamedTuple):
         )
 
     def _calibrated(
-        self, family: str, constants: tuple[CalibratedConstant, ...]
+        self, family: str, constants: tuple[CalibratedConstant, ...], **differing: Any
     ) -> ConstantsCalibrated:
         """Return a family's calibration with the platform's own constants instead."""
         base: ConstantsCalibrated = self.base[family].data
-        return structs.replace(
-            base,
-            constants=constants,
-            epsilon=self.epsilon,
-            platforms=(self.platform,),
-            files=self.files,
-        )
+        common = {"epsilon": self.epsilon, "platforms": (self.platform,), "files": self.files}
+        return structs.replace(base, constants=constants, **common, **differing)

@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags, ratios_of
+from nearfree.derive.work_model.family import (
+    Array,
+    Family,
+    Features,
+    Fitted,
+    Flags,
+    Integers,
+    ratios_of,
+)
 
 _FITTED_UP_TO = 4.0
 """Points count up to this multiple of N_max."""
@@ -135,8 +143,8 @@ def moved_to_meet(ratio: Array, latency_us: Array, counts: Flags, epsilon: float
     )
 
 
-def selected_curves(measured: Measured, kept: Flags) -> Measured:
-    """Return the flagged curves."""
+def selected_curves(measured: Measured, kept: Flags | Integers) -> Measured:
+    """Return the flagged curves, or those at some rows."""
 
     def select(value: Any) -> Any:
         if isinstance(value, np.ndarray):

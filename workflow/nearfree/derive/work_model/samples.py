@@ -219,9 +219,8 @@ def parts(
         "platform", "module", maintain_order=True
     ):
         for begin in range(0, rows.height, _CURVES_AT_ONCE):
-            batch = rows[begin : begin + _CURVES_AT_ONCE]
-            points = curves.points.join(batch.select("curve"), on="curve", how="semi")
-            for family, sample in samples(ImportedCurves(batch, points), facts, resolver).items():
+            batch = curves.of(rows[begin : begin + _CURVES_AT_ONCE])
+            for family, sample in samples(batch, facts, resolver).items():
                 yield str(platform), family, sample
 
 
@@ -229,9 +228,7 @@ def spread(sample: Sample, most: int) -> Measured:
     """Return at most `most` curves, evenly spread in the order of their settings."""
     order = sample.curves.with_row_index("place").sort("setting_key", "backend_version", "place")
     rows = np.linspace(0, order.height - 1, min(most, order.height)).round().astype(int)
-    flags = np.zeros(order.height, dtype=bool)
-    flags[order["place"].to_numpy()[rows]] = True
-    return selected_curves(sample.measured, flags)
+    return selected_curves(sample.measured, np.unique(order["place"].to_numpy()[rows]))
 
 
 def joined(measured: Sequence[Measured]) -> Measured:

@@ -168,7 +168,7 @@ def test_all_ranks_together_hold_the_model(
     twice = sum(weight.size_bytes for weight in taken.weights if weight.kind == "embedding")
     assert alone.weights == pytest.approx(total_bytes + twice * (tied and parallel.pp > 1))
     assert held.weights >= alone.weights * (1 - 1e-9)
-    assert held.gpus == parallel.gpus
+    assert held.parallel == parallel
     most = max(size for size, _ in held.stages)
     assert most * parallel.gpus >= held.weights * (1 - 1e-9)
     experts = [weight for weight in taken.weights if weight.kind == "experts"]

@@ -55,7 +55,7 @@ def test_what_is_not_predicted_names_its_gpus() -> None:
 def test_what_no_tensor_parallelism_holds_may_be_held_otherwise() -> None:
     """How many GPUs hold it is asked of --tp alone: that none do is said so."""
     sizes = ("weights", "kv", "activations", "engine", "peak", "rank", "capacity")
-    memory = Memory(gpus=8, fits=False, **{f"{name}_bytes": 1 for name in sizes})
+    memory = Memory(gpus=8, **{f"{name}_bytes": 1 for name in sizes})
     assert "; no number of them holds it by --tp alone (--pp and --dp " in verdict(memory, "h200")
     enough = structs.replace(memory, gpus_needed=16)
     assert verdict(enough, "h200").endswith("; 16 h200 hold it")

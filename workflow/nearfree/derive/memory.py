@@ -47,12 +47,11 @@ class Memory(Struct, frozen=True, kw_only=True):
     """The memory of a deployment on all its `gpus` GPUs together, in bytes, and what fits there.
 
     `peak_bytes` is the sum of all parts; what several GPUs hold counts once per GPU. `rank_bytes`
-    is the memory of the GPU that holds most, and `fits` says whether that GPU has room for it.
-    `capacity_bytes` is the memory of all GPUs; both are None where the platform's memory is not
-    known. `gpus_needed` is the smallest power of two of GPUs that hold the same model under pure
-    tensor parallelism, None if none does. `largest_batch` is the largest at this context,
-    `largest_context` the largest at this batch: 0 where nothing fits, None where memory sets no
-    limit.
+    is the memory of the GPU that holds most. `capacity_bytes` is the memory of all GPUs, None where
+    the platform's memory is not known. `gpus_needed` is the smallest power of two of GPUs that hold
+    the same model under pure tensor parallelism, None if none does. `largest_batch` is the largest
+    at this context, `largest_context` the largest at this batch: 0 where nothing fits, None where
+    memory sets no limit.
     """
 
     gpus: int
@@ -63,7 +62,6 @@ class Memory(Struct, frozen=True, kw_only=True):
     peak_bytes: int
     rank_bytes: int
     capacity_bytes: int | None = None
-    fits: bool | None = None
     gpus_needed: int | None = None
     largest_batch: int | None = None
     largest_context: int | None = None
@@ -73,6 +71,12 @@ class Memory(Struct, frozen=True, kw_only=True):
     """Weights and cache of the drafter; `fits` counts them, the largest sizes do not."""
 
     @property
+    def fits(self) -> bool | None:
+        """Whether the GPU that holds most has room for it; None where its memory is not known."""
+        room = self.capacity_bytes
+        return None if room is None else self.rank_bytes <= room / self.gpus
+
+    @property
     def persistent_bytes(self) -> float:
         """Weights and cache of the GPU that holds most: its memory between forwards."""
         return self.rank_bytes - (self.activations_bytes + self.engine_bytes) / self.gpus
@@ -80,14 +84,11 @@ class Memory(Struct, frozen=True, kw_only=True):
     def with_drafter(self, drafter: "Memory") -> "Memory":
         """Return this memory plus the weights and cache of a drafter on the same GPUs."""
         drafter_bytes = drafter.weights_bytes + drafter.kv_bytes
-        rank_bytes = self.rank_bytes + round(drafter.persistent_bytes)
-        capacity = self.capacity_bytes
         return structs.replace(
             self,
             drafter_bytes=drafter_bytes,
             peak_bytes=self.peak_bytes + drafter_bytes,
-            rank_bytes=rank_bytes,
-            fits=None if capacity is None else rank_bytes <= capacity / self.gpus,
+            rank_bytes=self.rank_bytes + round(drafter.persistent_bytes),
         )
 
 
@@ -179,11 +180,9 @@ class Load(Struct, frozen=True, kw_only=True):
     `windowed` says whether the engine drops positions that left a layer's window.
     """
 
-    gpus: int
+    parallel: Parallel
     weights: float
     stages: tuple[tuple[float, float], ...]
-    dp: int
-    tp: int
     engine: int
     states: float = 0.0
     windowed: bool = True
@@ -217,11 +216,9 @@ def static_load(
         loads.append((rank, len(layers) / needs.layers))
     buffers = COLLECTIVE_BYTES if parallel.ranks > 1 else 0
     return Load(
-        gpus=parallel.gpus,
+        parallel=parallel,
         weights=total,
         stages=tuple(dict.fromkeys(loads)),
-        dp=parallel.dp,
-        tp=parallel.tp,
         engine=needs.engine + buffers,
         states=needs.state_bytes(engine, parallel.tp),
         windowed=engine.bounds_cache(kind),
@@ -248,18 +245,19 @@ def _stage_share(weights: Weights, layers: range, *, first: bool, last: bool, ti
 def _activation_bytes(needs: Needs, load: Load, requests: int) -> float:
     """Return the bytes of a rank's activations and logits in a forward."""
     tokens = max(requests, needs.prompt_tokens)
-    activations = tokens * (needs.hidden + needs.activations / load.tp)
+    activations = tokens * (needs.hidden + needs.activations / load.parallel.tp)
     return activations + requests * needs.logits
 
 
 def _request_bytes(needs: Needs, load: Load, context: int) -> float:
     """Return a rank's cache and states of one request; the position itself is cached, too."""
-    return needs.cache_bytes(context + 1, load.tp, windowed=load.windowed) + load.states
+    cached = needs.cache_bytes(context + 1, load.parallel.tp, windowed=load.windowed)
+    return cached + load.states
 
 
 def _rank_bytes(needs: Needs, load: Load, batch: int, context: int) -> int:
     """Return the memory of the GPU that holds most."""
-    requests = -(-batch // load.dp)
+    requests = -(-batch // load.parallel.dp)
     cached = requests * _request_bytes(needs, load, context)
     persistent = max([weights + cached * layers for weights, layers in load.stages])
     return round(persistent) + round(_activation_bytes(needs, load, requests)) + load.engine
@@ -340,11 +338,10 @@ def memory(
         Whether experts are padded to EXPERT_MULTIPLES.
     """
     load = static_load(needs, parallel, engine, padded=padded)
-    request = _request_bytes(needs, load, context) * load.tp
+    request = _request_bytes(needs, load, context) * parallel.tp
     weights, kv = round(load.weights), round(batch * request)
-    activations = round(_activation_bytes(needs, load, -(-batch // load.dp))) * load.gpus
-    engine_bytes = load.engine * load.gpus
-    rank_bytes = _rank_bytes(needs, load, batch, context)
+    activations = round(_activation_bytes(needs, load, -(-batch // parallel.dp))) * parallel.gpus
+    engine_bytes = load.engine * parallel.gpus
     total = Memory(
         gpus=parallel.gpus,
         weights_bytes=weights,
@@ -352,7 +349,7 @@ def memory(
         activations_bytes=activations,
         engine_bytes=engine_bytes,
         peak_bytes=weights + kv + activations + engine_bytes,
-        rank_bytes=rank_bytes,
+        rank_bytes=_rank_bytes(needs, load, batch, context),
         notes=needs.notes,
     )
     if memory_gb is None:
@@ -371,7 +368,6 @@ def memory(
     return structs.replace(
         total,
         capacity_bytes=round(parallel.gpus * room),
-        fits=fits(load),
         gpus_needed=next(sufficient, None),
         largest_batch=_largest_batch(needs, load, room, context),
         largest_context=_largest(lambda length: fits(load, length), _MAX_CONTEXT),

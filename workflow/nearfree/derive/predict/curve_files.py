@@ -2,7 +2,6 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 
 import polars as pl
 from msgspec import structs
@@ -46,22 +45,18 @@ def curve_file(config: Config, scope: str, answerer: Answerer) -> CurveFile:
     _check_datasheet(scope, sheet)
     studies = _Studies(config, scope)
     timed = answerer.timed(studies.frame())
-    curves = dict(studies.curves(timed))
-    refusals = timed.refusals()
-    refusals_of = {setting: refusals[number] for setting, number in studies.numbers.items()
-            if number in refusals}  # fmt: skip
-    refused = [Refused(setting=setting, refusal=reason) for setting, reason in refusals_of.items()]
+    settings = list(studies.grids)
+    refusals = {settings[number]: reason for number, reason in sorted(timed.refusals().items())}
+    refused = [Refused(setting=setting, refusal=reason) for setting, reason in refusals.items()]
     forwards = []
     for setting, parts in studies.models.items():
-        missing = [part for part in parts if part.setting in refusals_of]
-        if parts and not missing:
+        reasons = [
+            f"{part.role}: {refusals[part.setting]}" for part in parts if part.setting in refusals
+        ]
+        if parts and not reasons:
             forwards.append(Forward(setting=setting, parts=parts))
         else:
-            reason = (
-                f"{missing[0].role}: {refusals_of[missing[0].setting]}"
-                if missing
-                else _ROUTER_REFUSAL
-            )
+            reason = reasons[0] if reasons else _ROUTER_REFUSAL
             refused.append(Refused(setting=setting, refusal=reason))
     releases = {
         release.package: release.version for release in studies.releases.values() if release
@@ -83,7 +78,7 @@ def curve_file(config: Config, scope: str, answerer: Answerer) -> CurveFile:
             for part in timed.curves()
             for constants, events in zip(part.constants, part.calibration, strict=True)
         },
-        curves=tuple(curves.values()),
+        curves=studies.curves(timed),
         forwards=tuple(forwards),
         refused=tuple(refused),
     )
@@ -101,33 +96,36 @@ def _check_datasheet(scope: str, sheet: Platform) -> None:
 
 
 class _Studies:
-    """The settings of a platform's studies, modules and models, with all N of each."""
+    """The settings of a platform's studies: modules with all N of each, and models' parts.
+
+    A setting's number is its place in `grids`.
+    """
 
     def __init__(self, config: Config, scope: str) -> None:
         self._config, self._scope = config, scope
-        self._grids: dict[Setting, set[int]] = defaultdict(set)
+        numbers: dict[Setting, set[int]] = defaultdict(set)
         self.models: dict[Setting, tuple[Part, ...]] = {}
         plans = Plans(config, scope)
         for sweep in (sweep for stream in plans.measured for sweep in plans.sweeps(stream)):
-            self._add(sweep)
-        self.numbers = {setting: number for number, setting in enumerate(self._grids)}
+            for setting in self._settings(sweep):
+                numbers[setting].update(sweep.positions)
+        self.grids = {setting: sorted(grid) for setting, grid in numbers.items()}
         self.releases = {
-            name: self._release(name) for name in {setting.backend for setting in self._grids}
+            name: self._release(name) for name in {setting.backend for setting in self.grids}
         }
 
-    def _add(self, sweep: Sweep) -> None:
+    def _settings(self, sweep: Sweep) -> list[Setting]:
+        """Return the modules of a sweep: itself, or the parts of a model, which are kept."""
         setting = sweep.setting
         if setting.dtype == "auto":
             setting = structs.replace(setting, dtype=_DTYPE)
         if setting.module != "model":
-            self._grids[setting].update(sweep.positions)
-            return
-        module_uses = uses(setting, self._config.model(setting.model or ""))
+            return [setting]
         self.models[setting] = tuple(
-            Part(role=use.role, count=use.count, setting=use.setting) for use in module_uses
+            Part(role=use.role, count=use.count, setting=use.setting)
+            for use in uses(setting, self._config.model(setting.model or ""))
         )
-        for use in module_uses:
-            self._grids[use.setting].update(sweep.positions)
+        return [part.setting for part in self.models[setting]]
 
     def _release(self, backend: str) -> Release | None:
         try:
@@ -136,15 +134,11 @@ class _Studies:
             return None  # no release is listed or has rules; the predictor refuses with that reason
         return ruled_release(backend, version or "0") if version else None
 
-    def grid(self, setting: Setting) -> list[int]:
-        """Return a setting's N, rising."""
-        return sorted(self._grids[setting])
-
     def frame(self) -> pl.DataFrame:
         """Return the queries, one row per setting, each from its smallest N."""
         rows = []
-        for setting, number in self.numbers.items():
-            release, grid = self.releases[setting.backend], self.grid(setting)
+        for number, (setting, grid) in enumerate(self.grids.items()):
+            release = self.releases[setting.backend]
             rows.append(
                 {
                     "asked": number,
@@ -158,28 +152,24 @@ class _Studies:
             )
         return pl.DataFrame(rows, schema=ASKED_SCHEMA)
 
-    def curves(self, timed: TimedQuestions) -> Iterator[tuple[Setting, Curve]]:
-        """Yield the curve of each setting that has one, in the order of settings."""
-        settings = list(self.numbers)
+    def curves(self, timed: TimedQuestions) -> tuple[Curve, ...]:
+        """Return the curve of each setting that has one, in the order of settings."""
+        settings = list(self.grids.items())
         curves = {}
         for part in timed.curves():
             for row, number in enumerate(part.asked):
-                setting = settings[number]
-                grid, release = self.grid(setting), self.releases[setting.backend]
-                arrays = (part.latency_us, part.rows, part.packed)
+                setting, grid = settings[number]
+                release = self.releases[setting.backend]
                 us, rows, packed = (
-                    [] if values is None else values[row, : len(grid)].tolist() for values in arrays
+                    [] if values is None else values[row, : len(grid)].tolist()
+                    for values in (part.latency_us, part.rows, part.packed)
                 )
                 curves[number] = Curve(
                     setting=setting,
                     release="==".join(release) if release else None,
                     n=tuple(grid),
                     latency_us=tuple(round(value, 4) for value in us),
-                    block_rows=_integers(rows),
-                    rows_per_position=_integers(packed),
+                    block_rows=tuple(map(int, rows)),
+                    rows_per_position=tuple(map(int, packed)),
                 )
-        yield from ((settings[number], curves[number]) for number in sorted(curves))
-
-
-def _integers(values: Sequence[float]) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
+        return tuple(curves[number] for number in sorted(curves))

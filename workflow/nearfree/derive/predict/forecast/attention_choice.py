@@ -1,6 +1,6 @@
 """Choice of an attention backend where the query names none, and refusals of those it names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nearfree.backends.attention_order import (
     ATTENTION_ORDER,
@@ -65,11 +65,7 @@ def attention_candidates(
     for name, where in (*engine_choices, *ATTENTION_ORDER.items()):
         record = BY_NAME[name]
         cached = plain or precision is None or precision.kv in (record.caches or ())
-        if (
-            cached
-            and _runs_on(record, sm, where)
-            and not any(_lack(record, kind) for kind in cache)
-        ):
+        if cached and _runs(record, sm, where, cache):
             yield record.names[0]
     yield BY_NAME[usual].names[0]
 
@@ -89,10 +85,7 @@ def decode_kernel(
     if not any(isinstance(kind, Grouped) for kind in decoder.attention):
         return None
     for choice in _engine_choices(decoder, sm, engine, plain=kv_dtype in PLAIN):
-        record = BY_NAME[choice.name]
-        if _runs_on(record, sm, choice.capabilities) and not any(
-            _lack(record, kind) for kind in _grouped_kinds(decoder)
-        ):
+        if _runs(BY_NAME[choice.name], sm, choice.capabilities, _grouped_kinds(decoder)):
             return engine_decoder(engine.name, choice.name, sm, kv_dtype)
     return None
 
@@ -147,7 +140,9 @@ def _engine_choices(
     model = decoder.model_type if decoder else ""
     if model == WINDOWED and not any(kind.window for kind in kinds):
         model = ""
-    images = decoder is not None and decoder.sees_images is True and _masks_images(engine)
+    since = IMAGES_SINCE.get(engine.name)
+    masked = since is not None and is_since(engine.version, since)  # a backend must mask images
+    images = decoder is not None and decoder.sees_images is True and masked
     for choice in ENGINE_ATTENTION.get(engine.name, ()):
         if (
             sm in choice.capabilities
@@ -163,22 +158,17 @@ def _engine_choices(
             yield choice
 
 
-def _masks_images(engine: BackendRelease) -> bool:
-    """Return whether an engine requires a backend to support masks of images."""
-    since = IMAGES_SINCE.get(engine.name)
-    return since is not None and is_since(engine.version, since)
-
-
 def _grouped_kinds(decoder: Decoder | None) -> list[Grouped]:
     """Return the kinds of a model's layers that a backend of grouped attention runs."""
     kinds = decoder.attention if decoder else ()
     return [kind for kind in kinds if isinstance(kind, Grouped) and not in_blocks(kind)]
 
 
-def _runs_on(record: Backend, sm: int | None, where: range) -> bool:
-    if sm is None:
-        return not where.start
-    return sm in where and (not record.capabilities or sm in record.capabilities)
+def _runs(record: Backend, sm: int | None, where: range, kinds: Sequence[Cached]) -> bool:
+    """Return whether a backend runs on a device and has kernels for kinds of layers."""
+    supported = not record.capabilities or sm in record.capabilities
+    on_device = not where.start if sm is None else sm in where and supported
+    return on_device and not any(_lack(record, kind) for kind in kinds)
 
 
 def attention_refusals(

@@ -30,9 +30,9 @@ def with_drafters(
     with_drafters = []
     for place, deployment in enumerate(deployments):
         memory = deployment.memory
-        if memory is not None and own:
+        if memory and own:
             memory = memory.with_drafter(_own_memory(memory, deployment))
-        elif memory is not None and drafters:
+        elif memory and drafters:
             memory = _without_chunks(memory, deployment, drafters[place])
             if drafter := drafters[place].memory:
                 memory = memory.with_drafter(drafter)
@@ -50,7 +50,9 @@ def _own_memory(memory: Memory, deployment: Deployment) -> Memory:
     weights = max(memory.weights_bytes - all_ffn, 0.0) / decoder.layers + layer_ffn
     if deployment.drafts_plain:
         weights *= ELEMENT_BYTES[formats.plain] / ELEMENT_BYTES[deployment.main.weights]
-    cache_bytes = _own_cache_bytes(deployment)
+    (kind,) = mtp_layer(decoder).attention
+    windowed = engine_of(deployment.engine.name).bounds_cache(decoder.model_type)
+    cache_bytes = _cache_bytes(deployment, kind, windowed=windowed)
     share = (weights + cache_bytes) / (memory.weights_bytes + memory.kv_bytes)
     transient = (memory.activations_bytes + memory.engine_bytes) / memory.gpus
     return structs.replace(
@@ -74,14 +76,6 @@ def _ffn_bytes(decoder: Decoder, formats: Precision) -> float:
             + shared * ELEMENT_BYTES[formats.shared_experts.weights]
         )
     return matrices * size
-
-
-def _own_cache_bytes(deployment: Deployment) -> float:
-    """Return the cache bytes of a model's own draft layer on all GPUs."""
-    (kind,) = mtp_layer(deployment.decoder).attention
-    engine = engine_of(deployment.engine.name)
-    windowed = engine.bounds_cache(deployment.decoder.model_type)
-    return _cache_bytes(deployment, kind, windowed=windowed)
 
 
 def _cache_bytes(deployment: Deployment, kind: Kind, *, windowed: bool) -> float:
@@ -115,12 +109,9 @@ def _without_chunks(memory: Memory, deployment: Deployment, drafter: Deployment)
     )
     parallel, batch = deployment.parallel, deployment.batch
     rank_share = -(-batch // parallel.dp) / batch / parallel.tp
-    rank_bytes = memory.rank_bytes + round(added_bytes * rank_share / parallel.pp)
-    capacity = memory.capacity_bytes
     return structs.replace(
         memory,
         kv_bytes=memory.kv_bytes + round(added_bytes),
         peak_bytes=memory.peak_bytes + round(added_bytes),
-        rank_bytes=rank_bytes,
-        fits=None if capacity is None else rank_bytes <= capacity / memory.gpus,
+        rank_bytes=memory.rank_bytes + round(added_bytes * rank_share / parallel.pp),
     )

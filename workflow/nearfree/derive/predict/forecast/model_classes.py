@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import Config
 from nearfree.derive.engine_step.form import is_since
-from nearfree.derive.predict.forecast.on_record import listed_releases
+from nearfree.derive.predict.forecast.on_record import listed_versions
 from nearfree.errors import Refusal
 from nearfree.shipped import shipped
 from nearfree.sources.classes import LOCK, ClassLock, read_class_lock, spans_of
@@ -94,8 +94,7 @@ class ModelClass:
         """
         if engine.name not in self._lock:
             return None
-        listed = listed_releases(self._config, engine)
-        version = engine.version or (listed[0].version if listed else None)
+        version = engine.version or next(iter(listed_versions(self._config, engine)), None)
         plain = plain_version(engine.name, version) if version else None
         return plain if plain in self._lock[engine.name].releases else None
 
@@ -122,9 +121,7 @@ class ModelClass:
         """Yield an option that names the newest release with the class, for each engine."""
         for engine in sorted(self._having, key=lambda release: release != first):
             having = self._having[engine]
-            listed = [
-                release.version for release in listed_releases(self._config, BackendRelease(engine))
-            ]
+            listed = listed_versions(self._config, BackendRelease(engine))
             with_class = [release for release in listed if release in having]
             if with_class:
                 yield f"--moe {engine}=={with_class[0]}"

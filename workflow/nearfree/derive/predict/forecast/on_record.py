@@ -51,8 +51,3 @@ def listed_versions(config: Config, release: BackendRelease) -> list[str]:
     return sorted(
         (version for name, version in listed if name == package), key=Version, reverse=True
     )
-
-
-def listed_releases(config: Config, engine: BackendRelease) -> list[BackendRelease]:
-    """Return the releases of an engine that sources.yaml lists, the newest first."""
-    return [BackendRelease(engine.name, version) for version in listed_versions(config, engine)]

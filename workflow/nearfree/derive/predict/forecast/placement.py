@@ -22,7 +22,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.engine_graphs import graphs_of
 from nearfree.derive.predict.forecast.model_classes import ModelClass
 from nearfree.derive.predict.forecast.model_query import ModelQuery
-from nearfree.derive.predict.forecast.on_record import listed_releases, listed_versions, newest
+from nearfree.derive.predict.forecast.on_record import listed_versions, newest
 from nearfree.errors import ConfigError
 
 _DEFAULT_ENGINES = ("vllm", "sglang")
@@ -207,4 +207,8 @@ def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> 
 def _alternatives(config: Config, engine: BackendRelease) -> list[BackendRelease]:
     """Return the listed releases of an engine, then those of other engines, newest first."""
     engines = map(BackendRelease, dict.fromkeys((engine.name, *_DEFAULT_ENGINES)))
-    return [release for other in engines for release in listed_releases(config, other)]
+    return [
+        BackendRelease(other.name, version)
+        for other in engines
+        for version in listed_versions(config, other)
+    ]

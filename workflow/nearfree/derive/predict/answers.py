@@ -97,10 +97,7 @@ class Answerer:
     def on(self, facts: pl.DataFrame) -> "Answerer":
         """Return an answerer with the same rules and constants on other facts.
 
-        Parameters
-        ----------
-        facts
-            One row per platform and dtype.
+        They are one row per platform and dtype.
         """
         other = copy(self)
         other._facts = facts  # noqa: SLF001 (its own class)
@@ -109,17 +106,13 @@ class Answerer:
     def answers(
         self, questions: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
     ) -> pl.DataFrame:
-        """Return one row per query, predictor and tolerance.
+        """Return ANSWER_COLUMNS, one row per query, predictor and tolerance.
 
         Parameters
         ----------
         questions
             Queries: asked (their key), platform, the setting's columns, backend_version, kernel,
             baseline, and grid: the N over which N_max is sought, rising from the baseline.
-
-        Returns
-        -------
-        The columns ANSWER_COLUMNS.
         """
         engine_questions = questions.filter(_IS_ENGINE)
         questions = questions.filter(~_IS_ENGINE)

@@ -91,15 +91,7 @@ def calibration_text(forward: EngineForward, calibration: Calibrated) -> str:
 
 
 class EngineAnswers:
-    """The answers of each predictor on forwards of engines.
-
-    Parameters
-    ----------
-    questions
-        Queries of the module `engine`, with the columns of every query.
-    log
-        The forwards of a log, and the rules of their releases.
-    """
+    """The answers of each predictor on queries of the module `engine`, forwards of a log."""
 
     def __init__(self, questions: pl.DataFrame, log: EngineLog) -> None:
         self._log = log

@@ -35,10 +35,7 @@ def release_of(backend: str, versions: Mapping[str, str]) -> str | None:
 def releases_that_ran(settings: pl.DataFrame, takes: Iterable[Take]) -> pl.DataFrame:
     """Return `row_id` and `backend_version` of the settings that a take of the scope holds.
 
-    Parameters
-    ----------
-    settings
-        Rows of the table `settings`, each made from the first event of its setting.
+    Rows of the table `settings` are each made from the first event of their setting.
     """
     versions = {str(take_name.name): take_name.started.data.versions for take_name in takes}
     rows = []
@@ -62,10 +59,7 @@ Row = dict[str, Any]
 def recorded_rows(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[Row]:
     """Yield the recorded predictions of models' settings, the newest of repeated ones.
 
-    Parameters
-    ----------
-    settings
-        The scope's table `settings`; predictions of settings that it lacks are omitted.
+    Predictions of settings that the scope's table `settings` lacks are omitted.
     """
     settings_by_key = _by_key(settings)
     for event in _newest_predictions(takes):
@@ -120,9 +114,8 @@ def law_rows(
     takes
         A scope's takes; the plan of a take that measured models holds the models.
     facts
-        Balance points by platform, dtype and basis: basis, balance_flop_per_byte, fact_id.
-    answerer
-        The answerer on the facts of one basis.
+        Balance points by platform and dtype on the basis of the answerer: basis,
+        balance_flop_per_byte, fact_id.
     """
     balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
     deployments = [

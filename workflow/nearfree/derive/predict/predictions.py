@@ -148,8 +148,6 @@ def predict(
         Rows of the table `settings`, with the column `launch` where it is known.
     platforms
         Rows of the table `platforms`; of several probes the newest counts.
-    answerer
-        Answers by the predictors; it is given the facts of each basis.
     takes
         The scope's takes, which hold the measured models and the recorded predictions.
     """

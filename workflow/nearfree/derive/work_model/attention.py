@@ -46,12 +46,8 @@ def attention_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 def causal_keys(n: Array, context: Array, tile: Array, packed: Array) -> tuple[Array, Array]:
     """Return the number of tiles of a row axis, and the sum of their keys, [rows, grid].
 
-    Tile i attends to the cache and to the positions up to its own last row.
-
-    Parameters
-    ----------
-    tile, packed
-        Rows of a tile, and rows per position.
+    Tile i attends to the cache and to the positions up to its own last row. `tile` are the rows of
+    a tile, `packed` the rows per position.
     """
     rows = n * packed
     full_tiles = np.floor(rows / tile)
@@ -69,12 +65,7 @@ def tiled(features: Features) -> tuple[Array, Array]:
 def tile_us(features: Features, values: Values, pair_width: Array, keys: Array) -> Array:
     """Return the time of one tile on one SM, [rows, grid], in microseconds.
 
-    Parameters
-    ----------
-    pair_width
-        Elements multiplied per pair of query and key.
-    keys
-        Keys that the tile attends to.
+    `pair_width` elements are multiplied per pair of query and key; the tile attends to `keys`.
     """
     feed_rate = values["tflop_s_per_sm"] * FLOP_PER_US
     rate = 1.0 / (features["sms"] / features["phi"] + 1.0 / feed_rate)  # FLOP/us of an SM
@@ -165,12 +156,7 @@ def measured_curves(rows: pl.DataFrame) -> Flags:
 def decoders(rows: pl.DataFrame) -> list[str | None]:
     """Return the kernel whose public curves answer each question, None where there is none.
 
-    It is the kernel that a question names, else that of its backend.
-
-    Parameters
-    ----------
-    rows
-        Questions of attention over a cache with the facts of their platform, or public curves.
+    It is the kernel that a question or a public curve names, else that of its backend.
     """
     kernels = rows.select(
         "kernel", "backend", "sm", pl.coalesce("kv_dtype", "dtype"), "head_dim"

@@ -32,10 +32,7 @@ def calibrated(
 ) -> list[ConstantsCalibrated]:
     """Return one event per family, with constants fitted to the family's curves.
 
-    Parameters
-    ----------
-    files
-        The files that the curves were imported from: SHA-256 by name.
+    `files` are those that the curves were imported from: SHA-256 by name.
     """
     return [
         _event(without_neutral(FAMILIES[name]), samples[name], platforms, epsilon, files)

@@ -59,12 +59,7 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
 
     Over PCIe all collectives have one form. An engine's all-reduce is NCCL's where none of its own
     kernels supports as many GPUs. Latent attention to selected positions has its own form, and so
-    has their selection.
-
-    Parameters
-    ----------
-    rows
-        Questions with the facts of their platform.
+    has their selection. Questions have the facts of their platform.
     """
     module = pl.col("module")
     cached = (pl.col("context") > 0).alias("cached")

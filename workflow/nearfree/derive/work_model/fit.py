@@ -121,16 +121,8 @@ def band(family: Family, measured: Measured, groups: Sequence[str], epsilon: flo
 def moved_to_meet(ratio: Array, latency_us: Array, counts: Flags, epsilon: float) -> Array:
     """Return the shift of predicted log ratios that moves N_max into [N_max, next N), [rows].
 
-    Parameters
-    ----------
-    ratio
-        Predicted T(N) / T(baseline), [rows, grid].
-    latency_us
-        The true T(N), [rows, grid].
-    counts
-        Which points belong to a row, [rows, grid].
-    epsilon
-        The tolerance of N_max.
+    `ratio` is the predicted T(N) / T(baseline), `latency_us` the true T(N), and `counts` says which
+    points belong to a row, all [rows, grid].
     """
     predicted, true = np.log(ratio), np.log(latency_us / latency_us[:, :1])
     limit = np.log1p(epsilon)

@@ -121,14 +121,7 @@ ENGINES = [name for name, backend in backends_of("gemm").items() if backend.rule
 
 
 def dense_sizes(rows: pl.DataFrame, n: Array, resolver: Resolver) -> dict[str, Array]:
-    """Return the padded rows and the passes over the weights, per product of the module.
-
-    Parameters
-    ----------
-    rows
-        Questions of `gemm`, or of `dense_ffn`: one module at a time.
-    n
-        Their grids, [rows, grid].
+    """Return the padded rows and the passes over the weights, per product of one module.
 
     Returns
     -------
@@ -171,18 +164,9 @@ def without_rules(features: Features) -> Features:
 
 
 def dense_place(row: Mapping[str, Any], tokens: int, resolver: Resolver) -> str | None:
-    """Return the source of the rules of a question's products, or the reason without one.
+    """Return file, lines and digest of the rules of a question's products, or the reason without.
 
-    Parameters
-    ----------
-    row
-        A question with the facts of its platform.
-    tokens
-        Rows of its input, b N.
-
-    Returns
-    -------
-    File, lines and digest of each product's rule; None if the backend has no such rules.
+    Its input has `tokens` rows, b N. None if the backend has no such rules.
     """
     sources = []
     for question in dense_questions(row):

@@ -50,10 +50,7 @@ Source: vllm 0.33.0, vllm/models/minimax_m3/common/sparse_attention.py:545-591."
 def layer_kernels(rows: pl.DataFrame) -> pl.DataFrame:
     """Return questions of attention layers with engine and kernel as public curves name them.
 
-    Parameters
-    ----------
-    rows
-        Questions; a backend of an engine is replaced by the engine.
+    A backend of an engine is replaced by the engine.
     """
     engines = {name: backend.engine for name, backend in BY_NAME.items() if backend.engine}
     engine = pl.col("backend").replace(engines)

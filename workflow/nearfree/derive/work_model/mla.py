@@ -77,15 +77,7 @@ def _calls(rows: pl.DataFrame) -> list[LatentCall]:
 
 
 def mla_tiles(rows: pl.DataFrame, n: Array) -> tuple[dict[str, Array], list[str | None]]:
-    """Return SIZES by name, [rows, grid], and per row None or the reason of a refusal.
-
-    Parameters
-    ----------
-    rows
-        Questions of latent attention with the facts of their platform.
-    n
-        Their grids, [rows, grid].
-    """
+    """Return SIZES of questions by name, [rows, grid], and per row None or its refusal's reason."""
     sizes = np.ones((len(SIZES), *n.shape))
     refusals: list[str | None] = []
     results: dict[tuple[object, ...], Array | str] = {}

@@ -47,11 +47,7 @@ def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any
     """Return the features of MoE layers without the blocks of a release's rules.
 
     `spread` is the law of uneven loads, None for even loads; a column `shares` has measured loads.
-
-    Parameters
-    ----------
-    triton
-        Whether all of them are Triton's fused layers.
+    With `triton` all of them are Triton's fused layers.
     """
     shares = rows["shares"].to_list() if "shares" in rows.columns else [None] * rows.height
     loads = dict(zip(rows["routing"].to_list(), shares, strict=True))

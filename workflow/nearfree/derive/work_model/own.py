@@ -76,13 +76,7 @@ def own_ratios(family: Family, fitted: Fitted, own: Values, features: Features) 
 def with_own(
     part: Prepared, fitted: Fitted, ratio: Array, own: Mapping[str, Mapping[str, Own]]
 ) -> Array:
-    """Return T(N) / T(baseline), by own constants where a row's platform has them.
-
-    Parameters
-    ----------
-    ratio
-        The ratio by shared constants, [rows, grid].
-    """
+    """Return `ratio` [rows, grid] of shared constants, by own ones where a platform has them."""
     result = ratio.copy()
     for platform, platform_own in own.get(part.family.name, {}).items():
         rows = (part.rows["platform"] == platform).to_numpy()

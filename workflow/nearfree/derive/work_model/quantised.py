@@ -28,10 +28,8 @@ def pass_bytes(layer: dict[str, Any], *, triton: bool, routed: Flags) -> Array:
 
     Parameters
     ----------
-    layer
-        Features of MoE layers.
     triton
-        Whether the rows are Triton's fused layers.
+        Whether the rows of features are Triton's fused layers.
     routed
         Which rows are that layer of TensorRT-LLM, [rows, 1].
     """
@@ -56,15 +54,7 @@ def token_tiles(tokens: Array, sms: Array, routed: Flags) -> Array:
     Source: grouped_gemm_dispatch in fp8_blockscale_gemm_kernel.cuh and get_best_gemm_config in
     deep_gemm/jit_utils.cuh of TensorRT-LLM 1.3; its expected rows are the tokens, as
     CutlassFp8BlockScaleGemmRunner::getWorkspaceSize keeps the number that moe_kernels.cu passes.
-
-    Parameters
-    ----------
-    tokens
-        b N, [rows, grid].
-    sms
-        SMs of the GPU, [rows, 1].
-    routed
-        Which rows are that layer, [rows, 1].
+    Arguments are b N [rows, grid], SMs of the GPU and which rows are that layer [rows, 1].
     """
     swapped = np.clip(np.ceil(tokens / 8.0) * 8.0, 16.0, 64.0)
     below = np.where(sms == _H20_SMS, 64.0, 32.0)

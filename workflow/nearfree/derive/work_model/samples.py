@@ -74,13 +74,7 @@ class Sample(Struct, frozen=True):
 
 
 def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> dict[str, Sample]:
-    """Return the calibration curves by family; a family without curves is left out.
-
-    Parameters
-    ----------
-    curves
-        The curves of the calibration's platforms.
-    """
+    """Return the calibration curves by family; a family without curves is left out."""
     settings = curves.settings.filter(carried().is_null())
     selected = heavy_enough(settings, LEAST_MB).filter(
         ~pl.col("module").is_in(_APART)
@@ -150,13 +144,7 @@ def _over_contexts(
 def collective_measured(
     settings: pl.DataFrame, points: pl.DataFrame, facts: pl.DataFrame
 ) -> dict[str, tuple[Measured, pl.DataFrame]]:
-    """Return the curves of collectives by family, with their rows of `settings` and latencies.
-
-    Parameters
-    ----------
-    settings, points
-        Imported curves; other modules are left out.
-    """
+    """Return the curves of collectives by family, with their rows of settings and latencies."""
     latencies = (
         points.sort("curve", "n")
         .group_by("curve", maintain_order=True)
@@ -208,11 +196,6 @@ def parts(
     """Yield platform, family and curves, for all curves to which constants can be fitted.
 
     A platform and family may be repeated, with one module each. Collectives are left out.
-
-    Parameters
-    ----------
-    facts
-        phi, beta and the number of SMs, a row per platform and dtype.
     """
     computed = curves.settings.filter(pl.col("module") != "collective")
     for (platform, _), rows in computed.sort("curve").group_by(

@@ -37,16 +37,9 @@ def attention_candidates(
 ) -> Iterator[str]:
     """Yield candidate backends of a model's attention on a device, as users write them.
 
-    The first one whose rules are on record runs it. The engine's own choice comes first.
-
-    Parameters
-    ----------
-    decoder, precision
-        None where they are not known.
-    sm
-        The device's compute capability, 90 for 9.0, None without one.
-    engine
-        The engine that serves the model.
+    The first one whose rules are on record runs it. The choice of the engine that serves the model
+    comes first. `decoder` and `precision` are None where they are not known, `sm` is the device's
+    compute capability, 90 for 9.0, None without one.
     """
     kinds = decoder.attention if decoder else ()
     plain = precision is None or precision.kv in PLAIN
@@ -75,12 +68,7 @@ def decode_kernel(
 ) -> str | None:
     """Return the attention kernel with which an engine decodes a model, None where not known.
 
-    Parameters
-    ----------
-    kv_dtype
-        The format of the cache.
-    sm
-        The device's compute capability, 90 for 9.0, None without one.
+    `kv_dtype` is the format of the cache, `sm` as in `attention_candidates`.
     """
     if not any(isinstance(kind, Grouped) for kind in decoder.attention):
         return None
@@ -176,11 +164,7 @@ def attention_refusals(
 ) -> Iterator[Refusal]:
     """Yield a refusal for each kind of layers that a backend has no kernel for.
 
-    Parameters
-    ----------
-    sm
-        The device's compute capability, 90 for 9.0: the remedy names backends that run there. None
-        for any device.
+    The remedy names backends that run on the device of compute capability `sm`, None for any.
     """
     record = BY_NAME[release.name]
     for kind in decoder.attention:

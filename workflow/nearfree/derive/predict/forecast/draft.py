@@ -38,6 +38,7 @@ from nearfree.derive.engine_step.form import StepConstants
 from nearfree.derive.engine_step.launches import draws_all, exposed_us, launches_us
 from nearfree.derive.engine_step.recorded import RecordedStep
 from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.step import step_of
 from nearfree.derive.predict.forecast.total import Total
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
@@ -60,16 +61,9 @@ class Drafted(NamedTuple):
         constants: StepConstants,
         decoder: Decoder,
     ) -> Array:
-        """Return the time of the draft in an engine's step, in microseconds, [grid].
+        """Return the time of the draft in an engine's step of the target model, in us, [grid].
 
-        Parameters
-        ----------
-        positions
-            N of the steps, [grid].
-        constants
-            Constants of the engine's step: each run has one layer's kernels between modules.
-        decoder
-            The target model.
+        `positions` are N of the steps, [grid]. Each run has one layer's kernels between modules.
         """
         runs = drafter_runs(positions)
         device = self.modules_us + runs * constants.layer_us
@@ -127,16 +121,10 @@ def as_head(head: Deployment, deployment: Deployment) -> Deployment:
 
 
 def draft_of(drafter: Deployment, total: Total, place: int, engine: BackendRelease) -> Drafted:
-    """Return the draft of N - 1 tokens by a head or by the own layer.
+    """Return the draft of N - 1 tokens by a head or by the own layer, from `as_head` or `as_own`.
 
-    Parameters
-    ----------
-    drafter
-        A deployment of `as_head` or `as_own`.
-    total, place
-        T(N) of drafters, and the place of this one.
-    engine
-        The engine, whose release decides which rows of the first run have logits.
+    `total` is T(N) of drafters, `place` that of this one. The engine's release decides which rows
+    of the first run have logits.
     """
     modules = total.modules(place)
     latency, roles = total.latency_us[place], total.roles[place]
@@ -192,8 +180,8 @@ def drafter_shares(
     positions, shares = total.grid.astype(np.float64), {}
     for place, deployment, drafter_place in _pairs(deployments, drafter, drafting):
         draft = draft_of(drafting[drafter_place], drafter, drafter_place, deployment.engine)
-        step, drafted_us = steps.get(deployment.engine.name), draft.modules_us
-        if step is not None and deployment.served:
+        step, drafted_us = step_of(steps, deployment), draft.modules_us
+        if step is not None:
             drafted_us = draft.served_us(
                 positions, deployment.engine, step.constants, deployment.decoder
             )

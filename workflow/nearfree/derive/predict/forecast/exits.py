@@ -103,13 +103,7 @@ def total_exits(
 
 
 def sum_exits(latency: Total, rows: Integers, baseline_places: Integers, epsilon: float) -> Exits:
-    """Return the boundaries of whole forwards' T(N) at a tolerance.
-
-    Parameters
-    ----------
-    rows, baseline_places
-        The deployments, and the index of each one's baseline.
-    """
+    """Return the boundaries of deployments' T(N) at a tolerance, with each one's baseline place."""
     model = latency.model_us
     base = model[rows, baseline_places][:, None]
     return exits(

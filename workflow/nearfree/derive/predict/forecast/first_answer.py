@@ -11,7 +11,7 @@ from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.padding import EAGER, PADDED
-from nearfree.derive.predict.forecast.step import ROLES
+from nearfree.derive.predict.forecast.step import ROLES, step_of
 from nearfree.derive.predict.forecast.total import SUM
 from nearfree.errors import NearfreeError
 
@@ -110,17 +110,14 @@ def first_answer(
 ) -> FirstAnswer | None:
     """Return the first answer on one deployment, None where its T(N) is not known.
 
-    Parameters
-    ----------
-    answerer
-        The answerer that made the forecast: it has the releases' files and the steps' constants.
+    The answerer is that of the forecast: it has the releases' files and the steps' constants.
     """
     total, query = forecast.total, forecast.deployments[place]
     rows = forecast.answers.filter(deployment=place, composition=SUM, baseline=1, epsilon=epsilon)
     if total.refusals[place] is not None or rows.is_empty():
         return None
     row = rows.row(0, named=True)
-    step = answerer.engine_steps.get(query.engine.name) if query.served else None
+    step = step_of(answerer.engine_steps, query)
     curve, grid = total.model_us[place], total.grid.tolist()
     return FirstAnswer(
         n_max=int(row["n_max"]),

@@ -155,11 +155,7 @@ def minimum_of_laws(
 
     This is the paper's rule for a model (sec. 4). It covers the FFN of most layers and attention;
     only the work model covers other modules. If a law refuses one of them, it refuses the model.
-
-    Parameters
-    ----------
-    baselines
-        The baseline N of each deployment, at which granularities are taken.
+    Granularities are taken at each deployment's baseline N.
     """
     main = questions.uses.filter("main").join(_baseline_frame(baselines), on="deployment")
     frames = []

@@ -33,14 +33,7 @@ SCHEMA = {
 def surface(
     deployments: Sequence[Deployment], answerer: Answerer, grid: Sequence[int], epsilon: float
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return T(N) of deployments point by point, and their boundaries.
-
-    Parameters
-    ----------
-    deployments
-        One per batch, context and routing.
-    grid
-        N, rising from 1.
+    """Return T(N) of deployments point by point, and their boundaries; the grid rises from 1.
 
     Returns
     -------
@@ -83,15 +76,8 @@ def _points(latency: Total, full_baselines: Sequence[int]) -> pl.DataFrame:
 
 
 def cost_of_positions(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
-    """Return the cost of K positions in each deployment, by the work model's sum.
+    """Return the cost of K positions in one forward of each deployment, by the work model's sum.
 
-    Parameters
-    ----------
-    positions
-        K, positions in one forward, on the grid.
-
-    Returns
-    -------
     One row per deployment: T(K) / T(1) with its interval, a verdict, and N_max without its
     interval; `censored` says that N_max is the grid's end.
 

@@ -16,7 +16,7 @@ from nearfree.derive.engine_step.launches import launch_count
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.padding import REAL, Padding, padded, steps_of, timed_grid
-from nearfree.derive.predict.forecast.step import Steps, with_step_times
+from nearfree.derive.predict.forecast.step import step_of, with_step_times
 from nearfree.derive.reference.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
 from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.work_model.family import Array, Flags, Integers
@@ -197,9 +197,8 @@ def _timed(questions: Questions, answerer: Answerer) -> Total:
     for deployment, role, number in uses.select("deployment", "role", "asked").iter_rows():
         modules[deployment].append((role, number))
     module_refusals, grid = timed.refusals(), np.array(questions.grid)
-    steps = Steps(answerer.engine_steps, answerer.bandwidths_gb_s)
     module_roles = [dict(enumerate(role for role, _ in part)) for part in modules]
-    latency, roles = with_step_times(steps, questions.deployments, module_roles, module_us, grid)
+    latency, roles = with_step_times(answerer, questions.deployments, module_roles, module_us, grid)
     shape = latency.shape[:2]
     band, asked, in_sample = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
     band[position], asked[position] = queries.band[numbers], numbers
@@ -207,7 +206,7 @@ def _timed(questions: Questions, answerer: Answerer) -> Total:
     evidence = [
         [
             *(queries.evidence[number] for _, number in part if number in queries.evidence),
-            *_step_evidence(steps, deployment),
+            *_step_evidence(answerer, deployment),
         ]
         for part, deployment in zip(modules, questions.deployments, strict=True)
     ]
@@ -248,7 +247,7 @@ def _refusal(
     return "; ".join(texts) or None
 
 
-def _step_evidence(steps: Steps, deployment: Deployment) -> list["Evidence"]:
+def _step_evidence(answerer: Answerer, deployment: Deployment) -> list[Evidence]:
     """Return the evidence of a step's time outside of modules, empty where it is not known."""
-    step = steps.of(deployment)
+    step = step_of(answerer.engine_steps, deployment)
     return [Evidence(step.text, [step.event.event_id], "")] if step else []

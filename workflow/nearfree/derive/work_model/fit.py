@@ -135,8 +135,8 @@ def moved_to_meet(ratio: Array, latency_us: Array, counts: Flags, epsilon: float
     )
 
 
-def selected_curves(measured: Measured, kept: Flags | Integers) -> Measured:
-    """Return the flagged curves, or those at some rows."""
+def selected_features(features: Features, kept: Flags | Integers) -> dict[str, Any]:
+    """Return the features of flagged curves, or of those at some rows."""
 
     def select(value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -145,8 +145,13 @@ def selected_curves(measured: Measured, kept: Flags | Integers) -> Measured:
             return [tuple(select(part) for part in parts) for parts in value]
         return value
 
+    return {name: select(value) for name, value in features.items()}
+
+
+def selected_curves(measured: Measured, kept: Flags | Integers) -> Measured:
+    """Return the flagged curves, or those at some rows."""
     return Measured(
-        features={name: select(value) for name, value in measured.features.items()},
+        features=selected_features(measured.features, kept),
         latency_us=measured.latency_us[kept],
         counts=measured.counts[kept],
     )

@@ -21,7 +21,7 @@ from nearfree.derive.work_model.family import (
     Values,
     latencies_us,
 )
-from nearfree.derive.work_model.fit import Measured, selected_curves
+from nearfree.derive.work_model.fit import selected_features
 from nearfree.derive.work_model.prepare import Prepared
 from nearfree.errors import EvidenceError
 from nearfree.log.events import ConstantsCalibrated, Event
@@ -81,8 +81,7 @@ def with_own(
     for platform, platform_own in own.get(part.family.name, {}).items():
         rows = (part.rows["platform"] == platform).to_numpy()
         if rows.any():
-            measured = Measured(features=part.features, latency_us=ratio, counts=part.counts)
-            features = selected_curves(measured, rows).features
+            features = selected_features(part.features, rows)
             result[rows] = own_ratios(part.family, fitted, platform_own.values, features)
     return result
 

@@ -106,11 +106,16 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
     )
 
 
+def _listed(points: pl.DataFrame, axis: str) -> pl.DataFrame:
+    """Return curves, a row each: their numbers of an axis as the list `grid`, and latency_us."""
+    ordered = points.sort("curve", axis).group_by("curve", maintain_order=True)
+    return ordered.agg(pl.col(axis).alias("grid"), "latency_us")
+
+
 def _sample(parts: list[Prepared], latency: pl.DataFrame, settings: pl.DataFrame) -> Sample:
     (part,) = parts  # here a family has one module, and its rows come in one part
-    latencies = latency.sort("curve", "n").group_by("curve", maintain_order=True).agg("latency_us")
     rows = part.rows.select(pl.col("asked").alias("curve")).join(
-        latencies, on="curve", how="left", maintain_order="left"
+        _listed(latency, "n").drop("grid"), on="curve", how="left", maintain_order="left"
     )
     latency_us = padded(rows["latency_us"], part.counts.shape[1])
     measured = Measured(features=part.features, latency_us=latency_us, counts=part.counts)
@@ -121,12 +126,7 @@ def _over_contexts(
     settings: pl.DataFrame, points: pl.DataFrame, facts: pl.DataFrame
 ) -> Sample | None:
     """Return the curves of T(1) over L: attention of one position over a cache."""
-    latencies = (
-        points.filter(pl.col("context").is_not_null())
-        .sort("curve", "context")
-        .group_by("curve", maintain_order=True)
-        .agg(pl.col("context").alias("grid"), "latency_us")
-    )
+    latencies = _listed(points.filter(pl.col("context").is_not_null()), "context")
     rows = settings.filter(pl.col("module") == "attention").join(latencies, on="curve")
     required = ("peak_tflops", "bandwidth_gb_s", "sm_count")
     rows = with_facts(rows, facts).drop_nulls(required).sort("curve")
@@ -145,13 +145,8 @@ def collective_measured(
     settings: pl.DataFrame, points: pl.DataFrame, facts: pl.DataFrame
 ) -> dict[str, tuple[Measured, pl.DataFrame]]:
     """Return the curves of collectives by family, with their rows of settings and latencies."""
-    latencies = (
-        points.sort("curve", "n")
-        .group_by("curve", maintain_order=True)
-        .agg(pl.col("n").alias("grid"), "latency_us")
-    )
-    rows = with_facts(settings.filter(pl.col("module") == "collective").join(latencies, on="curve"),
-                      facts)  # fmt: skip
+    collectives = settings.filter(pl.col("module") == "collective")
+    rows = with_facts(collectives.join(_listed(points, "n"), on="curve"), facts)
     rows = rows.with_columns(_direct_gpus(), family_of(rows))
     rows = rows.filter(pl.col("family").is_not_null() & times_refusal().is_null()).sort("curve")
     by_family = {}

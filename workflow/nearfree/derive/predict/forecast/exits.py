@@ -74,10 +74,6 @@ def total_exits(
         reason or (None if n in grid else f"the baseline N={n} is not on the grid")
         for n, reason in zip(baselines, latency.refusals, strict=True)
     ]
-    refused = pl.DataFrame(
-        {"deployment": range(len(reasons)), "refusal": reasons},
-        schema={"deployment": pl.Int64, "refusal": pl.String},
-    ).drop_nulls("refusal")
     tolerances = pl.DataFrame({"epsilon": list(epsilons)}, schema={"epsilon": pl.Float64})
     evidence = pl.DataFrame(
         {
@@ -86,15 +82,18 @@ def total_exits(
             "calibration": [list(events) for events in latency.calibration],
             "in_sample": latency.in_sample,
             "regime": [latency.regime(place) for place in range(len(reasons))],
+            "refusal": reasons,
         },
         schema_overrides={
             "deployment": pl.Int64,
             "calibration": pl.List(pl.String),
             "regime": pl.String,
+            "refusal": pl.String,
         },
     )
+    refused = evidence.drop_nulls("refusal").select("deployment").join(tolerances, how="cross")
     return (
-        pl.concat([answered, refused.join(tolerances, how="cross")], how="diagonal")
+        pl.concat([answered, refused], how="diagonal")
         .join(evidence, on="deployment", how="left")
         .with_columns(
             pl.lit(PREDICTOR).alias("predictor"), pl.lit(composition).alias("composition")

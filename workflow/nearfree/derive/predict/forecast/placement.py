@@ -1,7 +1,6 @@
 """A model of a query on a platform: the backends that may run it, and refusals of its forward."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
 from typing import NamedTuple
 
 from nearfree.backends.dense_kernels import deepgemm_replacement
@@ -89,22 +88,21 @@ class Placement:
         """Yield the backends of each named attention, engine and routing."""
         config, model = self._config, self.model
         quantised = model.dense_quantised and model.sheet.sm is not None
-        dense = {engine: _dense(config, spec, engine) if quantised else None for engine in engines}
         named = [newest(config, name, attention_backend) for name in spec.attention]
-        attention = {
-            engine: named or [_on_record(config, model.attention(engine), engine)]
-            for engine in engines
-        }
-        kernels = {engine: None if named else model.decoder_kernel(engine) for engine in engines}
-        routed = product(engines, routings if model.sparse else [None])
-        for number, (engine, routing) in product(range(len(named) or 1), list(routed)):
-            yield Backends(
-                attention=attention[engine][number],
-                moe=engine if model.sparse else None,
-                dense=dense[engine],
-                routing=routing,
-                decoder_kernel=kernels[engine],
+        by_engine = [
+            (
+                engine,
+                _dense(config, spec, engine) if quantised else None,
+                named or [_on_record(config, model.attention(engine), engine)],
+                None if named else model.decoder_kernel(engine),
             )
+            for engine in engines
+        ]
+        for number in range(len(named) or 1):
+            for engine, dense, attention, kernel in by_engine:
+                for routing in routings if model.sparse else [None]:
+                    moe = engine if model.sparse else None
+                    yield Backends(attention[number], moe, dense, routing, kernel)
 
     def deployments(
         self, spec: DeploymentSpec, loads: MeasuredLoads | None

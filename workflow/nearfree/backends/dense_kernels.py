@@ -6,75 +6,54 @@ and options have their defaults, and only vLLM's own requirements are installed 
 DeepGEMM since 0.20; before, it used an installed one).
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from functools import partial
 
+from nearfree.backends.moe_kernels import MARLIN, Kernel, Selection, selection_of
 from nearfree.errors import EvidenceError
 
-CUTLASS, MARLIN, MACHETE = "CUTLASS", "Marlin", "Machete"
-_MAX_SM = 999
+CUTLASS, MACHETE = "CUTLASS", "Machete"
 _DISPATCHES = {80: 80, 89: 89, 90: 90, 100: 100, 103: 100, 120: 120, 121: 120}
 """The CUTLASS dispatch of each compute capability: `cutlass_scaled_mm` in
 csrc/quantization/w8a8/cutlass/scaled_mm_entry.cu of 0.33.0, lines 244-281. That of 8.6 is unknown:
 some of the kernels for 8.0 do not fit into its shared memory."""
 
-
-class DenseKernel(NamedTuple):
-    """A kernel, the devices on which it runs, and the weights' shapes that it takes.
-
-    `min_sm` and `max_sm` are compute capabilities, 90 for 9.0, both included. The weights' sides
-    must be multiples of `columns` (outputs) and `depth` (inputs).
-    """
-
-    name: str
-    min_sm: int
-    max_sm: int = _MAX_SM
-    columns: int = 1
-    depth: int = 1
-    condition: str = ""
-    """A further condition that a query does not determine."""
-
-
-class DenseSelection(NamedTuple):
-    """The kernels of releases for a format, in the order in which vLLM tries them."""
-
-    formats: tuple[str, ...]
-    file: str
-    lines: Mapping[str, tuple[int, int]]
-    """First and last line of the code that selects, by release."""
-    kernels: tuple[DenseKernel, ...]
-
-
 _QUANT = "vllm/model_executor/layers/quantization"
 _LINEAR = "vllm/model_executor/kernels/linear/__init__.py"
 _FLASHINFER_OR_DEEPGEMM = "FlashInfer below 32 rows and DeepGEMM from there on"
-_FLASHINFER = DenseKernel("FlashInfer", 100, condition="scales are per tensor")
-_FLOAT8 = (DenseKernel(MARLIN, 80, 88), _FLASHINFER, DenseKernel(CUTLASS, 89))
+_FLASHINFER = Kernel("FlashInfer", 100, condition="scales are per tensor")
+_FLOAT8_BEFORE_14 = (Kernel(MARLIN, 80, 88), Kernel(CUTLASS, 89))
+_FLOAT8 = (Kernel(MARLIN, 80, 88), _FLASHINFER, Kernel(CUTLASS, 89))
 _FLOAT8_BLOCK = (
-    DenseKernel(MARLIN, 80, 88),
-    DenseKernel("Triton", 89, 89),
-    DenseKernel(CUTLASS, 90),
+    Kernel(MARLIN, 80, 88),
+    Kernel("Triton", 89, 89),
+    Kernel(CUTLASS, 90),
 )
 _DEEPGEMM_FLOAT8_BLOCK = (
-    DenseKernel(_FLASHINFER_OR_DEEPGEMM, 90, 90, columns=64, depth=128),
-    DenseKernel("DeepGEMM", 100, 109, columns=64, depth=128),
+    Kernel(_FLASHINFER_OR_DEEPGEMM, 90, 90, columns=64, depth=128),
+    Kernel("DeepGEMM", 100, 109, columns=64, depth=128),
 )
-_DEEPGEMM_SM12X = DenseKernel("DeepGEMM", 120, 129, columns=64, depth=128)
-_MACHETE = (DenseKernel(MACHETE, 90, 90, columns=128, depth=64),)
-_ALLSPARK = DenseKernel("AllSpark", 80, 89, condition="a scale is per channel")
-_MARLIN = DenseKernel(MARLIN, 75, columns=64, depth=128)
-_MARLIN_NVFP4 = DenseKernel(MARLIN, 75, 99)
+_DEEPGEMM_SM12X = Kernel("DeepGEMM", 120, 129, columns=64, depth=128)
+_MACHETE = Kernel(MACHETE, 90, 90, columns=128, depth=64)
+_ALLSPARK = Kernel("AllSpark", 80, 89, condition="a scale is per channel")
+_MARLIN = Kernel(MARLIN, 75, columns=64, depth=128)
+_MARLIN_NVFP4 = Kernel(MARLIN, 75, 99)
+
+_MIXED_BEFORE_33 = {
+    "0.19.0": (132, 140),
+    "0.20.2": (220, 228),
+    "0.22.0": (331, 339),
+    "0.24.0": (359, 369),
+}
+_float8 = partial(Selection, "vllm", ("float8",))
+_float8_block = partial(Selection, "vllm", ("float8_block",))
+_int8 = partial(Selection, "vllm", ("int8",))
+_int4 = partial(Selection, "vllm", ("int4",))
+_nvfp4 = partial(Selection, "vllm", ("nvfp4",))
 
 SELECTIONS = (
-    DenseSelection(
-        ("float8",),
-        f"{_QUANT}/utils/w8a8_utils.py",
-        {"0.9.1": (272, 282)},
-        (DenseKernel(MARLIN, 80, 88), DenseKernel(CUTLASS, 89)),
-    ),
-    DenseSelection(("float8",), f"{_QUANT}/utils/w8a8_utils.py", {"0.14.0": (364, 416)}, _FLOAT8),
-    DenseSelection(
-        ("float8",),
+    _float8(f"{_QUANT}/utils/w8a8_utils.py", {"0.9.1": (272, 282)}, _FLOAT8_BEFORE_14),
+    _float8(f"{_QUANT}/utils/w8a8_utils.py", {"0.14.0": (364, 416)}, _FLOAT8),
+    _float8(
         _LINEAR,
         {
             "0.19.0": (108, 115),
@@ -85,56 +64,44 @@ SELECTIONS = (
         },
         _FLOAT8,
     ),
-    DenseSelection(
-        ("float8_block",),
+    _float8_block(
         f"{_QUANT}/utils/fp8_utils.py",
         {"0.9.1": (117, 133)},
         (
-            DenseKernel(MARLIN, 80, 88),
-            DenseKernel(CUTLASS, 90, 90, columns=128, depth=128),
-            DenseKernel(CUTLASS, 100),
-            DenseKernel("Triton", 89, 90),
+            Kernel(MARLIN, 80, 88),
+            Kernel(CUTLASS, 90, 90, columns=128, depth=128),
+            Kernel(CUTLASS, 100),
+            Kernel("Triton", 89, 90),
         ),
     ),
-    DenseSelection(
-        ("float8_block",),
+    _float8_block(
         f"{_QUANT}/utils/fp8_utils.py",
         {"0.14.0": (401, 415), "0.19.0": (409, 423)},
         _FLOAT8_BLOCK,
     ),
-    DenseSelection(
-        ("float8_block",),
+    _float8_block(
         _LINEAR,
         {"0.20.2": (188, 197), "0.22.0": (293, 302)},
         (*_DEEPGEMM_FLOAT8_BLOCK, *_FLOAT8_BLOCK),
     ),
     # DeepGEMM takes 12.0 since: `support_deep_gemm` in vllm/platforms/cuda.py, lines 663-669.
-    DenseSelection(
-        ("float8_block",),
+    _float8_block(
         _LINEAR,
         {"0.24.0": (320, 329)},
         (*_DEEPGEMM_FLOAT8_BLOCK, _DEEPGEMM_SM12X, *_FLOAT8_BLOCK),
     ),
-    DenseSelection(
-        ("float8_block",),
+    _float8_block(
         _LINEAR,
         {"0.33.0": (494, 506)},
-        (
-            *_DEEPGEMM_FLOAT8_BLOCK,
-            _DEEPGEMM_SM12X,
-            DenseKernel(MARLIN, 80, 89),
-            DenseKernel(CUTLASS, 90),
-        ),
+        (*_DEEPGEMM_FLOAT8_BLOCK, _DEEPGEMM_SM12X, Kernel(MARLIN, 80, 89), Kernel(CUTLASS, 90)),
     ),
     # vLLM builds no CUTLASS kernel for int8 on 10.0 and newer: the kernel there is not read.
-    DenseSelection(
-        ("int8",),
+    _int8(
         f"{_QUANT}/kernels/scaled_mm/__init__.py",
         {"0.9.1": (20, 25), "0.14.0": (25, 29)},
-        (DenseKernel(CUTLASS, 80, 99),),
+        (Kernel(CUTLASS, 80, 99),),
     ),
-    DenseSelection(
-        ("int8",),
+    _int8(
         _LINEAR,
         {
             "0.19.0": (98, 105),
@@ -143,57 +110,35 @@ SELECTIONS = (
             "0.24.0": (282, 289),
             "0.33.0": (446, 455),
         },
-        (DenseKernel(CUTLASS, 80, 99),),
+        (Kernel(CUTLASS, 80, 99),),
     ),
     # A file of AWQ's ran Marlin, whatever the device: `apply_awq_marlin_linear` in awq_marlin.py.
-    DenseSelection(
-        ("int4",),
+    _int4(
         f"{_QUANT}/kernels/mixed_precision/__init__.py",
         {"0.9.1": (22, 28), "0.14.0": (42, 53)},
-        (
-            DenseKernel(MARLIN, 90, 90, columns=64, depth=128, condition="the file is one of AWQ"),
-            *_MACHETE,
-            _MARLIN,
-        ),
+        (Kernel(MARLIN, 90, 90, "the file is one of AWQ", 64, 128), _MACHETE, _MARLIN),
     ),
-    DenseSelection(
-        ("int4",),
-        _LINEAR,
-        {"0.19.0": (132, 140), "0.20.2": (220, 228), "0.22.0": (331, 339), "0.24.0": (359, 369)},
-        (*_MACHETE, _MARLIN),
-    ),
-    DenseSelection(
-        ("int8_w8a16",),
-        _LINEAR,
-        {"0.19.0": (132, 140), "0.20.2": (220, 228), "0.22.0": (331, 339), "0.24.0": (359, 369)},
-        (*_MACHETE, _ALLSPARK, _MARLIN),
-    ),
+    _int4(_LINEAR, _MIXED_BEFORE_33, (_MACHETE, _MARLIN)),
+    Selection("vllm", ("int8_w8a16",), _LINEAR, _MIXED_BEFORE_33, (_MACHETE, _ALLSPARK, _MARLIN)),
     # Humming is moved before Marlin on 9.0: layers/quantization/utils/humming/priority.py, line 11.
-    DenseSelection(
+    Selection(
+        "vllm",
         ("int4", "int8_w8a16"),
         _LINEAR,
         {"0.33.0": (539, 548)},
-        (*_MACHETE, DenseKernel("Humming", 90, 90), _MARLIN),
+        (_MACHETE, Kernel("Humming", 90, 90), _MARLIN),
     ),
     # From 10.0 on FlashInfer and CUTLASS use nvfp4 tensor cores: their rows are not read. Humming
     # may round the rows of a layer whose inputs have stored scales:
     # `check_and_fallback_input_schema` in layers/quantization/utils/humming/schema.py, lines
     # 261-400.
-    DenseSelection(
-        ("nvfp4",), f"{_QUANT}/utils/nvfp4_utils.py", {"0.19.0": (57, 64)}, (_MARLIN_NVFP4,)
-    ),
-    DenseSelection(
-        ("nvfp4",),
+    _nvfp4(f"{_QUANT}/utils/nvfp4_utils.py", {"0.19.0": (57, 64)}, (_MARLIN_NVFP4,)),
+    _nvfp4(
         _LINEAR,
         {"0.20.2": (260, 269), "0.22.0": (371, 383), "0.24.0": (407, 420)},
         (_MARLIN_NVFP4,),
     ),
-    DenseSelection(
-        ("nvfp4",),
-        _LINEAR,
-        {"0.33.0": (592, 609)},
-        (DenseKernel("Humming", 90, 90), _MARLIN_NVFP4),
-    ),
+    _nvfp4(_LINEAR, {"0.33.0": (592, 609)}, (Kernel("Humming", 90, 90), _MARLIN_NVFP4)),
 )
 _FORMATS = {
     ("float8", "float8"): "float8",
@@ -265,7 +210,7 @@ def dense_kernel(version: str, format_: str, sm: int, columns: int, depth: int) 
     EvidenceError
         The rules are not read, or the query does not determine which of several kernels runs.
     """
-    candidates: list[DenseKernel] = []
+    candidates: list[Kernel] = []
     for kernel in _selection(version, format_).kernels:
         fits = columns % kernel.columns == 0 and depth % kernel.depth == 0
         if fits and kernel.min_sm <= sm <= kernel.max_sm:
@@ -304,8 +249,7 @@ def dense_widens(version: str, activations: str, weights: str, sm: int) -> bool:
 
 def unread_product_error(version: str, format_: str, sm: int, kernels: str) -> EvidenceError:
     """Return the error that the rows of the kernels that run are not read, with their source."""
-    selection = _selection(version, format_)
-    place = "{}:{}-{}".format(selection.file, *selection.lines[version])
+    place = _selection(version, format_).place(version)
     return EvidenceError(
         f"vllm {version} runs {kernels} for {format_} on compute capability {sm} ({place}),"
         " whose rows are not read",
@@ -313,18 +257,7 @@ def unread_product_error(version: str, format_: str, sm: int, kernels: str) -> E
     )
 
 
-def _selection(version: str, format_: str) -> DenseSelection:
-    selections = [
-        selection
-        for selection in SELECTIONS
-        if _MARLIN_SELECTIONS.get(format_, format_) in selection.formats
-    ]
-    for selection in selections:
-        if version in selection.lines:
-            return selection
-    releases = ", ".join(release for selection in selections for release in selection.lines)
-    raise EvidenceError(
-        f"which kernel vllm {version} runs for products in {format_} is not read; "
-        f"it is read for {releases}",
-        remedy="Ask for one of those releases",
-    )
+def _selection(version: str, format_: str) -> Selection:
+    what = f"which kernel vllm {version} runs for products in {format_}"
+    format_ = _MARLIN_SELECTIONS.get(format_, format_)
+    return selection_of(SELECTIONS, "vllm", version, format_, what)

@@ -16,6 +16,7 @@ from nearfree.backends.moe_kernels import (
     TRTLLM,
     Kernel,
     Selection,
+    selection_of,
 )
 from nearfree.backends.sglang_moe_kernels import SGLANG
 from nearfree.backends.vllm_moe_kernels import VLLM
@@ -185,7 +186,7 @@ def unread_kernel_error(
     It names the lines that select the kernels, and the devices whose kernel's blocks are read.
     """
     selection = _selection(package, version, dtype)
-    place = "{}:{}-{}".format(selection.file, *selection.lines[version])
+    place = selection.place(version)
     unconditional = {
         name: [
             _span(kernel)
@@ -217,20 +218,5 @@ def _span(kernel: Kernel) -> str:
 
 
 def _selection(package: str, version: str, dtype: str) -> Selection:
-    selections = [
-        selection
-        for selection in SELECTIONS
-        if selection.package == package and dtype in selection.dtypes
-    ]
-    for selection in selections:
-        if version in selection.lines:
-            return selection
-    releases = (
-        ", ".join(release for selection in selections for release in selection.lines)
-        or "no release"
-    )
-    raise EvidenceError(
-        f"which MoE kernel {package} {version} runs for {_TITLES[dtype]} is not read; "
-        f"it is read for {releases}",
-        remedy="Ask for one of those releases",
-    )
+    what = f"which MoE kernel {package} {version} runs for {_TITLES[dtype]}"
+    return selection_of(SELECTIONS, package, version, dtype, what)

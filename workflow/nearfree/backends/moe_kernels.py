@@ -1,13 +1,15 @@
-"""The vocabulary of facts about the kernel that an engine runs for an MoE layer.
+"""The vocabulary of facts about the kernel that an engine runs for an MoE layer or dense product.
 
-The facts are stated by hand, in `vllm_moe_kernels` and `sglang_moe_kernels`: an engine asks class
-after class whether it supports a layer, and the answers are spread over its source. Each fact was
-read in the releases that it names and holds for no other. Environment variables and options have
-their defaults.
+The facts are stated by hand, in `vllm_moe_kernels`, `sglang_moe_kernels` and `dense_kernels`: an
+engine asks class after class whether it supports a layer, and the answers are spread over its
+source. Each fact was read in the releases that it names and holds for no other. Environment
+variables and options have their defaults.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from nearfree.errors import EvidenceError
 
 TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
 """The kernel whose blocks `fused_moe` reads; the one for 4- and 8-bit weights; gpt-oss's."""
@@ -56,10 +58,16 @@ class Kernel(NamedTuple):
     max_sm: int = MAX_SM
     condition: str = ""
     """A further condition that a query does not determine; empty if there is none."""
+    columns: int = 1
+    depth: int = 1
+    """Of a dense product: the multiples that its weights' outputs and inputs must be."""
 
 
 class Selection(NamedTuple):
-    """The kernels of a package's releases for formats, named as in an MoE query."""
+    """The kernels of a package's releases for formats, in the order in which it tries them.
+
+    Formats are named as in an MoE query, or as `dense_format` names them.
+    """
 
     package: str
     dtypes: tuple[str, ...]
@@ -72,3 +80,27 @@ class Selection(NamedTuple):
     for_models: tuple[Kernel, ...] = ()
     """The kernels for single models and files, which a release tries first. They do not apply to a
     query without a model."""
+
+    def place(self, version: str) -> str:
+        """Return the file and lines of the code that selects in a release."""
+        first, last = self.lines[version]
+        return f"{self.file}:{first}-{last}"
+
+
+def selection_of(
+    selections: Sequence[Selection], package: str, version: str, dtype: str, what: str
+) -> Selection:
+    """Return the selection of a release for a format; EvidenceError, begun by `what`, if none."""
+    of_format = [
+        selection
+        for selection in selections
+        if selection.package == package and dtype in selection.dtypes
+    ]
+    for selection in of_format:
+        if version in selection.lines:
+            return selection
+    releases = ", ".join(release for selection in of_format for release in selection.lines)
+    raise EvidenceError(
+        f"{what} is not read; it is read for {releases or 'no release'}",
+        remedy="Ask for one of those releases",
+    )

@@ -1,5 +1,7 @@
 """The kernel that SGLang runs for an MoE layer: facts with their sources by release."""
 
+from functools import partial
+
 from nearfree.backends.moe_kernels import (
     COMPRESSED_4,
     CUTLASS,
@@ -24,19 +26,13 @@ from nearfree.backends.moe_kernels import (
 
 _QUANT = "sglang/srt/layers/quantization"
 _ARGS = "sglang/srt/server_args.py"
-_BF16 = (
-    Kernel(TRITON, 75, 99),
+_SINCE_100 = (
     Kernel(TRTLLM, 100, 109, PRESET),
     Kernel(TRITON, 100, 109, "it is not"),
     Kernel(TRITON, 110),
 )
-_FP8_KERNELS = (
-    Kernel(TRITON, 89, 99),
-    Kernel(TRTLLM, 100, 109, PRESET),
-    Kernel(TRITON, 100, 109, "it is not"),
-    Kernel(TRITON, 110),
-)
-_FP8 = f"{_QUANT}/fp8.py"
+_BF16 = (Kernel(TRITON, 75, 99), *_SINCE_100)
+_FP8_KERNELS = (Kernel(TRITON, 89, 99), *_SINCE_100)
 _FP8_BEFORE = {"0.5.9": (1347, 1351), "0.5.10": (1474, 1478)}
 _FP8_SINCE = {"0.5.14": (1793, 1803), "0.5.23": (2962, 2972)}
 _NVFP4_BEFORE = (
@@ -77,36 +73,31 @@ def _nemotron_before(min_sm: int) -> tuple[Kernel, ...]:
     return (Kernel(CUTLASS, min_sm, MAX_SM, NEMOTRON),)
 
 
+_bf16 = partial(Selection, "sglang", ("bf16",))
+_fp8 = partial(Selection, "sglang", ("fp8",), f"{_QUANT}/fp8.py")
+_nvfp4 = partial(Selection, "sglang", ("nvfp4",))
+_mxfp4 = partial(Selection, "sglang", ("mxfp4",))
+_integers = partial(Selection, "sglang", ("int4", "int8_w8a16"))
+
 SGLANG = (
-    Selection(
-        "sglang",
-        ("bf16",),
-        _ARGS,
-        {"0.5.9": (1566, 1574), "0.5.10": (1963, 1971)},
-        _BF16,
-    ),
-    Selection(
-        "sglang",
-        ("bf16",),
-        _ARGS,
-        {"0.5.14": (4168, 4176)},
-        _BF16,
-        for_models=_NEMOTRON_BF16,
-    ),
-    Selection(
-        "sglang",
-        ("bf16",),
+    _bf16(_ARGS, {"0.5.9": (1566, 1574), "0.5.10": (1963, 1971)}, _BF16),
+    _bf16(_ARGS, {"0.5.14": (4168, 4176)}, _BF16, for_models=_NEMOTRON_BF16),
+    _bf16(
         "sglang/srt/arg_groups/model_overrides/qwen3_moe.py",
         {"0.5.23": (78, 86)},
         _BF16,
         for_models=_NEMOTRON_BF16,
     ),
-    Selection("sglang", ("fp8_block",), _FP8, {**_FP8_BEFORE, **_FP8_SINCE}, _FP8_KERNELS),
-    Selection("sglang", ("fp8",), _FP8, _FP8_BEFORE, _FP8_KERNELS, for_models=_nemotron_before(89)),
-    Selection("sglang", ("fp8",), _FP8, _FP8_SINCE, _FP8_KERNELS, for_models=_NEMOTRON),
     Selection(
         "sglang",
-        ("nvfp4",),
+        ("fp8_block",),
+        f"{_QUANT}/fp8.py",
+        {**_FP8_BEFORE, **_FP8_SINCE},
+        _FP8_KERNELS,
+    ),
+    _fp8(_FP8_BEFORE, _FP8_KERNELS, for_models=_nemotron_before(89)),
+    _fp8(_FP8_SINCE, _FP8_KERNELS, for_models=_NEMOTRON),
+    _nvfp4(
         _ARGS,
         {"0.5.9": (1302, 1307), "0.5.10": (1641, 1650)},
         _NVFP4_BEFORE,
@@ -114,9 +105,7 @@ SGLANG = (
     ),
     # The presets are in server_args.py:3723-3733 of 0.5.14 and arg_groups/overrides.py:810-823 of
     # 0.5.23, the selection on 12.x in server_args.py:5096-5105 and overrides.py:1513-1523.
-    Selection(
-        "sglang",
-        ("nvfp4",),
+    _nvfp4(
         f"{_QUANT}/modelopt_quant.py",
         {"0.5.14": (2317, 2323)},
         (Kernel(MARLIN, 80, 99), *_NVFP4_BEFORE, Kernel(CUTLASS, 120, 129)),
@@ -125,9 +114,7 @@ SGLANG = (
     # For files of compressed-tensors: compressed_tensors_w4a4_nvfp4_moe.py:289-307 in the same
     # folder. For experts whose rows are not rounded: model_overrides/qwen3_moe.py:50-77 and
     # nemotron_h.py:64-85 in sglang/srt/arg_groups.
-    Selection(
-        "sglang",
-        ("nvfp4",),
+    _nvfp4(
         f"{_QUANT}/modelopt_quant.py",
         {"0.5.23": (3117, 3123)},
         (
@@ -138,18 +125,14 @@ SGLANG = (
         ),
         for_models=(Kernel(MARLIN, 100, MAX_SM, WIDE),),
     ),
-    Selection(
-        "sglang",
-        ("mxfp4",),
+    _mxfp4(
         _ARGS,
         {"0.5.9": (1371, 1395), "0.5.10": (1743, 1750)},
         (*_MXFP4_HOPPER, Kernel(TRTLLM, 100, 109, GPT_OSS)),
         (Kernel(TRTLLM, 100, 109, GPT_OSS),),
     ),
     # For Kimi K3: model_overrides/kimi_k3.py:172-190; for DeepSeek V4: deepseek_v4.py:66-88.
-    Selection(
-        "sglang",
-        ("mxfp4",),
+    _mxfp4(
         "sglang/srt/arg_groups/model_overrides/gpt_oss.py",
         {"0.5.23": (64, 121)},
         (*_MXFP4_HOPPER, *_MXFP4_TRTLLM),
@@ -159,36 +142,15 @@ SGLANG = (
         "sglang",
         ("int8",),
         f"{_QUANT}/w8a8_int8.py",
-        {
-            "0.5.9": (332, 332),
-            "0.5.10": (332, 332),
-            "0.5.14": (333, 333),
-            "0.5.23": (329, 329),
-        },
+        {"0.5.9": (332, 332), "0.5.10": (332, 332), "0.5.14": (333, 333), "0.5.23": (329, 329)},
         (Kernel(TRITON, 75),),
     ),
-    Selection(
-        "sglang",
-        ("int4", "int8_w8a16"),
-        f"{_QUANT}/gptq.py",
-        {"0.5.9": (407, 407)},
-        (Kernel(MARLIN, 80),),
-    ),
+    _integers(f"{_QUANT}/gptq.py", {"0.5.9": (407, 407)}, (Kernel(MARLIN, 80),)),
     # For Kimi K2.5 and its kind: server_args.py:1623-1650 of 0.5.10 and 3693-3733 of 0.5.14.
-    Selection(
-        "sglang", ("int4", "int8_w8a16"), f"{_QUANT}/gptq.py", {"0.5.10": (409, 409)}, _INT4_K2
-    ),
-    Selection(
-        "sglang",
-        ("int4", "int8_w8a16"),
-        f"{_QUANT}/gptq/gptq.py",
-        {"0.5.14": (417, 417)},
-        _INT4_K2,
-    ),
+    _integers(f"{_QUANT}/gptq.py", {"0.5.10": (409, 409)}, _INT4_K2),
+    _integers(f"{_QUANT}/gptq/gptq.py", {"0.5.14": (417, 417)}, _INT4_K2),
     # For Kimi K2.5 and its kind: arg_groups/overrides.py:745-823.
-    Selection(
-        "sglang",
-        ("int4", "int8_w8a16"),
+    _integers(
         f"{_QUANT}/compressed_tensors/compressed_tensors.py",
         {"0.5.23": (927, 951)},
         (

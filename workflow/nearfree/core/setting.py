@@ -1,5 +1,6 @@
 """Settings: one module in one fixed configuration; each field is declared once, here."""
 
+from functools import partial
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
@@ -44,6 +45,10 @@ _CACHED: tuple[Module, ...] = (*_HEADED, *_ENGINE)
 WHOLE: tuple[Module, ...] = ("model", *_ENGINE)
 """The modules that are whole forwards."""
 _COLLECTIVE: tuple[Module, ...] = ("collective",)
+_ROUTED: tuple[Module, ...] = (*_EXPERTS, *_COLLECTIVE)
+_size = partial(Field, "shape", needed=True)
+"""Declares a size that the modules with the field must give."""
+_width = partial(_size, unit="elements")
 
 
 class Setting(
@@ -85,38 +90,22 @@ class Setting(
     ] = None
     d_model: Annotated[
         Positive | None,
-        Field(
-            "shape",
+        _width(
             "width of the hidden state",
             letter="d_model",
             label="hidden width",
-            unit="elements",
             modules=("gemm", *_FFN, *_LAYER, *_CONV, *_STREAMS, *_COLLECTIVE),
-            needed=True,
         ),
     ] = None
     d_ff: Annotated[
         Positive | None,
-        Field(
-            "shape",
-            "width of an FFN or expert",
-            letter="d_ff",
-            label="FFN width",
-            unit="elements",
-            modules=("gemm", *_FFN),
-            needed=True,
+        _width(
+            "width of an FFN or expert", letter="d_ff", label="FFN width", modules=("gemm", *_FFN)
         ),
     ] = None
     experts: Annotated[
         Positive | None,
-        Field(
-            "shape",
-            "experts of an MoE layer",
-            letter="E",
-            modules=(*_EXPERTS, *_COLLECTIVE),
-            needed=True,
-            spared=_COLLECTIVE,
-        ),
+        _size("experts of an MoE layer", letter="E", modules=_ROUTED, spared=_COLLECTIVE),
     ] = None
     top_k: Annotated[
         Positive | None,
@@ -125,7 +114,7 @@ class Setting(
             "experts that each token goes to",
             letter="k",
             label="experts a token",
-            modules=(*_EXPERTS, *_COLLECTIVE),
+            modules=_ROUTED,
             needed=True,
             spared=_COLLECTIVE,
         ),
@@ -135,87 +124,64 @@ class Setting(
         Field(
             "axis",
             "balanced, skewed, power_law:EXPONENT, loads:DIGEST or router",
-            modules=(*_EXPERTS, *_COLLECTIVE),
+            modules=_ROUTED,
             needed=True,
             spared=_COLLECTIVE,
         ),
     ] = None
     heads: Annotated[
         Positive | None,
-        Field(
-            "shape",
+        _size(
             "query heads, of a delta net those of values, of a Mamba-2 mixer its own",
             modules=(*_HEADED, *_STATE),
-            needed=True,
         ),
     ] = None
     kv_heads: Annotated[
         Positive | None,
-        Field(
-            "shape",
+        _size(
             "key and value heads, of a delta net those of keys, of a Mamba-2 mixer its groups",
             label="KV heads",
             modules=(*_ATTENTION, *_LAYER, *_STATE),
-            needed=True,
             spared=_LAYER,
         ),
     ] = None
     head_dim: Annotated[
         Positive | None,
-        Field(
-            "shape",
+        _width(
             "width of a head",
             label="head width",
-            unit="elements",
             modules=("attention", "indexer", *_LAYER, *_STATE, "model"),
-            needed=True,
             spared=_LAYER,
         ),
     ] = None
     latent: Annotated[
         Positive | None,
-        Field(
-            "shape",
+        _width(
             "width of the latent that keys and values of all heads are products of",
-            unit="elements",
             modules=_LATENT,
-            needed=True,
             spared=_LAYER,
         ),
     ] = None
     rope_dim: Annotated[
         Positive | None,
-        Field(
-            "shape",
+        _width(
             "width of the part of a key that says its position, one for all heads",
             label="rotated width",
-            unit="elements",
             modules=_LATENT,
-            needed=True,
             spared=_LAYER,
         ),
     ] = None
     nope_dim: Annotated[
         Positive | None,
-        Field(
-            "shape",
+        _width(
             "width of the part of a head's key that is a product of the latent",
             label="unrotated width",
-            unit="elements",
             modules=("mla",),
-            needed=True,
         ),
     ] = None
     value_dim: Annotated[
         Positive | None,
-        Field(
-            "shape",
-            "width of a head's value",
-            label="value width",
-            unit="elements",
-            modules=("mla", *_STATE),
-            needed=True,
-        ),
+        _width("width of a head's value", label="value width", modules=("mla", *_STATE)),
     ] = None
     selected: Annotated[
         Positive | None,
@@ -251,47 +217,25 @@ class Setting(
     ] = 1
     projected: Annotated[
         Positive | None,
-        Field(
-            "shape",
-            "weights of a layer's projections on a rank",
-            label="projections",
-            unit="elements",
-            modules=_LAYER,
-            needed=True,
-        ),
+        _width("weights of a layer's projections on a rank", label="projections", modules=_LAYER),
     ] = None
     conv: Annotated[
         Positive | None,
-        Field(
-            "shape",
+        _size(
             "positions that a convolution spans, of its own or before a state",
             label="convolution",
             modules=(*_STATE, *_CONV),
-            needed=True,
         ),
     ] = None
     streams: Annotated[
-        Positive | None,
-        Field(
-            "shape",
-            "residual streams that a layer mixes",
-            modules=_STREAMS,
-            needed=True,
-        ),
+        Positive | None, _size("residual streams that a layer mixes", modules=_STREAMS)
     ] = None
-    operation: Annotated[
-        Operation | None,
-        Field("shape", "what a collective does", modules=_COLLECTIVE, needed=True),
-    ] = None
+    operation: Annotated[Operation | None, _size("what a collective does", modules=_COLLECTIVE)] = (
+        None
+    )
     gpus: Annotated[
         Annotated[int, Meta(ge=2)] | None,
-        Field(
-            "shape",
-            "GPUs that take part in a collective",
-            label="GPUs",
-            modules=_COLLECTIVE,
-            needed=True,
-        ),
+        _size("GPUs that take part in a collective", label="GPUs", modules=_COLLECTIVE),
     ] = None
     block_size_m: Annotated[
         Positive | None,
@@ -336,15 +280,14 @@ class Setting(
         Field("call", "causal or block: which keys a new position sees", modules=_HEADED),
     ] = None
     model: Annotated[
-        Name | None,
-        Field("what", "the model, where a whole forward is meant", modules=WHOLE),
+        Name | None, Field("what", "the model, where a whole forward is meant", modules=WHOLE)
     ] = None
     model_digest: Annotated[
-        Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$(?!\n)")] | None,
+        Annotated[str, Meta(pattern="^[0-9a-f]{12}$(?!\\n)")] | None,
         Field("what", "what tells models of one name apart", modules=WHOLE),
     ] = None
     release: Annotated[
-        Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.+-]{0,31}$(?!\n)")] | None,
+        Annotated[str, Meta(pattern="^[0-9][0-9A-Za-z.+-]{0,31}$(?!\\n)")] | None,
         Field("what", "the release of an engine", modules=_ENGINE, needed=True),
     ] = None
     file_type: Annotated[

@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from nearfree.backends.dense_kernels import (
     MACHETE,
-    MARLIN,
     dense_kernel,
     dense_rule,
     unread_product_error,
 )
+from nearfree.backends.moe_kernels import MARLIN
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch
 from nearfree.sources.language.rule import Answer, Rule

@@ -17,7 +17,8 @@ from nearfree.decoders.gguf_parts import check_gguf
 from nearfree.decoders.gguf_tensors import tensor_names
 from nearfree.decoders.model import read_model
 from nearfree.decoders.model_file import read_model_file
-from nearfree.decoders.weights import Matrix, stored
+from nearfree.decoders.pieces import Matrix
+from nearfree.decoders.weights import stored
 from nearfree.errors import ConfigError, RefusedError
 from nearfree.gguf.header import stored_bytes
 from nearfree.gguf.reader import read_header

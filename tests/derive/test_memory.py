@@ -20,9 +20,8 @@ from nearfree.core.precision import ELEMENT_BYTES, Override, uniform
 from nearfree.decoders.engines import SGLANG, VLLM, Engine
 from nearfree.decoders.holding import Heads, Held, Holding, held
 from nearfree.decoders.model_file import find_model_file, read_model_file
-from nearfree.decoders.pieces import Kind
+from nearfree.decoders.pieces import CacheLayer, Kind
 from nearfree.decoders.stored_parts import Weights
-from nearfree.decoders.weights import CacheLayer
 from nearfree.derive.memory import (
     COLLECTIVE_BYTES,
     ENGINE_BYTES,

@@ -7,7 +7,8 @@ from typing import Any
 
 from decoders.files import SMALL, write
 from nearfree.decoders.gguf_tensors import tensor_names
-from nearfree.decoders.weights import Matrix, stored
+from nearfree.decoders.pieces import Matrix
+from nearfree.decoders.weights import stored
 from nearfree.gguf.types import BY_NAME
 
 from gguf_files.files import TensorEntry, array, gguf, scalar, string

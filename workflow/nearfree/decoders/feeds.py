@@ -9,7 +9,7 @@ from nearfree.decoders.keys import Keys
 from nearfree.decoders.pieces import (
     Kind,
     Layer,
-    Part,
+    Matrix,
     Piece,
     Plan,
     dotted,
@@ -39,9 +39,9 @@ class Form(NamedTuple):
         *,
         bias: bool = False,
         copies: int = 1,
-    ) -> list[Part]:
+    ) -> list[Matrix]:
         """Return the matrices of `copies` FFNs whose module has the path `module`."""
-        parts: list[Part] = []
+        parts: list[Matrix] = []
         for up in self.ups:
             outputs = d_ff * self.fused
             parts += linear(dotted(module, up), kind, d_model, outputs, bias=bias, copies=copies)
@@ -111,7 +111,7 @@ def moe(rule: Rule, names: Names = _NAMES) -> Plan:
     def plan(keys: Keys, layers: int) -> Layer:
         layout, d_model = rule(keys, layers), keys.whole("hidden_size")
         moe_at = layout.moe_at if isinstance(layout.moe_at, range) else frozenset(layout.moe_at)
-        dense_parts: list[Part] = []
+        dense_parts: list[Matrix] = []
         if layout.d_ff:
             bias = flag(keys, names.dense_bias)
             dense_parts = names.shared_form.parts(
@@ -126,7 +126,7 @@ def moe(rule: Rule, names: Names = _NAMES) -> Plan:
     return plan
 
 
-def _sparse(keys: Keys, layout: Ffn, names: Names, d_model: int) -> list[Part]:
+def _sparse(keys: Keys, layout: Ffn, names: Names, d_model: int) -> list[Matrix]:
     experts = layout.experts
     if experts is None:
         return []

@@ -9,10 +9,11 @@ from nearfree.core.precision import QUANTISED, Dtype
 from nearfree.decoders.config_file import config_file
 from nearfree.decoders.gguf_config import plain_format
 from nearfree.decoders.gguf_tensors import matrix_tensors
+from nearfree.decoders.pieces import Matrix
 from nearfree.decoders.schemes import Scheme
 from nearfree.decoders.stored_parts import Part
 from nearfree.decoders.stored_precision import StoredPrecision
-from nearfree.decoders.weights import Matrix, Stored, stored
+from nearfree.decoders.weights import Stored, stored
 from nearfree.errors import Refusal, RefusedError
 from nearfree.gguf.header import GgufHeader
 from nearfree.gguf.reader import is_gguf, read_header

@@ -6,7 +6,8 @@ src/models/NAME.cpp (load_arch_tensors).
 
 from typing import NamedTuple
 
-from nearfree.decoders.weights import Matrix, Stored
+from nearfree.decoders.pieces import Matrix
+from nearfree.decoders.weights import Stored
 from nearfree.errors import Refusal, RefusedError
 from nearfree.gguf.header import GgufHeader, Tensor
 

@@ -15,7 +15,7 @@ from nearfree.decoders.keys import Keys
 from nearfree.decoders.latent import mla
 from nearfree.decoders.pieces import (
     Layer,
-    Part,
+    Matrix,
     Piece,
     by_kind,
     combined,
@@ -77,7 +77,7 @@ def _delta(keys: Keys, layers: int) -> Layer:  # noqa: ARG001 (one signature for
         shapes["g_proj"] = d_model, value_width
     else:
         shapes |= {"g_a_proj": (d_model, width), "g_b_proj": (width, value_width)}
-    parts: list[Part] = []
+    parts: list[Matrix] = []
     for name, shape in shapes.items():
         parts += linear(f"self_attn.{name}", "state", *shape)
     parts += vector("self_attn.dt_bias", value_width, "state")
@@ -124,14 +124,14 @@ def _residuals(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
     return in_every_layer(Piece(tuple(parts)))
 
 
-def _residual(keys: Keys, name: str) -> Sequence[Part]:
+def _residual(keys: Keys, name: str) -> Sequence[Matrix]:
     if not keys.has("attn_res_block_size"):
         return ()
     d_model = keys.whole("hidden_size")
     return (*vector(f"{name}_norm", d_model), *linear(f"{name}_proj", "other", d_model, 1))
 
 
-def output_residual(keys: Keys) -> Sequence[Part]:
+def output_residual(keys: Keys) -> Sequence[Matrix]:
     """Return the weights that combine the blocks' outputs after the last layer."""
     return _residual(keys, "output_attn_res")
 

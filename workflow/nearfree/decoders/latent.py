@@ -5,7 +5,7 @@ from typing import Any
 from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layer_cache import caches_of
-from nearfree.decoders.pieces import Layer, Part, Piece, Plan, in_every_layer, linear, vector
+from nearfree.decoders.pieces import Layer, Matrix, Piece, Plan, in_every_layer, linear, vector
 from nearfree.errors import Refusals
 
 
@@ -24,7 +24,7 @@ def mla(*, selects: bool = False, index: bool = False) -> Plan:
         d_model, kind = keys.whole("hidden_size"), _latent(keys, selects=selects, index=index)
         bias, heads = keys.flag("attention_bias"), kind.heads
         query_width = heads * (kind.nope_dim + kind.rope_dim)
-        parts = list[Part]()
+        parts = list[Matrix]()
 
         def add(name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
             parts.extend(linear(f"self_attn.{name}", "attention", inputs, outputs, bias=bias))

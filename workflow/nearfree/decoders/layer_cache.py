@@ -1,7 +1,7 @@
 """What a layer caches of a request, by its kind of attention."""
 
 from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Matrices, ShortConv
-from nearfree.decoders.pieces import Kept
+from nearfree.decoders.pieces import CacheLayer
 
 _SCALED, _SCALE_BYTES = 128, 4
 _RECORD = 584 - 512
@@ -11,33 +11,35 @@ vllm/models/deepseek_v4/attention.py:880-882; sglang 0.5.23,
 sglang/srt/mem_cache/deepseek_v4_memory_pool.py:312-316."""
 
 
-def caches_of(kind: Kind) -> tuple[Kept, ...]:
+def caches_of(kind: Kind) -> tuple[CacheLayer, ...]:
     """Return what each layer of a kind caches of a request; nothing where it shares a cache.
 
     Each rank holds the whole key of the indexer that selects blocks, in the model's element type.
     """
     if isinstance(kind, Grouped):
         elements = kind.kv_heads * (kind.head_dim + kind.values)
-        key_value_cache = Kept(elements, kind.most, heads=kind.kv_heads)
-        index_cache = (Kept(kind.index_dim, whole=True),) if kind.index_dim else ()
+        key_value_cache = CacheLayer(elements, kind.most, heads=kind.kv_heads)
+        index_cache = (CacheLayer(kind.index_dim, whole=True),) if kind.index_dim else ()
         return () if kind.shares else (key_value_cache, *index_cache)
     if isinstance(kind, Compressed):
         return _compressed(kind)
     if isinstance(kind, ShortConv):
-        return (Kept(state=kind.kept),)
+        return (CacheLayer(state_elements=kind.kept),)
     if isinstance(kind, Matrices):
-        return (Kept(state=kind.kept, matrices=kind.matrices, matrix_dtype=kind.state),)
-    return (Kept(kind.cached), *((_index_key(kind.index_dim),) if kind.index_dim else ()))
+        return (
+            CacheLayer(state_elements=kind.kept, matrices=kind.matrices, matrix_dtype=kind.state),
+        )
+    return (CacheLayer(kind.cached), *((_index_key(kind.index_dim),) if kind.index_dim else ()))
 
 
-def _compressed(kind: Compressed) -> tuple[Kept, ...]:
+def _compressed(kind: Compressed) -> tuple[CacheLayer, ...]:
     """Return the window, and with entries also the entries, index keys and compressor states."""
-    window = Kept(kind.width, kind.window, more=_RECORD)
+    window = CacheLayer(kind.width, kind.window, more=_RECORD)
     if kind.span is None:
         return (window,)
     overlap = 1 + (kind.index_dim is not None)
     rows = overlap * kind.span
-    entries = Kept(kind.width // kind.span, more=_RECORD / kind.span)
+    entries = CacheLayer(kind.width // kind.span, more=_RECORD / kind.span)
     caches = (window, entries, _unfinished(rows, overlap * kind.width))
     if kind.index_dim is None:
         return caches
@@ -45,17 +47,17 @@ def _compressed(kind: Compressed) -> tuple[Kept, ...]:
     return caches + index
 
 
-def _index_key(width: int, span: int = 1) -> Kept:
+def _index_key(width: int, span: int = 1) -> CacheLayer:
     """Return what an indexer caches for each `span` positions: a key in float8 and its scales.
 
     It does not depend on the dtype of the cache. Source: vllm 0.33.0,
     vllm/models/deepseek_v32/attention.py:96-97 and deepseek_v4/attention.py:1024-1033; sglang
     0.5.23, sglang/srt/mem_cache/index_key_cache.py:46 and deepseek_v4_memory_pool.py:53-57.
     """
-    return Kept((width + width // _SCALED * _SCALE_BYTES) // span, dtype="float8")
+    return CacheLayer((width + width // _SCALED * _SCALE_BYTES) // span, dtype="float8")
 
 
-def _unfinished(rows: int, width: int) -> Kept:
+def _unfinished(rows: int, width: int) -> CacheLayer:
     """Return a compressor's state: the last positions of a request, which form no entry yet.
 
     Each rank holds a state and a score for all of them, in float32 whatever the dtype of the cache.
@@ -66,4 +68,4 @@ def _unfinished(rows: int, width: int) -> Kept:
     model_executor/pool_configurator.py:136-145.
     """
     state = 2 * rows * width
-    return Kept(state=state, matrices=state, matrix_dtype="float32", whole=True)
+    return CacheLayer(state_elements=state, matrices=state, matrix_dtype="float32", whole=True)

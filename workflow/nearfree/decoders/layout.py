@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.mixers import gqa
-from nearfree.decoders.pieces import Part, Plan, by_kind, combined, norms, one_per_period
+from nearfree.decoders.pieces import Matrix, Plan, by_kind, combined, norms, one_per_period
 from nearfree.decoders.special import BOTH, WINDOW
 
 
@@ -25,7 +25,7 @@ class Layout(NamedTuple):
     head: str = "lm_head"
     norm_bias: bool = False
     head_bias: str = ""
-    outside: Callable[[Keys], Sequence[Part]] = lambda keys: ()  # noqa: ARG005
+    outside: Callable[[Keys], Sequence[Matrix]] = lambda keys: ()  # noqa: ARG005
 
 
 NORMS = norms("input_layernorm", "post_attention_layernorm")

@@ -11,7 +11,7 @@ from nearfree.decoders.keys import Keys
 from nearfree.decoders.layer_cache import caches_of
 from nearfree.decoders.pieces import (
     Layer,
-    Part,
+    Matrix,
     Piece,
     Plan,
     dotted,
@@ -118,7 +118,7 @@ def gqa(
             widths["v_proj"] = kv_heads * value_dim
         if fused:
             widths = {fused: sum(widths.values())}
-        parts: list[Part] = []
+        parts: list[Matrix] = []
         for name, width in widths.items():
             bias = flag(keys, qkv_bias)
             parts += linear(dotted(module, name), "attention", d_model, width, bias=bias)
@@ -253,14 +253,14 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
             raise keys.wrong("o_groups", f"does not divide the width of {queries} heads")
         if keys.whole("num_key_value_heads", default=1) != 1:
             raise keys.wrong("num_key_value_heads", "is not 1, the key that all heads share")
-        parts: list[Part] = []
+        parts: list[Matrix] = []
 
         def add(name: str, inputs: int, outputs: int) -> None:
             parts.extend(linear(f"attn.{name}", "attention", inputs, outputs))
 
         def compressor(module: str, head_dim: int) -> None:
             entry_width = head_dim * (1 + index)
-            parts.append(Part(f"{module}.ape", "attention", 1, ratio * entry_width))
+            parts.append(Matrix(f"{module}.ape", "attention", 1, ratio * entry_width))
             parts.extend(linear(f"{module}.wkv", "attention", d_model, entry_width))
             parts.extend(linear(f"{module}.wgate", "attention", d_model, entry_width))
             parts.extend(vector(f"{module}.norm", head_dim))

@@ -19,6 +19,7 @@ from nearfree.decoders.draft_heads import drafter_keys, is_head
 from nearfree.decoders.gguf_parts import gguf_parts
 from nearfree.decoders.holding import Heads
 from nearfree.decoders.keys import Keys, read_object
+from nearfree.decoders.pieces import CacheLayer
 from nearfree.decoders.positions import allowed_positions
 from nearfree.decoders.precision import read_precision
 from nearfree.decoders.snapshots import snapshot_of
@@ -32,7 +33,7 @@ from nearfree.decoders.stored_parts import (
 )
 from nearfree.decoders.stored_precision import StoredPrecision
 from nearfree.decoders.text_part import text_part
-from nearfree.decoders.weights import CacheLayer, Stored, has_mtp_layer, stored
+from nearfree.decoders.weights import Stored, has_mtp_layer, stored
 from nearfree.errors import Refusal, Refusals
 from nearfree.gguf.reader import is_gguf, read_header
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
 from nearfree.core.precision import Dtype
 from nearfree.decoders.attention_kinds import Kind as Attention
 from nearfree.decoders.keys import Keys
@@ -16,35 +18,55 @@ Kind = Literal[
 """What a weight tensor belongs to; `state` is linear attention and state space layers."""
 
 
-class Part(NamedTuple):
-    """`copies` weight tensors of one shape: matrices, or vectors where `inputs` is 1."""
+class Matrix(Struct, frozen=True):
+    """Equal weight tensors of a model: matrices, or vectors where `inputs` is 1.
+
+    `name` is their module's path in a layer or, with `layers`, in the checkpoint, with `*` for the
+    layer and for the expert; the name of a bias is that of its matrix with `.bias`. `inputs` is the
+    number of elements that a product sums over; a vector is never quantised. Each of the `layers`,
+    counted from 0, has `copies` of the tensor; without layers it is outside of them.
+    """
 
     name: str
     kind: Kind
     inputs: int
     outputs: int
     copies: int = 1
+    layers: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Number of tensors."""
+        return self.copies * max(1, len(self.layers))
+
+    @property
+    def elements(self) -> int:
+        """Elements of all tensors together."""
+        return self.count * self.inputs * self.outputs
 
 
-class Kept(NamedTuple):
-    """What a layer caches: `elements` per position and `state` elements per request.
+class CacheLayer(Struct, frozen=True):
+    """What each of `layers` layers caches, in elements; a layer can have several of these.
 
-    Positions are the last `window` ones, or all where it is None. Of the `state`, `matrices`
-    elements are in `matrix_dtype` (None where the engine decides); the others are in the model's
-    element type. With `whole`, each rank holds all of it in the model's element type; otherwise it
-    is divided by `heads`, which is 1 where all heads share it. `dtype` overrides the dtype of the
-    cache. `more` is the number of extra bytes per position where the cache is in float8.
+    `elements` are cached per position, for the last `window` positions (None: for all).
+    `state_elements` are kept per request, whatever its length; `matrices` of them are in
+    `matrix_dtype`, or if that is None in the engine's default, the others in the model's element
+    type. With `whole` each rank holds all of it, in the model's element type. Otherwise it is
+    divided among ranks by `heads`, 1 where all heads share it; a rank has at least one. `dtype`
+    overrides the dtype of the cache. If the cache is in float8, each position takes `more` bytes in
+    addition.
     """
 
     elements: int = 0
     window: int | None = None
-    state: int = 0
+    state_elements: int = 0
     matrices: int = 0
     matrix_dtype: Dtype | None = None
     whole: bool = False
     heads: int = 1
     dtype: Dtype | None = None
     more: float = 0.0
+    layers: int = 1
 
 
 class Piece(NamedTuple):
@@ -54,8 +76,8 @@ class Piece(NamedTuple):
     or attends in a form for which there is no forward.
     """
 
-    parts: tuple[Part, ...]
-    kept: tuple[Kept, ...] = ()
+    parts: tuple[Matrix, ...]
+    kept: tuple[CacheLayer, ...] = ()
     attention: tuple[Attention, ...] = ()
 
 
@@ -72,15 +94,15 @@ def dotted(*names: str) -> str:
 
 def linear(
     name: str, kind: Kind, inputs: int, outputs: int, *, bias: bool = False, copies: int = 1
-) -> tuple[Part, ...]:
+) -> tuple[Matrix, ...]:
     """Return a matrix, and with `bias` its bias as a vector of the same kind."""
-    matrix = Part(name, kind, inputs, outputs, copies)
-    return (matrix, Part(f"{name}.bias", kind, 1, outputs, copies)) if bias else (matrix,)
+    matrix = Matrix(name, kind, inputs, outputs, copies)
+    return (matrix, Matrix(f"{name}.bias", kind, 1, outputs, copies)) if bias else (matrix,)
 
 
-def vector(name: str, size: int, kind: Kind = "norm") -> tuple[Part, ...]:
+def vector(name: str, size: int, kind: Kind = "norm") -> tuple[Matrix, ...]:
     """Return a vector as the only part."""
-    return (Part(name, kind, 1, size),)
+    return (Matrix(name, kind, 1, size),)
 
 
 def in_every_layer(piece: Piece) -> Layer:

@@ -19,7 +19,7 @@ from nearfree.decoders.keys import Keys
 from nearfree.decoders.mixers import Heads, gqa, heads, window_of
 from nearfree.decoders.pieces import (
     Layer,
-    Part,
+    Matrix,
     Piece,
     Plan,
     by_kind,
@@ -145,7 +145,7 @@ def gemma4_inputs(keys: Keys, layers: int) -> Layer:  # noqa: ARG001 (one signat
     return in_every_layer(Piece((*gate, *back, *vector("post_per_layer_input_norm", d_model))))
 
 
-def gemma4_tables(keys: Keys) -> Sequence[Part]:
+def gemma4_tables(keys: Keys) -> Sequence[Matrix]:
     """Return the weights that make all per-layer inputs of a token. Source: Gemma4TextModel."""
     width = keys.whole(_INPUTS, least=0, default=0)
     if not width:
@@ -380,7 +380,7 @@ def hyper_connections(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
     """Read DeepSeek V4's hyper connections. Source: DeepseekV4HyperConnection."""
     streams = keys.whole("hc_mult")
     mix_outputs, width = (2 + streams) * streams, streams * keys.whole("hidden_size")
-    parts: list[Part] = []
+    parts: list[Matrix] = []
     for connection in ("hc_attn", "hc_ffn"):
         parts += linear(f"{connection}_fn", "other", width, mix_outputs)
         parts += [
@@ -390,7 +390,7 @@ def hyper_connections(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
     return in_every_layer(Piece(tuple(parts)))
 
 
-def hyper_head(keys: Keys) -> Sequence[Part]:
+def hyper_head(keys: Keys) -> Sequence[Matrix]:
     """Return the weights that merge the streams at the end. Source: DeepseekV4HyperHead."""
     streams = keys.whole("hc_mult")
     return (

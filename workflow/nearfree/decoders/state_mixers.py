@@ -9,9 +9,9 @@ from nearfree.decoders.attention_kinds import DeltaNet, Mamba2, ShortConv, State
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layer_cache import caches_of
 from nearfree.decoders.pieces import (
-    Kept,
+    CacheLayer,
     Layer,
-    Part,
+    Matrix,
     Piece,
     Plan,
     dotted,
@@ -81,7 +81,7 @@ def delta_net(names: DeltaNames) -> Plan:
             "q": key_width, "k": key_width, "v": value_width, "z": value_width,
             "b": value_heads, "a": value_heads,
         }  # fmt: skip
-        parts: list[Part] = []
+        parts: list[Matrix] = []
         for name, made in names.inputs:
             width = sum(widths[each] for each in made)
             parts += linear(f"linear_attn.{name}", "state", d_model, width)
@@ -95,7 +95,7 @@ def delta_net(names: DeltaNames) -> Plan:
     return plan
 
 
-def mixer_piece(parts: list[Part], kind: State) -> Piece:
+def mixer_piece(parts: list[Matrix], kind: State) -> Piece:
     """Return the piece of a mixer: its weights and its state."""
     return Piece(tuple(parts), caches_of(kind), (kind,))
 
@@ -257,7 +257,7 @@ def mamba1(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
         *linear("mamba.conv1d", "state", kernel, value_width, bias=conv_bias),
         *linear("mamba.x_proj", "state", value_width, rank + 2 * state_dim),
         *linear("mamba.dt_proj", "state", rank, value_width, bias=True),
-        Part("mamba.A_log", "state", state_dim, value_width),
+        Matrix("mamba.A_log", "state", state_dim, value_width),
         *vector("mamba.D", value_width, "state"),
         *linear("mamba.out_proj", "state", value_width, d_model, bias=bias),
         *vector("mamba.dt_layernorm", rank),
@@ -265,5 +265,5 @@ def mamba1(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
         *vector("mamba.c_layernorm", state_dim),
     ]
     return in_every_layer(
-        Piece(tuple(parts), (Kept(state=value_width * (state_dim + kernel - 1)),))
+        Piece(tuple(parts), (CacheLayer(state_elements=value_width * (state_dim + kernel - 1)),))
     )

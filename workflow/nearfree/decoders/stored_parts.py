@@ -8,10 +8,9 @@ from msgspec import UNSET, Struct
 from nearfree.core.precision import FORMATS, QUANTISED, Precision, Product
 from nearfree.decoders.attention_uses import GROUPED_OUTPUT, LATENT_KEY, LAYER, role_of, state_role
 from nearfree.decoders.holding import Held, held
-from nearfree.decoders.pieces import Kind
+from nearfree.decoders.pieces import Kind, Matrix
 from nearfree.decoders.schemes import Scheme
 from nearfree.decoders.stored_precision import StoredPrecision
-from nearfree.decoders.weights import Matrix
 from nearfree.errors import Refusal
 
 

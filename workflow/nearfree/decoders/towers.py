@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+from msgspec import structs
+
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.pieces import Part, linear
+from nearfree.decoders.pieces import Matrix, linear
 
 
-def qwen3_tower(keys: Keys) -> tuple[Part, ...]:
+def qwen3_tower(keys: Keys) -> tuple[Matrix, ...]:
     """Return the weights of the vision tower of Qwen3-VL and Qwen3.5 from its `vision_config`.
 
     Source: Qwen3VLVisionModel and Qwen3_5VisionModel of transformers 5.23.
@@ -40,10 +42,10 @@ def qwen3_tower(keys: Keys) -> tuple[Part, ...]:
         for name, (inputs, outputs) in matrices.items() if copies else ():
             matrix = f"{path}.{name}"
             parts += linear(matrix, "vision", inputs, outputs, bias=True, copies=copies)
-    return tuple(part._replace(name=f"model.visual.{part.name}") for part in parts)
+    return tuple(structs.replace(part, name=f"model.visual.{part.name}") for part in parts)
 
 
-TOWERS: dict[str, Callable[[Keys], tuple[Part, ...]]] = dict.fromkeys(
+TOWERS: dict[str, Callable[[Keys], tuple[Matrix, ...]]] = dict.fromkeys(
     ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), qwen3_tower
 )
 """By the model type of the composite model."""

@@ -3,20 +3,19 @@
 They are read for more models than those whose forward is predicted.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct, structs
 
-from nearfree.core.precision import Dtype
-from nearfree.core.protocols import Positive
 from nearfree.decoders.config_file import config_file
-from nearfree.decoders.decoder import Count
 from nearfree.decoders.families import FAMILIES
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layers import layers_of, layout_of
 from nearfree.decoders.layout import Layout
-from nearfree.decoders.pieces import Kept, Kind, Part, Piece, dotted, linear, vector
+from nearfree.decoders.pieces import CacheLayer, Matrix, Piece, dotted, linear, vector
 from nearfree.decoders.text_part import TextPart, text_part
 from nearfree.decoders.towers import TOWERS
 from nearfree.errors import Refusals, RefusedError
@@ -26,56 +25,6 @@ _MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modul
 _HAS_MTP = "qwen3_next"
 """A model type that has an MTP layer, though no file says so (vllm-project/vllm at 0052a5b8,
 vllm/config/speculative.py, hf_config_override)."""
-
-
-class Matrix(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Equal weight tensors of a model.
-
-    `name` is their module's path in the checkpoint, with `*` for the layer and for the expert; the
-    name of a bias is that of its matrix with `.bias`. `inputs` is the number of elements that a
-    product sums over, 1 for a vector, which is never quantised. Each of the `layers`, counted from
-    0, has `copies` of the tensor; without layers it is outside of them.
-    """
-
-    name: str
-    kind: Kind
-    inputs: Positive
-    outputs: Positive
-    layers: tuple[int, ...] = ()
-    copies: Positive = 1
-
-    @property
-    def count(self) -> int:
-        """Number of tensors."""
-        return self.copies * max(1, len(self.layers))
-
-    @property
-    def elements(self) -> int:
-        """Elements of all tensors together."""
-        return self.count * self.inputs * self.outputs
-
-
-class CacheLayer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What each of `layers` layers caches, in elements; a layer can have several of these.
-
-    `elements` are cached per position, for the last `window` positions (None: for all).
-    `state_elements` are kept per request, whatever its length; `matrices` of them are in
-    `matrix_dtype`, or if that is unset in the engine's default. With `whole` each rank holds all of
-    it, in the model's element type. Otherwise it is divided among ranks by `heads`, 1 where all
-    heads share it; a rank has at least one. `dtype` overrides the dtype of the cache. If the cache
-    is in float8, each position takes `more` bytes in addition.
-    """
-
-    layers: Positive
-    elements: Count
-    window: Positive | None = None
-    state_elements: Count = 0
-    matrices: Count | UnsetType = UNSET
-    matrix_dtype: Dtype | UnsetType = UNSET
-    whole: bool | UnsetType = UNSET
-    heads: Positive = 1
-    dtype: Dtype | UnsetType = UNSET
-    more: float | UnsetType = UNSET
 
 
 class Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,7 +76,7 @@ def stored(path: Path) -> Stored:
         weights += _weights(text, layout, pieces)
     with refusals.collect():
         tower, left_out = _tower(text.outer)
-        weights += map(_matrix, tower)
+        weights += tower
     for key in _MTP_KEYS:
         with refusals.collect():
             if text.keys.has(key) and text.keys.whole(key, least=0):
@@ -141,7 +90,7 @@ def stored(path: Path) -> Stored:
     )
 
 
-def _tower(outer: Keys) -> tuple[tuple[Part, ...], list[str]]:
+def _tower(outer: Keys) -> tuple[tuple[Matrix, ...], list[str]]:
     """Return the weights of the vision tower, and notes on parts that are not counted."""
     notes = [f"{key}: it is not counted" for key in ("audio_config",) if outer.has(key)]
     if not outer.has("vision_config"):
@@ -160,14 +109,14 @@ def _weights(text: TextPart, layout: Layout, pieces: list[Piece]) -> Iterator[Ma
     keys = text.keys
     names = text.whole or layout
     d_model, vocabulary = keys.wholes("hidden_size", "vocab_size")
-    yield _matrix(Part(dotted(names.root, layout.embedding), "embedding", d_model, vocabulary))
-    layers_by_part: dict[Part, list[int]] = {}
+    yield Matrix(dotted(names.root, layout.embedding), "embedding", d_model, vocabulary)
+    layers_by_part: dict[Matrix, list[int]] = {}
     for layer, piece in enumerate(pieces):
         for part in piece.parts:
             layers_by_part.setdefault(part, []).append(layer)
     for part, layers in layers_by_part.items():
         path = dotted(names.root, layout.layers, "*", part.name)
-        yield _matrix(part._replace(name=path), tuple(layers))
+        yield structs.replace(part, name=path, layers=tuple(layers))
     norm = dotted(names.root, layout.norm)
     norm_parts = [
         *vector(norm, d_model),
@@ -177,35 +126,10 @@ def _weights(text: TextPart, layout: Layout, pieces: list[Piece]) -> Iterator[Ma
     head_parts = linear(names.head, "lm_head", d_model, vocabulary, bias=has_bias)
     if keys.flag("tie_word_embeddings"):
         head_parts = head_parts[1:]
-    for part in (*norm_parts, *layout.outside(keys), *head_parts):
-        yield _matrix(part)
-
-
-def _matrix(part: Part, layers: tuple[int, ...] = ()) -> Matrix:
-    name, kind, inputs, outputs, copies = part
-    return Matrix(
-        name=name, kind=kind, inputs=inputs, outputs=outputs, layers=layers, copies=copies
-    )
+    yield from (*norm_parts, *layout.outside(keys), *head_parts)
 
 
 def _cache(pieces: list[Piece]) -> Iterator[CacheLayer]:
     """Yield the caches of layers, equal ones with the number of their layers."""
-    counts: dict[Kept, int] = {}
-    for piece in pieces:
-        for entry in piece.kept:
-            counts[entry] = counts.get(entry, 0) + 1
-    for entry, layers in counts.items():
-        yield cache_layer(entry, layers)
-
-
-def cache_layer(kept: Kept, layers: int = 1) -> CacheLayer:
-    """Return what each of `layers` layers caches, as a serialisable struct."""
-    return CacheLayer(
-        layers=layers, elements=kept.elements, window=kept.window, state_elements=kept.state,
-        matrices=kept.matrices or UNSET,
-        matrix_dtype=kept.matrix_dtype or UNSET,
-        whole=kept.whole or UNSET,
-        heads=kept.heads,
-        dtype=kept.dtype or UNSET,
-        more=kept.more or UNSET,
-    )  # fmt: skip
+    for entry, layers in Counter(chain(*(piece.kept for piece in pieces))).items():
+        yield structs.replace(entry, layers=layers)

@@ -15,8 +15,8 @@ from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.engines import VLLM, Engine
 from nearfree.decoders.holding import Heads, Holding, head_share
 from nearfree.decoders.model_file import ModelFile
+from nearfree.decoders.pieces import CacheLayer
 from nearfree.decoders.stored_parts import Weights
-from nearfree.decoders.weights import CacheLayer
 from nearfree.units import BYTES_PER_GB
 
 PAGE_POSITIONS = 16
@@ -136,10 +136,10 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
         return sum(layer.layers * self._state_bytes(layer, engine, tp) for layer in self.cache)
 
     def _state_bytes(self, layer: CacheLayer, engine: Engine, tp: int) -> float:
-        matrices, dtype = layer.matrices or 0, layer.matrix_dtype or engine.state_dtype
+        matrices, dtype = layer.matrices, layer.matrix_dtype or engine.state_dtype
         matrix_element = ELEMENT_BYTES[dtype] if dtype else self.plain_element
         size = (layer.state_elements - matrices) * self.plain_element + matrices * matrix_element
-        return size if layer.whole is True else size / tp
+        return size if layer.whole else size / tp
 
 
 def cached_bytes(
@@ -157,18 +157,18 @@ def cached_bytes(
         Bytes of an element of the cache, and of one in the plain format.
     """
     positions = min(context, layer.window or context) if windowed else context
-    share = 1.0 if layer.whole is True else head_share(layer.heads, tp)
+    share = 1.0 if layer.whole else head_share(layer.heads, tp)
     pages = -(-positions // PAGE_POSITIONS)
     return layer.layers * pages * PAGE_POSITIONS * _position_bytes(layer, element, plain) * share
 
 
 def _position_bytes(layer: CacheLayer, element: float, plain: float) -> float:
     """Return the bytes that one layer caches of one position."""
-    if layer.whole is True:
+    if layer.whole:
         return layer.elements * plain
     if layer.dtype:
         return layer.elements * ELEMENT_BYTES[layer.dtype]
-    extra = (layer.more or 0.0) if element == ELEMENT_BYTES["float8"] else 0.0
+    extra = layer.more if element == ELEMENT_BYTES["float8"] else 0.0
     return layer.elements * element + extra
 
 

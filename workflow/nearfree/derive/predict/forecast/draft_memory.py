@@ -10,7 +10,6 @@ from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.draft_heads import mtp_layer
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.layer_cache import caches_of
-from nearfree.decoders.weights import cache_layer
 from nearfree.derive.memory import Memory, cached_bytes
 from nearfree.derive.predict.forecast.deployment import Deployment
 
@@ -84,8 +83,7 @@ def _cache_bytes(deployment: Deployment, kind: Kind, *, windowed: bool) -> float
     sizes = ELEMENT_BYTES[formats.kv], ELEMENT_BYTES[formats.plain]
     positions = deployment.context + 1
     rank = sum(
-        cached_bytes(cache_layer(layer), positions, tp, *sizes, windowed=windowed)
-        for layer in caches_of(kind)
+        cached_bytes(layer, positions, tp, *sizes, windowed=windowed) for layer in caches_of(kind)
     )
     return deployment.batch * tp * rank
 

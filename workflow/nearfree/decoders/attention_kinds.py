@@ -9,10 +9,14 @@ from nearfree.core.protocols import Positive
 from nearfree.errors import EvidenceError
 
 
-class Grouped(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag="grouped"
-):
-    """Grouped-query attention of some `layers`, which are counted from 0 in rising order.
+class _Layers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The `layers` of a kind, counted from 0 in rising order."""
+
+    layers: tuple[int, ...] = ()
+
+
+class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
+    """Grouped-query attention.
 
     A position sees the last `window` positions including its own, or the positions of its own
     `chunk` (Llama 4), or all; a layer has at most one of the two. With `sinks` each head has a
@@ -28,7 +32,6 @@ class Grouped(
     compare it with one index key per position, which is cached, too. Widths are in elements.
     """
 
-    layers: tuple[int, ...] = ()
     heads: Positive
     kv_heads: Positive
     head_dim: Positive
@@ -92,10 +95,8 @@ class Grouped(
         return f"{view}, shared cache" if self.shares else view
 
 
-class Latent(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag="latent"
-):
-    """Multi-head latent attention (MLA) of some `layers`, counted from 0 in rising order.
+class Latent(_Layers, frozen=True, kw_only=True, tag="latent"):
+    """Multi-head latent attention (MLA).
 
     The cache holds for each position a `latent` of keys and values and `rope_dim` rotated elements
     of a key, which all heads share. A head's query and key have `nope_dim` elements more, its value
@@ -106,7 +107,6 @@ class Latent(
     Widths are in elements.
     """
 
-    layers: tuple[int, ...] = ()
     heads: Positive
     latent: Positive
     rope_dim: Positive
@@ -137,15 +137,8 @@ class Latent(
         return f"latent, {self.selected} selected, {source}"
 
 
-class Compressed(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="compressed",
-):
-    """DeepSeek V4's attention to a window and to entries, of some `layers` counted from 0.
+class Compressed(_Layers, frozen=True, kw_only=True, tag="compressed"):
+    """DeepSeek V4's attention to a window and to entries.
 
     All heads share one key of `width` elements, which is the value, too. A position sees the last
     `window` positions. With `span` it also sees one entry per `span` earlier positions: all
@@ -156,7 +149,6 @@ class Compressed(
     Source: DeepseekV4Attention, its compressors and indexer of transformers 5.23.
     """
 
-    layers: tuple[int, ...] = ()
     heads: Positive
     width: Positive
     query_rank: Positive
@@ -197,15 +189,8 @@ class Compressed(
         return f"entries of {self.span} positions{selection}, window {self.window}"
 
 
-class DeltaNet(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="delta_net",
-):
-    """Gated delta nets of some `layers`, counted from 0: a state instead of a KV cache.
+class DeltaNet(_Layers, frozen=True, kw_only=True, tag="delta_net"):
+    """Gated delta nets: a state instead of a KV cache.
 
     For each request, each of the `heads` value heads keeps a matrix of `key_dim` by `value_dim`,
     which each position updates; `key_heads` heads of queries and keys serve them. A convolution
@@ -217,7 +202,6 @@ class DeltaNet(
     Source: Qwen3NextGatedDeltaNet and KimiLinearDeltaAttention of transformers 5.23.
     """
 
-    layers: tuple[int, ...] = ()
     heads: Positive
     key_heads: Positive
     key_dim: Positive
@@ -253,10 +237,8 @@ class DeltaNet(
         return "delta attention" if self.rank else "gated delta net"
 
 
-class Mamba2(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag="mamba2"
-):
-    """Mamba-2 mixers of some `layers`, counted from 0: a state instead of a KV cache.
+class Mamba2(_Layers, frozen=True, kw_only=True, tag="mamba2"):
+    """Mamba-2 mixers: a state instead of a KV cache.
 
     For each request, each of `heads` heads keeps a matrix of `head_dim` by `state_dim`; each
     position decays it and adds an outer product. `groups` pairs of vectors of `state_dim`, B and C,
@@ -266,7 +248,6 @@ class Mamba2(
     Source: NemotronHMamba2Mixer and FalconH1Mixer of transformers 5.23.
     """
 
-    layers: tuple[int, ...] = ()
     heads: Positive
     groups: Positive
     head_dim: Positive
@@ -300,15 +281,8 @@ class Mamba2(
         return "Mamba-2 mixer"
 
 
-class ShortConv(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="short_conv",
-):
-    """Short convolutions of some `layers`, counted from 0: a small state instead of a KV cache.
+class ShortConv(_Layers, frozen=True, kw_only=True, tag="short_conv"):
+    """Short convolutions: a small state instead of a KV cache.
 
     One product makes two gates and a row of `channels` elements per position. The row, times the
     first gate, is convolved per channel over `conv` positions, of which `conv` - 1 are kept. The
@@ -316,7 +290,6 @@ class ShortConv(
     Source: Lfm2ShortConv of transformers 5.23.
     """
 
-    layers: tuple[int, ...] = ()
     channels: Positive
     conv: Positive
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from models.gguf_state import GgufWeights
 from nearfree.backends.builds import build_of
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
@@ -15,7 +16,6 @@ from nearfree.engines.library import load
 from nearfree.engines.llama_cpp import Context, Model
 from nearfree.gguf.types import FILE_TYPES
 from nearfree.models.forward import DecoderForward
-from nearfree.models.gguf_state import GgufWeights
 
 from engines.shipped import RELEASE, WEIGHTS, fetched
 

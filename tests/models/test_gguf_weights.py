@@ -25,11 +25,11 @@ from nearfree.gguf.reader import read_header
 from nearfree.models import gguf_values
 from nearfree.models.forward import DecoderForward
 from nearfree.models.gguf_names import ARCHITECTURES, model_weights
-from nearfree.models.gguf_state import GgufWeights
-from nearfree.models.gguf_values import LOAD, STORE, random_weight, to_halves, to_neighbours
+from nearfree.models.gguf_values import LOAD, STORE, random_weight, to_neighbours
 from nearfree.models.gguf_weights import write_random_gguf
 from nearfree.models.rotation import frequencies
 
+from models.gguf_state import GgufWeights, to_halves
 from models.given_weights import GivenWeights
 
 SCALED = {
@@ -127,7 +127,7 @@ def test_rows_are_in_the_order_of_neighbours(
     details = read_details(path)
     assert details.rope is not None
     ours = logits(path, details, GgufWeights(to, torch.float32))
-    monkeypatch.setattr("nearfree.models.gguf_state.to_halves", lambda rows, _: rows)
+    monkeypatch.setattr("models.gguf_state.to_halves", lambda rows, _: rows)
     raw = GgufWeights(to, torch.float32)
     neighbours = structs.replace(details.rope, interleaved=True)
     turned = logits(path, structs.replace(details, rope=neighbours), raw)

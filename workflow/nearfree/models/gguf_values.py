@@ -86,12 +86,6 @@ def to_neighbours(rows: StoredArray, heads: int) -> StoredArray:
     return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
-def to_halves(rows: StoredArray, heads: int) -> StoredArray:
-    """Return rows in a checkpoint's order, given rows in the order of `to_neighbours`."""
-    pairs = rows.reshape(heads, len(rows) // heads // 2, 2, *rows.shape[1:])
-    return pairs.swapaxes(1, 2).reshape(rows.shape)
-
-
 def rope_factors(rope: Rope, scaling: Llama3) -> Float32:
     """Return the divisor of each pair's frequency in Llama 3's scaling, [width / 2]."""
     powers = np.arange(0, rope.width, 2, dtype=np.float64) / rope.width

@@ -6,16 +6,15 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
-
 from nearfree.decoders.gguf_parts import check_gguf
 from nearfree.errors import ConfigError
 from nearfree.gguf.header import Tensor as StoredTensor
 from nearfree.gguf.reader import read_header
 from nearfree.gguf.types import PLAIN
 from nearfree.models.gguf_names import Weight, model_weights
-from nearfree.models.gguf_values import LOAD, STORE, StoredArray, to_halves
+from nearfree.models.gguf_values import LOAD, STORE, StoredArray
 from nearfree.models.layers import Part, RandomWeights
+from torch import Tensor
 
 _MIXTRAL = {
     ".block_sparse_moe.": ".mlp.",
@@ -96,6 +95,12 @@ class GgufWeights(RandomWeights):
 
     def _wrong(self, what: str) -> ConfigError:
         return ConfigError(f"{self._path} {what}", remedy="Give the file of the same model")
+
+
+def to_halves(rows: StoredArray, heads: int) -> StoredArray:
+    """Return rows in a checkpoint's order, given rows in the order of `to_neighbours`."""
+    pairs = rows.reshape(heads, len(rows) // heads // 2, 2, *rows.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
 def _usual_name(name: str) -> str:

@@ -11,7 +11,6 @@ from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.decoders.modules import BETWEEN, INPUT_GATE, INPUT_OUTPUT, INPUTS, Laps
-from nearfree.models.expert_runners import ExpertRunner
 from nearfree.models.kinds import LayerKind
 from nearfree.models.latent import LatentAttention, Selection
 from nearfree.models.layers import (
@@ -23,7 +22,7 @@ from nearfree.models.layers import (
     Norm,
     RandomWeights,
 )
-from nearfree.models.moe import MoeFfn, ParallelExperts, gate_of
+from nearfree.models.moe import MoeFfn, ParallelExperts, Routing, gate_of
 
 
 class LayerInputs:
@@ -138,10 +137,10 @@ class Build:
         details: Details,
         weights: RandomWeights,
         names: Names,
-        expert_runner: ExpertRunner | None,
+        routing: Routing | None,
     ) -> None:
         self._decoder, self._details, self._weights = decoder, details, weights
-        self._names, self._expert_runner, self._form = names, expert_runner, details.form or None
+        self._names, self._routing, self._form = names, routing, details.form or None
         self._selection = Selection()
 
     def norm(self, name: str) -> Norm:
@@ -193,33 +192,15 @@ class Build:
     def _ffn(self, index: int, layer_prefix: str) -> DenseFfn | MoeFfn:
         decoder, details = self._decoder, self._details
         prefix = f"{layer_prefix}.{self._names.feed}"
-        routed = self._expert_runner and index in details.moe_at and not decoder.beside
-        if routed and self._expert_runner and decoder.experts and details.router:
+        if self._routing and index in details.moe_at and not decoder.beside:
             return MoeFfn(
-                decoder,
-                details,
-                self._weights,
-                self._names,
-                prefix,
-                experts=decoder.experts,
-                rule=details.router,
-                expert_runner=self._expert_runner,
+                decoder, details, self._weights, self._names, prefix, routing=self._routing
             )
         gate = gate_of(self._form, routed=False)
         return DenseFfn(self._weights, prefix, decoder.d_model, decoder.d_ff or 0, gate=gate)
 
     def _parallel_experts(self, index: int, prefix: str) -> ParallelExperts | None:
         decoder, details = self._decoder, self._details
-        if not (decoder.beside and index in details.moe_at):
+        if not (self._routing and decoder.beside and index in details.moe_at):
             return None
-        if not (self._expert_runner and decoder.experts and details.router):
-            return None
-        return ParallelExperts(
-            decoder,
-            details,
-            self._weights,
-            prefix,
-            experts=decoder.experts,
-            rule=details.router,
-            expert_runner=self._expert_runner,
-        )
+        return ParallelExperts(decoder, details, self._weights, prefix, self._routing)

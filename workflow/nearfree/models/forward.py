@@ -29,6 +29,7 @@ from nearfree.models.kinds import (
 )
 from nearfree.models.latent import LatentRunner
 from nearfree.models.layers import NAMES, AttentionInputs, Cache, Names, RandomWeights
+from nearfree.models.moe import Routing
 from nearfree.models.rotation import RotationTables
 
 
@@ -111,8 +112,9 @@ class DecoderForward:
         ]
         self._kind_by_layer = kind_by_layer(kinds)
         experts, rule = decoder.experts, details.router
-        runner = (
-            make_expert_runner(
+        routed = None
+        if experts:
+            runner = make_expert_runner(
                 moe,
                 experts,
                 routing,
@@ -121,13 +123,11 @@ class DecoderForward:
                 on_inputs=bool(rule and rule.on_inputs),
                 plain=not self._form or self._form.plain_experts,
             )
-            if experts
-            else None
-        )
+            routed = Routing(experts, rule, runner) if rule else None
         names = NAMES.get(decoder.model_type, Names())
         vocabulary = (decoder.vocabulary, decoder.d_model)
         self._embedding = weights(f"{names.embedding}.weight", vocabulary)
-        build = Build(decoder, details, weights, names, runner)
+        build = Build(decoder, details, weights, names, routed)
         self.layers = [
             build.layer(index, kinds[self._kind_by_layer[index]]) for index in range(decoder.layers)
         ]

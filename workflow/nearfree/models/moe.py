@@ -1,6 +1,7 @@
 """The experts of a decoder's layer: its router, routed experts and shared experts."""
 
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,6 +86,14 @@ def gate_of(form: Form | None, *, routed: bool = True) -> Gate:
     return gelu_tanh if form.activation == "gelu_tanh" else silu
 
 
+class Routing(NamedTuple):
+    """The routed experts of a model's layers, the rule that chooses them, and what runs them."""
+
+    experts: Experts
+    rule: RouterRule
+    runner: ExpertRunner
+
+
 class MoeFfn:
     """Routed experts, chosen by a router or by controlled routing, and shared experts.
 
@@ -99,13 +108,11 @@ class MoeFfn:
         names: Names,
         prefix: str,
         *,
-        experts: Experts,
-        rule: RouterRule,
-        expert_runner: ExpertRunner,
+        routing: Routing,
     ) -> None:
-        """Create a layer's weights, whose names begin with `prefix`; `rule` is its router's."""
-        self._expert_runner = expert_runner
-        d_model, count, form = decoder.d_model, experts.experts, details.form or None
+        """Create a layer's weights, whose names begin with `prefix`."""
+        experts, rule, self._runner = routing
+        d_model, count = decoder.d_model, experts.experts
         router = f"{prefix}.{names.router}"
         self._router = Router(
             rule,
@@ -118,9 +125,9 @@ class MoeFfn:
             weights(f"{prefix}.experts.gate_up_proj", (count, 2 * experts.d_ff, d_model)),
             weights(f"{prefix}.experts.down_proj", (count, d_model, experts.d_ff)),
         )
-        self._inner = inner_of(form, experts, d_model, weights, prefix)
+        self._inner = inner_of(details.form or None, experts, d_model, weights, prefix)
         shared = f"{prefix}.{names.shared}"
-        gate = gate_of(form, routed=False)
+        gate = gate_of(details.form or None, routed=False)
         self._shared = (
             DenseFfn(weights, shared, d_model, experts.shared_d_ff, role=SHARED, gate=gate)
             if experts.shared_d_ff
@@ -134,7 +141,7 @@ class MoeFfn:
         rows = hidden.flatten(0, 1)
         ids, shares = self._router.route(rows)
         laps.lap(ROUTER)
-        out = self._expert_runner.run(rows, self._weights, ids, shares, self._inner)
+        out = self._runner.run(rows, self._weights, ids, shares, self._inner)
         laps.lap(MOE)
         if self._shared is not None:
             out = out + self._gated(rows, self._shared.forward(rows, laps))
@@ -158,13 +165,10 @@ class ParallelExperts:
         details: Details,
         weights: RandomWeights,
         prefix: str,
-        *,
-        experts: Experts,
-        rule: RouterRule,
-        expert_runner: ExpertRunner,
+        routing: Routing,
     ) -> None:
+        experts, rule, self._runner = routing
         d_model, count, self._eps = decoder.d_model, experts.experts, details.norm_eps
-        self._expert_runner = expert_runner
         self._input_norm, self._dense_norm, self._expert_norm = (
             Norm(weights, f"{prefix}.{name}", d_model, details.norm_eps)
             for name in (
@@ -193,6 +197,6 @@ class ParallelExperts:
         laps.lap(ROUTER)
         expert_rows = self._input_norm.forward(rows)
         laps.lap(BETWEEN)
-        out = self._expert_runner.run(expert_rows, self._weights, ids, shares, self._inner)
+        out = self._runner.run(expert_rows, self._weights, ids, shares, self._inner)
         laps.lap(MOE)
         return self._dense_norm.forward(dense) + self._expert_norm.forward(out).view_as(hidden)

@@ -38,8 +38,8 @@ class Backend(NamedTuple):
     """Formats of stored weights that it takes besides the element type, by device."""
     package: str = "torch"
     """The package that it calls, by its name on PyPI."""
-    imported: str = "torch"
-    """The same package by its name in Python."""
+    imported: str = ""
+    """The same package by its name in Python, if an adapter imports it by another."""
     environment: str | None = None
     """The lock under envs/ that has the package; None if no adapter runs it."""
     releases: tuple[str, str] | None = None

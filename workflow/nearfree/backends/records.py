@@ -6,33 +6,35 @@ them.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nearfree.backends.record import Backend, Device, Rules
+from nearfree.backends.record import Backend, Rules
 
 if TYPE_CHECKING:
     from nearfree.core.setting import Module
 
-_EVERYWHERE: tuple[Device, ...] = ("cpu", "cuda")
 _ADAPTERS = "nearfree.backends.adapters"
 _MODELS = "nearfree.models"
+_torch = partial(Backend, devices=("cpu", "cuda"), environment="cpu")
+_flashinfer = partial(
+    Backend, package="flashinfer-python", imported="flashinfer", environment="flashinfer"
+)
 
 
 _FLASHINFER = Rules(package="flashinfer-python", reader="flashinfer")
 BACKENDS = (
-    Backend(
+    _torch(
         name="torch",
         names=("torch",),
         modules={
             "gemm": f"{_ADAPTERS}.torch_dense:TorchGemm",
             "dense_ffn": f"{_ADAPTERS}.torch_dense:TorchDenseFfn",
         },
-        devices=_EVERYWHERE,
         weights={"cpu": ("int8", "int4")},
-        environment="cpu",
     ),
-    Backend(
+    _torch(
         name="torch_sdpa",
         names=("torch-sdpa",),
         modules={
@@ -41,24 +43,18 @@ BACKENDS = (
             "indexer": f"{_ADAPTERS}.torch_mla:TorchIndexer",
         },
         in_model=f"{_MODELS}.attention:torch_attention",
-        devices=_EVERYWHERE,
-        environment="cpu",
     ),
-    Backend(
+    _torch(
         name="torch_padded",
         names=("torch-padded",),
         modules={"moe_ffn": f"{_ADAPTERS}.torch_moe:TorchPaddedMoe"},
         in_model=f"{_ADAPTERS}.torch_moe:PADDED",
-        devices=_EVERYWHERE,
-        environment="cpu",
     ),
-    Backend(
+    _torch(
         name="torch_grouped",
         names=("torch-grouped",),
         modules={"moe_ffn": f"{_ADAPTERS}.torch_moe:TorchGroupedMoe"},
         in_model=f"{_ADAPTERS}.torch_moe:GROUPED",
-        devices=_EVERYWHERE,
-        environment="cpu",
     ),
     Backend(
         name="vllm",
@@ -69,7 +65,6 @@ BACKENDS = (
         },
         in_model=f"{_ADAPTERS}.vllm_moe:engine",
         package="vllm",
-        imported="vllm",
         environment="vllm",
         releases=("0.8.0", "0.33.0"),
         # The second form added block sizes N and K and the group size to BLOCK_SIZE_M; the third
@@ -82,7 +77,6 @@ BACKENDS = (
         names=("vllm-linear",),
         modules={"gemm": None, "dense_ffn": None},
         package="vllm",
-        imported="vllm",
         engine="vllm",
         # Its rules are in vLLM's sdist, by vLLM's release.
         rules=Rules(package="vllm-linear", reader="vllm_linear"),
@@ -96,7 +90,6 @@ BACKENDS = (
         },
         in_model=f"{_ADAPTERS}.sglang_moe:engine",
         package="sglang",
-        imported="sglang",
         environment="sglang",
         releases=("0.4.2", "0.5.23"),
         rules=Rules(
@@ -142,7 +135,6 @@ BACKENDS = (
         modules={"attention": f"{_ADAPTERS}.flash_attn_3:FlashAttn3"},
         in_model=f"{_MODELS}.attention:flash_3",
         package="xformers",
-        imported="xformers",
         environment="xformers",
         releases=("0.0.31", "0.0.34"),
         rules=Rules(package="xformers", reader="flash_attn_3"),
@@ -155,7 +147,6 @@ BACKENDS = (
         names=("vllm-fa3",),
         modules={"attention": None},
         package="vllm",
-        imported="vllm",
         # Its rules are those of vLLM's fork of FlashAttention, by vLLM's release; the package
         # `vllm` has the rules of the MoE kernels.
         rules=Rules(package="vllm-fa3", reader="vllm_fa3", form=2),
@@ -171,7 +162,6 @@ BACKENDS = (
         names=("vllm-triton",),
         modules={"attention": None},
         package="vllm",
-        imported="vllm",
         # One function of vLLM's sdist, by vLLM's release.
         rules=Rules(package="vllm-triton", reader="vllm_triton"),
         widest=512,
@@ -185,21 +175,17 @@ BACKENDS = (
         names=("flash-attn-4",),
         modules={"attention": None},
         package="flash-attn-4",
-        imported="flash_attn",
         rules=Rules(package="flash-attn-4", reader="flash_attn_4"),
         # `learnable_sink`: flash_attn/cute/interface.py of 4.0.0b36, line 696.
         sinks=True,
         api="kvcache",
         vllm_file="flash_attn",
     ),
-    Backend(
+    _flashinfer(
         name="flashinfer_fa2",
         names=("flashinfer", "flashinfer-python", "flashinfer-fa2"),
         modules={"attention": f"{_ADAPTERS}.flashinfer:FlashInferFa2"},
         in_model=f"{_MODELS}.attention:flashinfer_fa2",
-        package="flashinfer-python",
-        imported="flashinfer",
-        environment="flashinfer",
         releases=("0.2.0.post1", "0.7.2.post1"),
         rules=_FLASHINFER,
         # include/flashinfer/utils.cuh of 0.7.2.post1, line 217, and
@@ -214,14 +200,11 @@ BACKENDS = (
         printed={"flashinfer": "0.6.13"},
         vllm_file="flashinfer",
     ),
-    Backend(
+    _flashinfer(
         name="flashinfer_fa3",
         names=("flashinfer-fa3",),
         modules={"attention": f"{_ADAPTERS}.flashinfer:FlashInferFa3"},
         in_model=f"{_MODELS}.attention:flashinfer_fa3",
-        package="flashinfer-python",
-        imported="flashinfer",
-        environment="flashinfer",
         releases=("0.2.0.post1", "0.7.2.post1"),
         rules=_FLASHINFER,
         sinks=True,
@@ -237,14 +220,12 @@ BACKENDS = (
         names=("tensorrt-llm", "trtllm"),
         modules={"moe_ffn": None},
         package="tensorrt-llm",
-        imported="tensorrt_llm",
     ),
     Backend(
         name="trtllm_mla",
         names=("tensorrt-llm-mla", "trtllm-mla"),
         modules={"mla": None, "attention_layer": None},
         package="tensorrt-llm",
-        imported="tensorrt_llm",
         engine="trtllm",
     ),
     # Latent attention and its indexer, by the kernel that an engine's release takes on a GPU: facts
@@ -254,7 +235,6 @@ BACKENDS = (
         names=("vllm-mla",),
         modules={"mla": None, "indexer": None, "attention_layer": None},
         package="vllm",
-        imported="vllm",
         engine="vllm",
     ),
     Backend(
@@ -262,7 +242,6 @@ BACKENDS = (
         names=("sglang-mla",),
         modules={"mla": None, "indexer": None, "attention_layer": None},
         package="sglang",
-        imported="sglang",
         engine="sglang",
     ),
     # llama.cpp on a CPU, whose kernels are ggml's: releases of llama-cpp-python (0.x), and from 1
@@ -294,40 +273,29 @@ BACKENDS = (
         name="vllm_graphs",
         modules={},
         package="vllm",
-        imported="vllm",
         rules=Rules(package="vllm-graphs", reader="vllm_graphs"),
     ),
     Backend(
         name="sglang_graphs",
         modules={},
         package="sglang",
-        imported="sglang",
         rules=Rules(package="sglang-graphs", reader="sglang_graphs"),
     ),
-    Backend(
+    _flashinfer(
         name="flashinfer_decode",
         modules={"attention": f"{_ADAPTERS}.flashinfer:FlashInferDecode"},
-        package="flashinfer-python",
-        imported="flashinfer",
-        environment="flashinfer",
         releases=("0.2.0.post1", "0.7.2.post1"),
     ),
     # FlashInfer's kernels of latent attention: blocks of 64 packed rows, whatever the release
     # (MLAPlan, include/flashinfer/attention/scheduler.cuh of 0.5.3, lines 1471 to 1481).
-    Backend(
+    _flashinfer(
         name="flashinfer_mla_fa2",
         modules={"mla": f"{_ADAPTERS}.flashinfer_mla:FlashInferMlaFa2"},
-        package="flashinfer-python",
-        imported="flashinfer",
-        environment="flashinfer",
         releases=("0.2.1", "0.7.2.post1"),
     ),
-    Backend(
+    _flashinfer(
         name="flashinfer_mla_fa3",
         modules={"mla": f"{_ADAPTERS}.flashinfer_mla:FlashInferMlaFa3"},
-        package="flashinfer-python",
-        imported="flashinfer",
-        environment="flashinfer",
         releases=("0.2.2", "0.7.2.post1"),
         capabilities=frozenset({90}),
     ),

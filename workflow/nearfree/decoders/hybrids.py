@@ -11,7 +11,7 @@ from nearfree.decoders.feeds import (
 )
 from nearfree.decoders.granite import granite_hybrid_ffn
 from nearfree.decoders.kimi import KIMI, output_residual
-from nearfree.decoders.layout import NORMS, POST_NORMS, WIDE, Layout, block
+from nearfree.decoders.layout import NORMS, POST_NORMS, WIDE, Layout, block, layered
 from nearfree.decoders.mixers import gqa
 from nearfree.decoders.nemotron import nemotron_h
 from nearfree.decoders.pieces import Plan, by_kind, combined, norms, one_per_period
@@ -51,7 +51,7 @@ HYBRIDS = {
     "qwen3_next": _hybrid(moe(qwen_moe, SHARED_EXPERT), FUSED_NET),
     "qwen3_5_moe_text": _hybrid(moe(qwen_moe, SHARED_EXPERT), SPLIT_NET),
     "qwen3_5_text": _hybrid(ffn(), SPLIT_NET),
-    "olmo_hybrid": Layout(combined(
+    "olmo_hybrid": layered(
         by_kind(
             "layer_types",
             {
@@ -60,7 +60,7 @@ HYBRIDS = {
             },
         ),
         ffn(),
-    )),
+    ),
     "granitemoehybrid": block(
         by_kind(
             "layer_types",

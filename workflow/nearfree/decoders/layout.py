@@ -29,6 +29,7 @@ class Layout(NamedTuple):
 
 
 NORMS = norms("input_layernorm", "post_attention_layernorm")
+_BIASED_NORMS = norms("input_layernorm", "post_attention_layernorm", bias=True)
 NAMED_NORMS = ("query_layernorm", "key_layernorm")
 ONE_NORM = norms("input_layernorm")
 POST_NORMS = norms("post_attention_layernorm", "post_feedforward_layernorm")
@@ -44,9 +45,19 @@ GLM_NORMS = norms(
 )  # fmt: skip
 
 
+def layered(*plans: Plan) -> Layout:
+    """Return the layout of layers that have one piece from each of the plans."""
+    return Layout(combined(*plans))
+
+
 def block(*plans: Plan) -> Layout:
     """Return the layout of layers of two pieces with a norm before each."""
-    return Layout(combined(NORMS, *plans))
+    return layered(NORMS, *plans)
+
+
+def biased(*plans: Plan) -> Layout:
+    """Return the layout of `block`, with biases in all norms."""
+    return Layout(combined(_BIASED_NORMS, *plans), norm_bias=True)
 
 
 def alternating(period: int | str | Callable[[Keys, int], Sequence[str]], **attention: Any) -> Plan:

@@ -45,7 +45,9 @@ from nearfree.decoders.layout import (
     WIDE,
     Layout,
     alternating,
+    biased,
     block,
+    layered,
 )
 from nearfree.decoders.lfm2 import LFM2
 from nearfree.decoders.mixers import (
@@ -119,9 +121,7 @@ _LING = block(
     moe(first_dense),
 )._replace(embedding="word_embeddings")
 _ERNIE: dict[str, Any] = {"qkv_bias": "use_bias", "output_bias": "use_bias", "window": unwindowed}
-_HUNYUAN = gqa(
-    window=hunyuan_window, norm=True, norm_names=("query_layernorm", "key_layernorm"), **BOTH
-)
+_HUNYUAN = gqa(window=hunyuan_window, norm=True, norm_names=NAMED_NORMS, **BOTH)
 
 
 LAYOUTS = {
@@ -145,41 +145,25 @@ LAYOUTS = {
         gqa(window=unwindowed, qkv_bias="attention_bias", output_bias="attention_out_bias"),
         ffn(bias="mlp_bias"),
     ),
-    "olmo2": Layout(combined(POST_NORMS, gqa(window=unwindowed, norm=True, **WIDE), ffn())),
-    "olmo3": Layout(combined(POST_NORMS, alternating(4, norm=True, **WIDE), ffn())),
-    "exaone4": Layout(
-        combined(POST_NORMS, alternating(exaone_windows, norm=True), ffn())
-    ),
+    "olmo2": layered(POST_NORMS, gqa(window=unwindowed, norm=True, **WIDE), ffn()),
+    "olmo3": layered(POST_NORMS, alternating(4, norm=True, **WIDE), ffn()),
+    "exaone4": layered(POST_NORMS, alternating(exaone_windows, norm=True), ffn()),
     "glm": block(gqa(window=unwindowed, qkv_bias="attention_bias"), ffn(form=FUSED)),
-    "glm4": Layout(
-        combined(GLM_NORMS, gqa(window=unwindowed, qkv_bias="attention_bias"), ffn(form=FUSED))
-    ),
-    "glm4v_text": Layout(
-        combined(GLM_NORMS, gqa(window=unwindowed, qkv_bias=True), ffn(form=FUSED))
-    ),
+    "glm4": layered(GLM_NORMS, gqa(window=unwindowed, qkv_bias="attention_bias"), ffn(form=FUSED)),
+    "glm4v_text": layered(GLM_NORMS, gqa(window=unwindowed, qkv_bias=True), ffn(form=FUSED)),
     "arcee": block(gqa(window=unwindowed, **BOTH), ffn(form=PLAIN, bias="mlp_bias")),
-    "apertus": Layout(
-        combined(
-            norms("attention_layernorm", "feedforward_layernorm"),
-            gqa(window=unwindowed, norm=True, **BOTH),
-            ffn(form=PLAIN),
-            xielu_parameters,
-        )
+    "apertus": layered(
+        norms("attention_layernorm", "feedforward_layernorm"),
+        gqa(window=unwindowed, norm=True, **BOTH),
+        ffn(form=PLAIN),
+        xielu_parameters,
     ),
-    "starcoder2": Layout(
-        combined(
-            norms("input_layernorm", "post_attention_layernorm", bias=True),
-            gqa(window=windowed, qkv_bias="use_bias", output_bias="use_bias"),
-            ffn(form=Form(("c_fc",), "c_proj"), bias="use_bias"),
-        ),
-        norm_bias=True,
+    "starcoder2": biased(
+        gqa(window=windowed, qkv_bias="use_bias", output_bias="use_bias"),
+        ffn(form=Form(("c_fc",), "c_proj"), bias="use_bias"),
     ),
-    "cohere": Layout(
-        combined(ONE_NORM, gqa(window=unwindowed, norm="use_qk_norm", **WIDE), ffn())
-    ),
-    "cohere2": Layout(
-        combined(ONE_NORM, alternating("sliding_window_pattern", **BOTH), ffn())
-    ),
+    "cohere": layered(ONE_NORM, gqa(window=unwindowed, norm="use_qk_norm", **WIDE), ffn()),
+    "cohere2": layered(ONE_NORM, alternating("sliding_window_pattern", **BOTH), ffn()),
     "phi3": block(gqa(window=windowed, fused="qkv_proj"), ffn(form=FUSED)),
     "hunyuan_v1_dense": block(_HUNYUAN, ffn()),
     "hunyuan_v1_moe": block(
@@ -205,36 +189,26 @@ LAYOUTS = {
             Names(dense_bias="use_bias", router_vector="moe_statics.e_score_correction_bias"),
         ),
     )._replace(head_bias="use_bias"),
-    "gemma2": Layout(
-        combined(
-            FOUR_NORMS,
-            alternating("sliding_window_pattern", soft_cap="attn_logit_softcapping", **BOTH),
-            ffn(),
-        )
+    "gemma2": layered(
+        FOUR_NORMS,
+        alternating("sliding_window_pattern", soft_cap="attn_logit_softcapping", **BOTH),
+        ffn(),
     ),
-    "gemma3_text": Layout(
-        combined(FOUR_NORMS, alternating("sliding_window_pattern", norm=True, **BOTH), ffn())
+    "gemma3_text": layered(
+        FOUR_NORMS, alternating("sliding_window_pattern", norm=True, **BOTH), ffn()
     ),
     "gemma4_text": Layout(
         combined(FOUR_NORMS, gemma4_attention, gemma4_ffn, gemma4_experts, gemma4_inputs),
         outside=gemma4_tables,
     ),
     "mixtral": block(gqa(window=windowed), moe(all_experts, _BLOCK_SPARSE)),
-    "phimoe": Layout(
-        combined(
-            norms("input_layernorm", "post_attention_layernorm", bias=True),
-            gqa(window=windowed, **BOTH),
-            moe(all_experts, _BLOCK_SPARSE),
-        ),
-        norm_bias=True,
-        head_bias="lm_head_bias",
+    "phimoe": biased(gqa(window=windowed, **BOTH), moe(all_experts, _BLOCK_SPARSE))._replace(
+        head_bias="lm_head_bias"
     ),
     "olmoe": block(gqa(window=unwindowed, norm=True, **WIDE), moe(all_experts)),
     "granitemoe": block(gqa(window=unwindowed, **BOTH), GRANITE),
     "qwen2_moe": block(gqa(window=switched_off, qkv_bias="qkv_bias"), moe(qwen_moe, SHARED_EXPERT)),
-    "glm4v_moe_text": block(
-        gqa(window=unwindowed, qkv_bias="attention_bias"), moe(first_dense)
-    ),
+    "glm4v_moe_text": block(gqa(window=unwindowed, qkv_bias="attention_bias"), moe(first_dense)),
     "glm4_moe": block(
         gqa(window=unwindowed, qkv_bias="attention_bias", norm="use_qk_norm"), moe(first_dense)
     ),
@@ -314,40 +288,36 @@ LAYOUTS = {
             Names(module="", router="moe.gate", experts="moe", shared="share_expert"),
         ),
     ),
-    "nemotron": Layout(
-        combined(
-            norms("input_layernorm", "post_attention_layernorm", bias=True),
-            gqa(**BOTH),
-            ffn(form=PLAIN, bias="mlp_bias"),
-        ),
-        norm_bias=True,
-    ),
+    "nemotron": biased(gqa(**BOTH), ffn(form=PLAIN, bias="mlp_bias")),
     "nemotron-nas": Layout(decilm),
-    "afmoe": Layout(
-        combined(
-            norms(
-                "input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm",
-                "post_mlp_layernorm",
-            ),
-            alternating(
-                "global_attn_every_n_layers", norm=True, gate="gate_proj", wide_gate=True, **BOTH
-            ),
-            moe(afmoe_moe, Names(router="router.gate", router_vector="expert_bias")),
-        )
+    "afmoe": layered(
+        norms(
+            "input_layernorm",
+            "post_attention_layernorm",
+            "pre_mlp_layernorm",
+            "post_mlp_layernorm",
+        ),
+        alternating(
+            "global_attn_every_n_layers", norm=True, gate="gate_proj", wide_gate=True, **BOTH
+        ),
+        moe(afmoe_moe, Names(router="router.gate", router_vector="expert_bias")),
     ),
     "exaone_moe": block(exaone_moe_attention, moe(exaone_moe)),
     "hy_v3": block(
         hy_v3_attention, moe(hy_v3_moe, Names(router="router.gate", shared="shared_mlp"))
     ),
-    "laguna": block(laguna_attention, moe(
+    "laguna": block(
+        laguna_attention,
+        moe(
             laguna_moe,
             Names(shared="shared_expert", router_vector="experts.e_score_correction_bias"),
-        )),
+        ),
+    ),
     **HYBRIDS,
     **LFM2,
     **VARIANTS,
     **WINDOWED,
-}  # fmt: skip
+}
 """By model type of the text. Sources: modeling files and checkpoint names (conversion_mapping) of
 transformers 5.23; inclusionAI/Ling-V2, inclusionAI/dFactory (llada2_moe), GSAI-ML/LLaDA-8B (llada),
 Tencent/WeDLM (wedlm), XiaomiMiMo/MiMo-7B (mimo), nvidia/Llama-3_3-Nemotron-Super-49B-v1

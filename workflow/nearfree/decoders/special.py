@@ -227,13 +227,13 @@ def laguna_attention(keys: Keys, layers: int) -> Layer:
         options = {"shape": shape, "norm": True, **gates, **BOTH}
         windowed = gqa(window=WINDOW, sinks="swa_attention_sink_enabled", **options)
         kinds = {"sliding_attention": windowed, "full_attention": gqa(**options)}
-        return by_kind("layer_types", kinds, _all_see_all)(keys, layers)
+        return by_kind("layer_types", kinds, all_see_all)(keys, layers)
 
     layer_by_queries = {queries: layer_with(queries) for queries in sorted(set(counts))}
     return lambda layer: layer_by_queries[counts[layer]](layer)
 
 
-def _all_see_all(keys: Keys, layers: int) -> Sequence[str]:  # noqa: ARG001
+def all_see_all(keys: Keys, layers: int) -> Sequence[str]:  # noqa: ARG001
     """Return the kinds of layers of a file without `layer_types`: full attention in each."""
     return ["full_attention"] * layers
 
@@ -306,7 +306,7 @@ STEP_3 = by_kind(
         "sliding_attention": gqa(shape=_step_heads, window=WINDOW, norm=True, gate="g_proj"),
         "full_attention": gqa(norm=True, gate="g_proj"),
     },
-    _all_see_all,
+    all_see_all,
 )
 """Attention with one gate per head. Source: Step3p7TextAttention of transformers 5.23."""
 

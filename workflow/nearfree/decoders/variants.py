@@ -23,12 +23,13 @@ from nearfree.decoders.latent import mla
 from nearfree.decoders.layout import (
     FOUR_NORMS,
     GLM_NORMS,
-    NORMS,
     POST_NORMS,
     WIDE,
     Layout,
     alternating,
+    biased,
     block,
+    layered,
 )
 from nearfree.decoders.mixers import gqa
 from nearfree.decoders.pieces import Layer, Piece, combined, in_every_layer, joined, norms, vector
@@ -170,8 +171,8 @@ def _beam_attention(keys: Keys, layers: int) -> Layer:
 VARIANTS = {
     "internlm3": block(gqa(window=one_bias, **BOTH), _FFN),
     "iquestcoder": block(gqa(window=unclipped, **BOTH), _FFN),
-    "hyperclovax": Layout(combined(NORMS, gqa(window=unwindowed, **BOTH), _FFN, _post_norms)),
-    "glm_ocr_text": Layout(combined(GLM_NORMS, gqa(window=unwindowed), ffn(form=FUSED))),
+    "hyperclovax": block(gqa(window=unwindowed, **BOTH), _FFN, _post_norms),
+    "glm_ocr_text": layered(GLM_NORMS, gqa(window=unwindowed), ffn(form=FUSED)),
     "exaone": Layout(
         combined(
             norms("ln_1", "ln_2"),
@@ -193,40 +194,22 @@ VARIANTS = {
         head="output",
     ),
     "minicpm": block(gqa(window=without_experts), ffn()),
-    "stablelm": Layout(
-        combined(
-            norms("input_layernorm", "post_attention_layernorm", bias=True),
-            gqa(window=one_after_another, qkv_bias="use_qkv_bias"),
-            ffn(),
-        ),
-        norm_bias=True,
-    ),
-    "jais2": Layout(
-        combined(
-            norms("input_layernorm", "post_attention_layernorm", bias=True),
-            gqa(window=unwindowed, **BOTH),
-            ffn(form=PLAIN, bias="mlp_bias"),
-        ),
-        norm_bias=True,
-    ),
-    "vaultgemma": Layout(
-        combined(
-            norms("input_layernorm", "pre_feedforward_layernorm"),
-            alternating(2, soft_cap="attn_logit_softcapping", **BOTH),
-            ffn(),
-        )
+    "stablelm": biased(gqa(window=one_after_another, qkv_bias="use_qkv_bias"), ffn()),
+    "jais2": biased(gqa(window=unwindowed, **BOTH), ffn(form=PLAIN, bias="mlp_bias")),
+    "vaultgemma": layered(
+        norms("input_layernorm", "pre_feedforward_layernorm"),
+        alternating(2, soft_cap="attn_logit_softcapping", **BOTH),
+        ffn(),
     ),
     "youtu": block(mla(), ffn()),
     "deepseek": block(gqa(window=unwindowed, **BOTH), moe(deepseek_moe)),
-    "flex_olmo": Layout(
-        combined(POST_NORMS, gqa(window=unwindowed, norm=True, **WIDE), moe(all_experts))
-    ),
+    "flex_olmo": layered(POST_NORMS, gqa(window=unwindowed, norm=True, **WIDE), moe(all_experts)),
     "axk1": block(mla(), moe(deepseek_moe), _behind_experts),
-    "muse_glimmer_text": Layout(
-        combined(FOUR_NORMS, alternating(_last_of_four, gate="gate_proj", wide_gate=True), ffn())
+    "muse_glimmer_text": layered(
+        FOUR_NORMS, alternating(_last_of_four, gate="gate_proj", wide_gate=True), ffn()
     ),
     "spark2_5": block(_spark_attention, ffn()),
-    "beam": Layout(combined(FOUR_NORMS, _beam_attention, moe(beam_moe))),
+    "beam": layered(FOUR_NORMS, _beam_attention, moe(beam_moe)),
 }
 """By model type. Sources: modeling files of transformers 5.23; of Spark 2.5 sglang 0.5.23; of the
 first four and DeepSeek's first MoE vllm 0.33.0, vllm/model_executor/models/exaone.py, internlm2.py,

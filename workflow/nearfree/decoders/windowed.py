@@ -12,10 +12,10 @@ from nearfree.decoders.feeds import (
 )
 from nearfree.decoders.granite import granite_ffn
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.layout import ONE_NORM, Layout, alternating, block
+from nearfree.decoders.layout import ONE_NORM, alternating, block, layered
 from nearfree.decoders.mixers import gqa
-from nearfree.decoders.pieces import Layer, combined
-from nearfree.decoders.special import BOTH
+from nearfree.decoders.pieces import Layer
+from nearfree.decoders.special import BOTH, all_see_all
 
 _FULL, _WINDOWED = "full_attention", "sliding_attention"
 
@@ -28,10 +28,6 @@ def _first_of_four(keys: Keys, layers: int) -> Sequence[str]:  # noqa: ARG001 (o
 def _every_layer(keys: Keys, layers: int) -> Sequence[str]:
     """Return the kinds of layers that all have a window if the file gives one."""
     return [_FULL if keys.whole_or_null("sliding_window") is None else _WINDOWED] * layers
-
-
-def _no_layer(keys: Keys, layers: int) -> Sequence[str]:  # noqa: ARG001
-    return [_FULL] * layers
 
 
 def _with_sinks(keys: Keys, layers: int) -> Layer:
@@ -121,10 +117,8 @@ WINDOWED = {
     "granitemoeshared": block(gqa(**BOTH), granite_ffn),
     "cwm": block(alternating(_first_of_four), _FFN),
     "ministral": block(alternating(_every_layer), ffn()),
-    "mellum": block(alternating(_no_layer, norm=True, **BOTH), moe(mellum_moe)),
-    "cohere2_moe": Layout(
-        combined(ONE_NORM, alternating(_cohere2_windows, **BOTH), moe(cohere2_moe))
-    ),
+    "mellum": block(alternating(all_see_all, norm=True, **BOTH), moe(mellum_moe)),
+    "cohere2_moe": layered(ONE_NORM, alternating(_cohere2_windows, **BOTH), moe(cohere2_moe)),
     "dots1": block(gqa(window=dots_window, norm=True, **BOTH), moe(first_dense)),
     "solar_open": block(gqa(window=unwindowed, qkv_bias="attention_bias"), moe(solar_moe)),
 }

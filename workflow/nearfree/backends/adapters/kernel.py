@@ -78,7 +78,7 @@ ADAPTERS = tuple(
         backend=backend.name,
         class_path=class_path,
         devices=backend.devices,
-        package=backend.imported,
+        package=backend.imported or backend.package,
         environment=backend.environment,
     )
     for backend in BACKENDS

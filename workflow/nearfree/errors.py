@@ -20,9 +20,12 @@ NearfreeError
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+Read = TypeVar("Read")
+Default = TypeVar("Default")
 
 
 def printable(text: str) -> str:
@@ -127,6 +130,12 @@ class Refusals:
             yield
         except RefusedError as error:
             self.add(error)
+
+    def read(self, reader: Callable[[], Read], default: Default) -> Read | Default:
+        """Return what a reader returns; if it is refused, collect that and return the default."""
+        with self.collect():
+            return reader()
+        return default
 
     def add(self, error: RefusedError) -> None:
         """Collect the refusals of an error."""

@@ -40,6 +40,7 @@ CALLS = (ATTENTION, LATENT, INDEXER, SELECTION, LAYER, *STATE_CALLS)
 """Modules that read a cache or a state; all others are products."""
 
 
+_SELECTING = ("selected", "index_heads", "index_dim")
 ENTRIES = 128
 """Span of an entry, in positions, in the curves that stand in for layers with only a window."""
 
@@ -81,6 +82,11 @@ def _product(role: str, inputs: int, outputs: int) -> Part:
     return Part(role, {"module": "gemm", "d_model": inputs, "d_ff": outputs})
 
 
+def _sizes(kind: Kind, *names: str) -> dict[str, Any]:
+    """Return fields of a kind that a setting has under the same names."""
+    return {name: getattr(kind, name) for name in names}
+
+
 def _grouped(
     decoder: Decoder, context: int, kind: Grouped, backend: BackendRelease
 ) -> Iterator[Part]:
@@ -102,9 +108,7 @@ def _grouped(
         {
             "module": "attention",
             "context": min(context, kind.most or context),
-            "window": kind.window,
-            "heads": kind.heads,
-            "kv_heads": kind.kv_heads,
+            **_sizes(kind, "window", "heads", "kv_heads"),
             "head_dim": kind.called_dim,
             "api": record.api,
             "page_size": record.page_size,
@@ -130,12 +134,7 @@ def _in_blocks(d_model: int, context: int, kind: Grouped) -> Part:
             "module": "attention_layer",
             "context": context,
             "d_model": d_model,
-            "heads": kind.heads,
-            "kv_heads": kind.kv_heads,
-            "head_dim": kind.head_dim,
-            "selected": kind.selected,
-            "index_heads": kind.index_heads,
-            "index_dim": kind.index_dim,
+            **_sizes(kind, "heads", "kv_heads", "head_dim", *_SELECTING),
             "projected": kind.projected(d_model),
             "api": VERIFY,
         },
@@ -173,12 +172,7 @@ def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -
         {
             "module": "mla",
             "context": context,
-            "heads": kind.heads,
-            "latent": kind.latent,
-            "rope_dim": kind.rope_dim,
-            "nope_dim": kind.nope_dim,
-            "value_dim": kind.value_dim,
-            "selected": kind.selected,
+            **_sizes(kind, "heads", "latent", "rope_dim", "nope_dim", "value_dim", "selected"),
             "api": ABSORBED,
             "page_size": BY_NAME[backend.name].page_size,
         },
@@ -204,9 +198,7 @@ def _compressed(d_model: int, context: int, kind: Compressed) -> Part:
             "heads": kind.heads,
             "latent": kind.width,
             "span": kind.span or ENTRIES,
-            "selected": kind.selected,
-            "index_heads": kind.index_heads,
-            "index_dim": kind.index_dim,
+            **_sizes(kind, *_SELECTING),
             "projected": kind.projected(d_model),
             "api": DECODE,
         },
@@ -241,8 +233,7 @@ def _delta_net(decoder: Decoder, kind: DeltaNet) -> Iterator[Part]:
             "heads": kind.heads,
             "kv_heads": kind.key_heads,
             "head_dim": kind.key_dim,
-            "value_dim": kind.value_dim,
-            "conv": kind.conv,
+            **_sizes(kind, "value_dim", "conv"),
             "kv_dtype": None if kind.state == decoder.dtype else kind.state,
         },
     )

@@ -1,5 +1,7 @@
 """compressed-tensors: groups of matrices, each with its own scheme."""
 
+from functools import partial
+
 from nearfree.core.precision import Dtype
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.names import Names, read_names
@@ -19,12 +21,9 @@ def compressed_tensors(keys: Keys, plain: Dtype) -> Quantised:
     In that package the target `Linear` includes the LM head; in vllm 0.33.0 it does not.
     """
     refusals, products = Refusals(), Refusals()
-    kv, ignored, linear_schemes = None, Names(), list[Scheme]()
-    named = list[tuple[Names, Scheme]]()
-    with refusals.collect():
-        kv = cache_dtype(keys)
-    with refusals.collect():
-        ignored = read_names(keys, "ignore", "whole")
+    linear_schemes, named = list[Scheme](), list[tuple[Names, Scheme]]()
+    kv = refusals.read(lambda: cache_dtype(keys), None)
+    ignored = refusals.read(lambda: read_names(keys, "ignore", "whole"), Names())
     with refusals.collect():
         if keys.has("format"):
             choice(keys, "format", *_FORMATS)
@@ -35,9 +34,7 @@ def compressed_tensors(keys: Keys, plain: Dtype) -> Quantised:
     if not groups.names():
         refusals.add(keys.wrong("config_groups", "has no groups"))
     for group in map(groups.inner, groups.names()):
-        scheme, names = None, Names()
-        with refusals.collect():
-            scheme = read_scheme(group, plain, products)
+        scheme = refusals.read(partial(read_scheme, group, plain, products), None)
         with refusals.collect():
             if group.has("format"):
                 choice(group, "format", *_FORMATS)

@@ -157,9 +157,7 @@ def config_file(path: Path) -> Path:
 
 
 def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
-    rules = None
-    with refusals.collect():
-        rules = family(keys)
+    rules = refusals.read(lambda: family(keys), None)
     if rules is None:
         with refusals.collect():
             check_layer_types(keys, None)

@@ -75,7 +75,7 @@ def states_of(keys: Keys) -> States:
     ConfigError
         The head is of a form that is not read; the error gives every reason.
     """
-    refusals, width = Refusals(), 0
+    refusals = Refusals()
     names, eagle_keys = list[str](), keys.inner("eagle_config")
     with refusals.collect():
         names = keys.list_of("architectures", str)
@@ -84,8 +84,9 @@ def states_of(keys: Keys) -> States:
     with refusals.collect():
         if keys.whole("num_hidden_layers") != 1:
             raise keys.wrong("num_hidden_layers", "is not the one layer of a head", _REMEDY)
-    with refusals.collect():
-        width = keys.whole("target_hidden_size", default=keys.whole("hidden_size"))
+    width = refusals.read(
+        lambda: keys.whole("target_hidden_size", default=keys.whole("hidden_size")), 0
+    )
     is_eagle3 = keys.has(_VOCABULARY) or any("eagle3" in name.lower() for name in names)
     with refusals.collect():
         if is_eagle3 and eagle_keys.values.get("use_aux_hidden_state", True) is not True:

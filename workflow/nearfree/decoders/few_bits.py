@@ -23,7 +23,7 @@ def _integers(
 ) -> Scheme:
     """Return the scheme of integer weights; `bits` and `group` are the names of these keys."""
     refusals = Refusals()
-    weight_bits, group_size, zero_points = 0, 0, False
+    weight_bits, group_size = 0, 0
     with refusals.collect():
         weight_bits = keys.whole(keys.one_of(*bits))
         if weight_bits not in allowed_bits:
@@ -32,8 +32,7 @@ def _integers(
         group_size = keys.whole(keys.one_of(*group), least=-1)
         if not group_size:
             raise keys.wrong(keys.one_of(*group), "is no size of a group; -1 is a whole row")
-    with refusals.collect():
-        zero_points = has_zero_points()
+    zero_points = refusals.read(has_zero_points, default=False)
     refusals.check()
     return make_scheme(
         _INTEGERS[weight_bits], plain, group=max(group_size, 0), zero_points=zero_points
@@ -48,15 +47,11 @@ def _unless_symmetric(keys: Keys) -> Callable[[], bool]:
 def awq(keys: Keys, plain: Dtype) -> Quantised:
     """Return the quantisation of an `awq` section, as AutoAWQConfig of vllm 0.33.0 reads it."""
     refusals = Refusals()
-    others, ignored, head = None, Names(), False
-    with refusals.collect():
-        has_zero_points = lambda: keys.flag(keys.one_of("zero_point"))  # noqa: E731
-        bits, group = ("bits", "w_bit"), ("group_size", "q_group_size")
-        others = _integers(keys, plain, (4,), has_zero_points, bits=bits, group=group)
-    with refusals.collect():
-        ignored = read_names(keys, "modules_to_not_convert", "text")
-    with refusals.collect():
-        head = keys.flag("lm_head")
+    has_zero_points = lambda: keys.flag(keys.one_of("zero_point"))  # noqa: E731
+    names = {"bits": ("bits", "w_bit"), "group": ("group_size", "q_group_size")}
+    others = refusals.read(lambda: _integers(keys, plain, (4,), has_zero_points, **names), None)
+    ignored = refusals.read(lambda: read_names(keys, "modules_to_not_convert", "text"), Names())
+    head = refusals.read(lambda: keys.flag("lm_head"), default=False)
     refusals.check()
     return Quantised(others=others, ignored=ignored, head=head)
 
@@ -64,16 +59,12 @@ def awq(keys: Keys, plain: Dtype) -> Quantised:
 def gptq(keys: Keys, plain: Dtype) -> Quantised:
     """Return the quantisation of a `gptq` section, as AutoGPTQConfig of vllm 0.33.0 reads it."""
     refusals = Refusals()
-    others, ignored, head = None, Names(), False
-    with refusals.collect():
-        others = _integers(keys, plain, (4, 8), _unless_symmetric(keys))
-    with refusals.collect():
-        ignored = _unquantised(keys)
-    with refusals.collect():
-        head = keys.flag("lm_head")
-    with refusals.collect():
-        if not keys.empty("modules_in_block_to_quantize"):
-            raise keys.wrong("modules_in_block_to_quantize", _OWN_RULES, ALIKE)
+    read = lambda: _integers(keys, plain, (4, 8), _unless_symmetric(keys))  # noqa: E731
+    others = refusals.read(read, None)
+    ignored = refusals.read(lambda: _unquantised(keys), Names())
+    head = refusals.read(lambda: keys.flag("lm_head"), default=False)
+    if not keys.empty("modules_in_block_to_quantize"):
+        refusals.add(keys.wrong("modules_in_block_to_quantize", _OWN_RULES, ALIKE))
     refusals.check()
     return Quantised(others=others, ignored=ignored, head=head)
 
@@ -111,13 +102,13 @@ def auto_round(keys: Keys, plain: Dtype) -> Quantised:
     sglang/srt/layers/quantization/auto_round.py of sglang.
     """
     refusals = Refusals()
-    others, ignored, head = None, Names(), False
+    ignored, head = Names(), False
     for key, known in (("packing_format", _PACKED), ("data_type", ("int",))):
         if keys.has(key):
             with refusals.collect():
                 choice(keys, key, *known)
-    with refusals.collect():
-        others = _integers(keys, plain, (4, 8), _unless_symmetric(keys))
+    read = lambda: _integers(keys, plain, (4, 8), _unless_symmetric(keys))  # noqa: E731
+    others = refusals.read(read, None)
     with refusals.collect():
         if keys.has("act_bits") and keys.whole("act_bits") < _UNQUANTISED_BITS:
             raise keys.wrong("act_bits", "quantises activations, which engines do not read")
@@ -180,7 +171,7 @@ def bitsandbytes(keys: Keys, plain: Dtype) -> Quantised:
     the group sizes are the defaults of quantize_4bit of bitsandbytes.
     """
     refusals = Refusals()
-    flags, ignored = dict[str, bool](), Names()
+    flags = dict[str, bool]()
     for key in ("load_in_4bit", "load_in_8bit", "bnb_4bit_use_double_quant"):
         with refusals.collect():
             names = [name for name in (key, f"_{key}") if keys.has(name)]
@@ -188,8 +179,7 @@ def bitsandbytes(keys: Keys, plain: Dtype) -> Quantised:
     with refusals.collect():
         if keys.has("bnb_4bit_quant_type"):
             choice(keys, "bnb_4bit_quant_type", "nf4", "fp4")
-    with refusals.collect():
-        ignored = read_names(keys, "llm_int8_skip_modules", "path")
+    ignored = refusals.read(lambda: read_names(keys, "llm_int8_skip_modules", "path"), Names())
     refusals.check()
     if flags["load_in_4bit"] == flags["load_in_8bit"]:
         raise keys.wrong("load_in_4bit", "must be true, or load_in_8bit, and not both")

@@ -16,71 +16,51 @@ _OUTSIDE = {
     "embedding_norm": "token_embd_norm", "wte": "token_embd", "ln_f": "output_norm",
     "tok_embeddings": "token_embd", "output": "output",
 }  # fmt: skip
+_HELD = {
+    "attn_norm": ("input_layernorm", "ln_1", "attention_norm", "operator_norm"),
+    "ffn_norm": ("post_attention_layernorm", "pre_feedforward_layernorm", "ln_2", "ffn_norm"),
+    "post_ffw_norm": ("post_feedforward_layernorm",),
+    "attn_q": ("self_attn.q_proj", "attn.attention.q_proj"),
+    "attn_k": ("self_attn.k_proj", "attn.attention.k_proj"),
+    "attn_v": ("self_attn.v_proj", "attn.attention.v_proj"),
+    "attn_qkv": ("self_attn.qkv_proj",),
+    "attn_output": (
+        "self_attn.o_proj", "attn.attention.out_proj", "attention.wo", "self_attn.out_proj",
+    ),
+    "attn_q_norm": ("self_attn.q_norm", "self_attn.q_layernorm"),
+    "attn_k_norm": ("self_attn.k_norm", "self_attn.k_layernorm"),
+    "attn_sinks": ("self_attn.sinks",),
+    "ffn_gate": ("mlp.gate_proj", "mlp.c_fc_0", "feed_forward.w1"),
+    "ffn_up": ("mlp.up_proj", "mlp.gate_up_proj", "mlp.c_fc_1", "feed_forward.w3"),
+    "ffn_down": ("mlp.down_proj", "mlp.c_proj", "feed_forward.w2"),
+    "ffn_gate_inp": ("mlp.gate", "mlp.router", "feed_forward.gate", "block_sparse_moe.gate"),
+    "ffn_gate_exps": (
+        "mlp.experts.*.gate_proj", "feed_forward.experts.*.w1", "block_sparse_moe.experts.*.w1",
+    ),
+    "ffn_up_exps": (
+        "mlp.experts.*.up_proj", "feed_forward.experts.*.w3", "block_sparse_moe.experts.*.w3",
+    ),
+    "ffn_down_exps": (
+        "mlp.experts.*.down_proj", "mlp.experts.down_proj", "feed_forward.experts.*.w2",
+        "block_sparse_moe.experts.*.w2",
+    ),
+    "ffn_gate_shexp": ("mlp.shared_expert.gate_proj",),
+    "ffn_up_shexp": ("mlp.shared_expert.up_proj",),
+    "ffn_down_shexp": ("mlp.shared_expert.down_proj",),
+    "ffn_gate_inp_shexp": ("mlp.shared_expert_gate",),
+    "shortconv.in_proj": ("conv.in_proj",),
+    "shortconv.conv": ("conv.conv",),
+    "shortconv.out_proj": ("conv.out_proj",),
+}  # fmt: skip
+"""Names in GGUF files of a layer's tensors, with the checkpoints' names of the weight in each."""
 _INSIDE = {
-    "input_layernorm": ("attn_norm",),
-    "post_attention_layernorm": ("ffn_norm",),
-    "pre_feedforward_layernorm": ("ffn_norm",),
-    "post_feedforward_layernorm": ("post_ffw_norm",),
-    "self_attn.q_proj": ("attn_q",),
-    "self_attn.k_proj": ("attn_k",),
-    "self_attn.v_proj": ("attn_v",),
-    "self_attn.qkv_proj": ("attn_qkv",),
-    "self_attn.o_proj": ("attn_output",),
-    "self_attn.q_norm": ("attn_q_norm",),
-    "self_attn.k_norm": ("attn_k_norm",),
-    "self_attn.sinks": ("attn_sinks",),
-    "mlp.gate_proj": ("ffn_gate",),
-    "mlp.up_proj": ("ffn_up",),
-    "mlp.gate_up_proj": ("ffn_up",),
-    "mlp.down_proj": ("ffn_down",),
-    "mlp.gate": ("ffn_gate_inp",),
-    "mlp.router": ("ffn_gate_inp",),
-    "mlp.experts.*.gate_proj": ("ffn_gate_exps",),
-    "mlp.experts.*.up_proj": ("ffn_up_exps",),
-    "mlp.experts.*.down_proj": ("ffn_down_exps",),
+    **{name: (tensor,) for tensor, names in _HELD.items() for name in names},
     "mlp.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),
-    "mlp.experts.down_proj": ("ffn_down_exps",),
-    "mlp.shared_expert.gate_proj": ("ffn_gate_shexp",),
-    "mlp.shared_expert.up_proj": ("ffn_up_shexp",),
-    "mlp.shared_expert.down_proj": ("ffn_down_shexp",),
-    "mlp.shared_expert_gate": ("ffn_gate_inp_shexp",),
-    "ln_1": ("attn_norm",),
-    "ln_2": ("ffn_norm",),
-    "attn.attention.q_proj": ("attn_q",),
-    "attn.attention.k_proj": ("attn_k",),
-    "attn.attention.v_proj": ("attn_v",),
-    "attn.attention.out_proj": ("attn_output",),
-    "mlp.c_fc_0": ("ffn_gate",),
-    "mlp.c_fc_1": ("ffn_up",),
-    "mlp.c_proj": ("ffn_down",),
-    "attention_norm": ("attn_norm",),
     "attention.wqkv": ("attn_q", "attn_k", "attn_v"),
-    "attention.wo": ("attn_output",),
-    "operator_norm": ("attn_norm",),
-    "ffn_norm": ("ffn_norm",),
-    "conv.in_proj": ("shortconv.in_proj",),
-    "conv.conv": ("shortconv.conv",),
-    "conv.out_proj": ("shortconv.out_proj",),
-    "self_attn.out_proj": ("attn_output",),
-    "self_attn.q_layernorm": ("attn_q_norm",),
-    "self_attn.k_layernorm": ("attn_k_norm",),
-    "feed_forward.w1": ("ffn_gate",),
-    "feed_forward.w3": ("ffn_up",),
-    "feed_forward.w2": ("ffn_down",),
-    "feed_forward.gate": ("ffn_gate_inp",),
-    "feed_forward.experts.*.w1": ("ffn_gate_exps",),
-    "feed_forward.experts.*.w3": ("ffn_up_exps",),
-    "feed_forward.experts.*.w2": ("ffn_down_exps",),
-    "block_sparse_moe.gate": ("ffn_gate_inp",),
-    "block_sparse_moe.experts.*.w1": ("ffn_gate_exps",),
-    "block_sparse_moe.experts.*.w3": ("ffn_up_exps",),
-    "block_sparse_moe.experts.*.w2": ("ffn_down_exps",),
 }
 """Names in GGUF files of a layer's weight: of one tensor, or of several that make up the weight."""
-_POST_ATTENTION_NORM = {
-    **dict.fromkeys(("gemma2", "gemma3_text", "gpt_oss"), "post_attention_norm"),
-}
-"""The name of the norm after attention, in model types where it is not the norm before the FFN."""
+_NORMED_AFTER_ATTENTION = ("gemma2", "gemma3_text", "gpt_oss")
+"""Model types whose norm after attention is not the norm before the FFN."""
 _TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Factors of rotations, which are not weights in a config.json."""
 _CORRECTION = "exp_probs_b.bias"
@@ -114,8 +94,8 @@ def tensor_names(model_type: str, name: str, layer: int | None = None) -> tuple[
         return (f"{_OUTSIDE[inner]}.{ending}",) if inner in _OUTSIDE else ()
     part = inner.removeprefix("layers.*.").removeprefix("h.*.")
     parts = _INSIDE.get(part, ())
-    if part == "post_attention_layernorm" and model_type in _POST_ATTENTION_NORM:
-        parts = (_POST_ATTENTION_NORM[model_type],)
+    if part == "post_attention_layernorm" and model_type in _NORMED_AFTER_ATTENTION:
+        parts = ("post_attention_norm",)
     return tuple(f"blk.{layer}.{part}.{ending}" for part in parts)
 
 

@@ -73,8 +73,7 @@ def _latent(keys: Keys, *, selects: bool, index: bool) -> Latent:
     for name, key in names.items():
         with refusals.collect():
             sizes[name] = keys.whole(key)
-    rank = None
-    with refusals.collect():
-        rank = keys.whole("q_lora_rank") if index else keys.whole_or_null("q_lora_rank")
+    read = keys.whole if index else keys.whole_or_null
+    rank = refusals.read(lambda: read("q_lora_rank"), None)
     refusals.check()
     return Latent(query_rank=rank, **sizes)

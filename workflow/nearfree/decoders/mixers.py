@@ -159,14 +159,13 @@ def _sized(
     keys: Keys, layers: int, shape: Callable[[Keys], Heads], window: Window
 ) -> tuple[Heads, int | None]:
     """Return heads and window; RefusedError names what is wrong with either."""
-    refusals, sizes, window_size = Refusals(), None, None
+    refusals, sizes = Refusals(), None
     with refusals.collect():
         sizes = shape(keys)
         if sizes.queries % sizes.kv_heads:
             reason = f"does not divide num_attention_heads {sizes.queries}"
             raise keys.wrong("num_key_value_heads", reason)
-    with refusals.collect():
-        window_size = window(keys, layers)
+    window_size = refusals.read(lambda: window(keys, layers), None)
     if sizes is None or refusals.found:
         raise RefusedError(refusals.found)
     return sizes, window_size
@@ -189,14 +188,10 @@ def in_selected_blocks(keys: Keys, layers: int) -> Layer:
     if inner.has("use_sparse_attention") and not inner.flag("use_sparse_attention"):
         return attention
     refusals = Refusals()
-    width = count = blocks = 1
-    selects_by_layer = list[Any]()
-    with refusals.collect():
-        width, count = inner.wholes("sparse_index_dim", "sparse_num_index_heads")
-    with refusals.collect():
-        blocks = inner.whole("sparse_topk_blocks")
-    with refusals.collect():
-        selects_by_layer = _selecting_layers(inner, layers)
+    sizes = ("sparse_index_dim", "sparse_num_index_heads")
+    width, count = refusals.read(lambda: inner.wholes(*sizes), [1, 1])
+    blocks = refusals.read(lambda: inner.whole("sparse_topk_blocks"), 1)
+    selects_by_layer = refusals.read(lambda: _selecting_layers(inner, layers), [])
     with refusals.collect():
         if inner.whole("sparse_block_size", default=_BLOCK) != _BLOCK:
             raise inner.wrong("sparse_block_size", f"is not {_BLOCK}, the block of all kernels")

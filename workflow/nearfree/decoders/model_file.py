@@ -164,13 +164,10 @@ def read_model_file(path: Path) -> ModelFile:
     file, refusals = config_file(path), Refusals()
     if is_gguf(file):
         return _read_gguf(file)
-    decoder = precision = contents = None
-    shape = dict[str, Any]()
-    with refusals.collect():
-        decoder = read_decoder(path)
-    with refusals.collect():
-        precision = read_precision(path)
-        refusals.found += precision.refusals
+    contents, shape = None, dict[str, Any]()
+    decoder = refusals.read(lambda: read_decoder(path), None)
+    precision = refusals.read(lambda: read_precision(path), None)
+    refusals.found += precision.refusals if precision else ()
     weight_refusals = Refusals()
     with weight_refusals.collect():
         contents = stored(path)
@@ -217,10 +214,8 @@ def _with_parts(model: ModelFile, parts: Sequence[Part], stored_as: StoredPrecis
 def _read_gguf(file: Path) -> ModelFile:
     """Return the model of a GGUF file; the bytes of its weights are those of the tensors."""
     header, refusals = read_header(file), Refusals()
-    decoder = contents = None
-    shape = dict[str, Any]()
-    with refusals.collect():
-        decoder = read_decoder(file)
+    contents, shape = None, dict[str, Any]()
+    decoder = refusals.read(lambda: read_decoder(file), None)
     with refusals.collect():
         contents = stored(file)
         shape = _shape(contents, text_part(file).keys)

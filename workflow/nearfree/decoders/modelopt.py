@@ -58,10 +58,9 @@ def modelopt(keys: Keys, plain: Dtype) -> Quantised:
     sglang/srt/layers/quantization/modelopt_quant.py:814-1004.
     """
     refusals, products = Refusals(), Refusals()
-    kv, ignored, named, common = None, Names(), tuple[tuple[Names, Scheme], ...](), None
+    ignored, named, common = Names(), tuple[tuple[Names, Scheme], ...](), None
     mixed = keys.has("quant_algo") and keys.text("quant_algo").upper() == "MIXED_PRECISION"
-    with refusals.collect():
-        kv = cache_dtype(keys)
+    kv = refusals.read(lambda: cache_dtype(keys), None)
     with refusals.collect():
         lists = [read_names(keys, key, "text") for key in ("ignore", "exclude_modules")]
         if all(keys.has(key) for key in ("ignore", "exclude_modules")) and lists[0] != lists[1]:

@@ -90,11 +90,8 @@ def nemotron_ffn(keys: Keys, layers: int) -> Ffn:
     letters = list(keys.each(PATTERN) if keys.has(PATTERN) else _letters(keys, layers))
     dense, refusals = letters.count("-"), Refusals()
     moe_at = [layer for layer, letter in enumerate(letters) if letter == "E"]
-    d_ff = experts = None
-    with refusals.collect():
-        d_ff = keys.whole("intermediate_size") if dense else None
-    with refusals.collect():
-        experts = _EXPERTS(keys, layers).experts if moe_at else None
+    d_ff = refusals.read(lambda: keys.whole("intermediate_size") if dense else None, None)
+    experts = refusals.read(lambda: _EXPERTS(keys, layers).experts if moe_at else None, None)
     with refusals.collect():
         if experts and keys.has(_LATENT):
             experts = structs.replace(experts, latent=keys.whole(_LATENT))

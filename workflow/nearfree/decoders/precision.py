@@ -48,13 +48,10 @@ def read_precision(path: Path) -> StoredPrecision:
     file = config_file(path)
     values = read_values(file)
     keys, errors = Keys(file, values), Refusals()
-    sections = list[Keys]()
-    with errors.collect():
-        sections = [*_sections(file, values), *_modelopt_section(file)]
+    sections = errors.read(lambda: [*_sections(file, values), *_modelopt_section(file)], [])
     _check_elsewhere(keys, sections, errors)
-    plain: Dtype = "bfloat16"
-    with errors.collect():
-        plain = _plain_dtype(keys, sections)
+    default: Dtype = "bfloat16"
+    plain = errors.read(lambda: _plain_dtype(keys, sections), default)
     read = list[tuple[Keys, Quantised]]()
     for section in sections:
         with errors.collect():

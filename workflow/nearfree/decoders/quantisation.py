@@ -27,23 +27,21 @@ def _fp8(keys: Keys, plain: Dtype) -> Quantised:
             with refusals.collect():
                 choice(keys, key, *values)
     dtype: Dtype = "float8_block" if keys.has("weight_block_size") else "float8"
-    rows, group = 1, 0
     with products.collect():
         activations = choice(keys, "activation_scheme", "dynamic", "static")
         if dtype == "float8_block" and activations == "static":
             raise keys.wrong("activation_scheme", "stands beside weight_block_size")
-    with refusals.collect():
-        if dtype == "float8_block":
-            rows, group = block(keys, "weight_block_size")
+    rows, group = 1, 0
+    if dtype == "float8_block":
+        rows, group = refusals.read(lambda: block(keys, "weight_block_size"), (1, 0))
     with refusals.collect():
         ignored_layers, unconverted = (
             read_names(keys, key, "path") for key in ("ignored_layers", "modules_to_not_convert")
         )
         if ignored_layers.exact and unconverted.exact and ignored_layers != unconverted:
             raise keys.wrong("ignored_layers", "differs from modules_to_not_convert")
-    routed, modelopt_part = None, Quantised()
-    with refusals.collect():
-        routed, modelopt_part = _fp4_experts(keys, plain)
+    none = None, Quantised()
+    routed, modelopt_part = refusals.read(lambda: _fp4_experts(keys, plain), none)
     refusals.check()
     ignored = unconverted if ignored_layers == Names() else ignored_layers
     return Quantised(

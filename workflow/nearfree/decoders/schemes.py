@@ -100,18 +100,16 @@ def read_scheme(group: Keys, plain: Dtype, products: Refusals) -> Scheme:
         Engines do not store the number format, groups or scales. The error gives every reason.
     """
     refusals, weights = Refusals(), group.inner("weights")
-    dtype, rows, columns, zero_points, scale_bits, activations = plain, 1, 0, False, 0, plain
+    dtype, rows, columns, zero_points, activations = plain, 1, 0, False, plain
     with refusals.collect():
         if weights.flag("dynamic"):
             raise weights.wrong("dynamic", "says that weights are quantised anew in each forward")
-    with refusals.collect():
-        scale_bits = _scale_bits(weights)
+    scale_bits = refusals.read(lambda: _scale_bits(weights), 0)
     with refusals.collect():
         zero_points = weights.has("symmetric") and not weights.flag("symmetric")
     with refusals.collect():
         dtype, columns = _dtype(weights)
-        with products.collect():
-            activations = _activations(group, dtype, plain)
+        activations = products.read(lambda: _activations(group, dtype, plain), plain)
         if zero_points and not dtype.startswith("int"):
             refusals.add(weights.wrong("symmetric", f"gives zero points to {dtype}"))
         if dtype == "float8_block":

@@ -153,8 +153,7 @@ def mamba2(
                 sizes[name] = _size(keys, name, names[0], inner_width)
         with refusals.collect():
             _check_sizes(keys, sizes, names, inner_width)
-        with refusals.collect():
-            dtype = _state_dtype(keys, state)
+        dtype = refusals.read(lambda: _state_dtype(keys, state), None)
         refusals.check()
         heads, head_dim, state_dim, groups, kernel = (sizes[name] for name in names)
         conv_bias, input_bias, output_bias = (keys.flag(name) for name in flags)

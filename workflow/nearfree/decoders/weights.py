@@ -64,14 +64,13 @@ def stored(path: Path) -> Stored:
         no model has. The error gives every reason.
     """
     text, refusals = text_part(config_file(path)), Refusals()
-    layout, pieces, left_out = layout_of(text.keys), list[Piece](), list[str]()
+    layout, left_out = layout_of(text.keys), list[str]()
     weights: list[Matrix] = []
     rules = FAMILIES.get(text.keys.text("model_type"))
     with refusals.collect():
         if rules and rules.says_head_dim:
             text.keys.whole("head_dim")
-    with refusals.collect():
-        pieces = layers_of(text.keys, layout)
+    pieces = refusals.read(lambda: layers_of(text.keys, layout), [])
     with refusals.collect():
         weights += _weights(text, layout, pieces)
     with refusals.collect():

@@ -42,15 +42,12 @@ def attended_entries(setting: Setting, n: int) -> float:
     return sum(min(entries, setting.selected) for entries in visible)
 
 
-def layer_work(
-    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
-) -> ExecutedWork:
+def layer_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     """Return the work of N new positions over L cached ones, without padding.
 
     Bytes are the weights once, and per request the index keys of all entries and the attended
     entries. The selections of several positions count as disjoint, up to the size of the cache.
     """
-    del rows, group  # each of its kernels has its own tiles
     tokens, context = setting.batch * n, setting.context or 0
     entries = (context + n) / setting.span
     stored, products = entry_widths(setting)

@@ -114,11 +114,8 @@ def sent_bytes(setting: Setting, n: int) -> float:
     return payload_bytes(setting, n) * share * setting_imbalance(setting)
 
 
-def collective_work(
-    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
-) -> ExecutedWork:
+def collective_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     """Return the work of a collective: no FLOPs, and the bytes that its busiest rank sends."""
-    del rows, group  # nothing is padded
     sent = math.ceil(sent_bytes(setting, n))
     return ExecutedWork(flop_logical=0, flop_executed=0, bytes_compulsory=sent, basis=basis)
 

@@ -24,9 +24,7 @@ def state_elements(setting: Setting) -> dict[str, int]:
     return {MATRICES: values * width, MIXED: 2 * keys * width + values, HEADS: values}
 
 
-def delta_work(
-    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
-) -> ExecutedWork:
+def delta_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     """Return the work of N new positions of each request, with the state after each one stored.
 
     S is read once, and written once per position, so that drafts can be rejected from any position:
@@ -36,7 +34,6 @@ def delta_work(
     (a state is stored at each position); sglang keeps them as intermediate_ssm beside its states
     (srt/mem_cache/memory_pool.py, MambaPool.SpeculativeState).
     """
-    del rows, group  # no tile holds several positions: each waits for the one before
     return state_work(setting, n, basis, flop_an_element=_FLOP_AN_ELEMENT)
 
 

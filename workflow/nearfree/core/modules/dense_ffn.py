@@ -54,25 +54,19 @@ class DenseQuestion(Struct, frozen=True, kw_only=True):
     kernel: str | None = None
 
 
-def gemm_work(
-    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
-) -> ExecutedWork:
+def gemm_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     """Return the work of one product: 2 b N d_model d_ff FLOPs, none of them padding."""
-    del rows, group  # nothing is padded
     tokens, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
     weights, rest = d_model * d_ff, tokens * (d_model + d_ff)
     return unpadded_work(setting, tokens * weights, basis, weights=weights, rest=rest)
 
 
-def dense_work(
-    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
-) -> ExecutedWork:
+def dense_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     """Return the work of an up and a down projection (paper, sec. 3.2): 4 b N d_model d_ff FLOPs.
 
     A gated FFN has a third projection, whose output multiplies that of the first. torch reports no
     padding, so executed and logical FLOPs are the same.
     """
-    del rows, group
     tokens, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
     matrices, between = (_GATED_MATRICES, 6) if setting.gated else (2, 2)
     weights, rest = matrices * d_model * d_ff, tokens * (2 * d_model + between * d_ff)

@@ -46,8 +46,8 @@ class Terms(Protocol):
         """Return the terms in the paper's form, or `extended` to what that form leaves out."""
 
 
-class Work(Protocol):
-    """The work that a forward over N positions executes."""
+class PaddedWork(Protocol):
+    """The work that a forward over N positions executes in blocks or tiles of rows."""
 
     def __call__(
         self, setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
@@ -95,7 +95,9 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
     title: str
     own: str
     study: type[StudyBase] | None = None
-    work: Work | None = None
+    work: Callable[[Setting, int, str], ExecutedWork] | None = None
+    """The work of a forward over N positions whose kernels pad no row, and its basis."""
+    padded_work: PaddedWork | None = None
     laws: Laws | None = None
     question: Callable[..., Any] | None = None
     """Makes the question to the rules of releases, from the columns `question_fields` of a setting
@@ -123,18 +125,20 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
     def executed(
         self, setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
     ) -> ExecutedWork:
-        """Return the work of a forward over N positions, as `work` counts it.
+        """Return the work of a forward over N positions, as `work` or `padded_work` counts it.
 
         Raises
         ------
         EvidenceError
             The kind is a whole forward, not a single layer or call.
         """
+        if self.padded_work is not None:
+            return self.padded_work(setting, n, basis, rows=rows, group=group)
         if self.work is None:
             raise EvidenceError(
                 f"the work of {self.title} is that of its modules", remedy="Ask for each module"
             )
-        return self.work(setting, n, basis, rows=rows, group=group)
+        return self.work(setting, n, basis)
 
 
 class SmallestTerm(Struct, frozen=True):

@@ -16,9 +16,7 @@ _FLOP_AN_ELEMENT = 5
 """FLOPs per element of S: its decay, and a multiply-add for each of x (d B)^T and S C."""
 
 
-def mamba2_work(
-    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
-) -> ExecutedWork:
+def mamba2_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     """Return the work of N new positions of each request, with the state after each one stored.
 
     S is read once, and written once per position, so that drafts can be rejected from any position.
@@ -26,7 +24,6 @@ def mamba2_work(
     stored at each position) and mamba_mixer2.py:949-1106; sglang keeps them beside its states
     (srt/mem_cache/memory_pool.py, MambaPool.SpeculativeState).
     """
-    del rows, group  # no tile holds several positions: each waits for the one before
     return state_work(setting, n, basis, flop_an_element=_FLOP_AN_ELEMENT)
 
 

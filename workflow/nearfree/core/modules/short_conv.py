@@ -12,9 +12,7 @@ from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork, element_bytes
 
 
-def short_conv_work(
-    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
-) -> ExecutedWork:
+def short_conv_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     """Return the work of N new positions of each request.
 
     The kept rows are read; they are written with all new rows except the first, so that drafts can
@@ -22,7 +20,6 @@ def short_conv_work(
     Source: vllm 0.33.0, vllm/model_executor/layers/mamba/ops/causal_conv1d.py:724-815 (the rows of
     all drafts are stored) and layers/mamba/short_conv.py:305-336.
     """
-    del rows, group  # no tile holds several positions
     channels, spanned = setting.d_model or 0, setting.conv or 0
     flop = 2 * setting.batch * n * spanned * channels
     moved = setting.batch * (2 * (spanned - 1) + 3 * n - 1) + spanned

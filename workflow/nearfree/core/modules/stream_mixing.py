@@ -29,11 +29,8 @@ def mixed_elements(d_model: int, streams: int) -> int:
     return (3 * streams + 2) * d_model
 
 
-def mixing_work(
-    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
-) -> ExecutedWork:
+def mixing_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     """Return the work of N new positions of each request before and after one block."""
-    del rows, group  # no tile holds several positions
     d_model, streams, tokens = setting.d_model or 0, setting.streams or 0, setting.batch * n
     weights = mixing_weights(d_model, streams)
     flop = int(2 * tokens * (weights + (2 + streams) * streams * d_model))

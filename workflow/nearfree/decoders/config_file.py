@@ -27,8 +27,9 @@ from nearfree.decoders.draft_heads import (
     states_of,
     vocabulary_of,
 )
-from nearfree.decoders.families import FAMILIES, ONE_POSITION, Family, family, kinds_of
+from nearfree.decoders.families import FAMILIES, ONE_POSITION, family, kinds_of
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.layout import Layout
 from nearfree.decoders.snapshots import snapshot_of
 from nearfree.decoders.text_part import text_part
 from nearfree.errors import ConfigError, Refusals, RefusedError
@@ -204,7 +205,7 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
     )
 
 
-def _heads(keys: Keys, rules: Family) -> dict[str, Callable[[], Any]]:
+def _heads(keys: Keys, rules: Layout) -> dict[str, Callable[[], Any]]:
     """Return the readers of the attention that all layers share, by field of `Decoder`."""
     return {
         "heads": lambda: keys.whole("num_attention_heads"),
@@ -214,7 +215,7 @@ def _heads(keys: Keys, rules: Family) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _kinds(keys: Keys, rules: Family) -> dict[str, Callable[[], Any]]:
+def _kinds(keys: Keys, rules: Layout) -> dict[str, Callable[[], Any]]:
     """Return the readers of the attention of layers that differ, by field of `Decoder`."""
     sizes: dict[str, Callable[[], Any]] = {}
     if rules.says_head_dim:
@@ -229,7 +230,7 @@ def _kv_heads(keys: Keys) -> int:
     return kv_heads
 
 
-def _window(keys: Keys, rules: Family) -> int | None:
+def _window(keys: Keys, rules: Layout) -> int | None:
     window = rules.window and rules.window(keys, keys.whole("num_hidden_layers"))
     check_layer_types(keys, window)
     return window

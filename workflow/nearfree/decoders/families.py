@@ -1,206 +1,21 @@
-"""The rules by which the config.json of each model type describes its decoder."""
+"""The rules by which the config.json of each model type describes its decoder, and its layers."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import NamedTuple
 
 from msgspec import structs
 
 from nearfree.decoders.attention_kinds import Kind, Latent
-from nearfree.decoders.decoder import (
-    Ffn,
-    all_experts,
-    dense,
-    ernie_moe,
-    first_dense,
-    hunyuan_moe,
-    qwen_moe,
-    switched,
-    switched_off,
-    ungated,
-    unwindowed,
-    windowed,
-)
-from nearfree.decoders.feeds import (
-    afmoe_moe,
-    deepseek_moe,
-    deepseek_v4_moe,
-    exaone_moe,
-    gemma4_moe,
-    hy_v3_moe,
-    laguna_moe,
-    llama4_moe,
-    m3_moe,
-    mimo_v2_moe,
-    step3_moe,
-)
-from nearfree.decoders.granite import granite_hybrid_moe, granite_moe
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.kimi import STATES, kimi_moe
-from nearfree.decoders.layers import layers_of, layout_of
-from nearfree.decoders.lfm2 import lfm2_ffn, lfm2_moe
-from nearfree.decoders.nemotron import BLOCKS, PATTERN, nemotron_ffn
-from nearfree.decoders.special import decilm_ffn, hunyuan_window
-from nearfree.decoders.variants import (
-    beam_moe,
-    one_after_another,
-    one_bias,
-    unclipped,
-    without_bias,
-    without_experts,
-)
-from nearfree.decoders.windowed import (
-    cohere2_moe,
-    dots_window,
-    mellum_moe,
-    solar_moe,
-)
+from nearfree.decoders.layout import Layout
+from nearfree.decoders.layouts import LAYOUTS
+from nearfree.decoders.pieces import Piece
 
-
-class Family(NamedTuple):
-    """The rules of a model type.
-
-    Without a `window` rule its layers may differ and are read one by one. `says_head_dim` requires
-    `head_dim`: the width of a head does not follow from d_model. Three fields are keys, empty if
-    there is none: `layer_inputs` of the width of each layer's own input, `streams` of the number of
-    residual states, and `residual_block` of the number of layers whose joint output later layers
-    attend to. `states` are the keys by which some layers have a state mixer instead of attention,
-    or beside it. With `apart` each layer is one piece, and FFN layers have no attention.
-    """
-
-    ffn: Callable[[Keys, int], Ffn]
-    window: Callable[[Keys, int], int | None] | None = None
-    says_head_dim: bool = False
-    layer_inputs: str = ""
-    streams: str = ""
-    residual_block: str = ""
-    states: tuple[str, ...] = ()
-    apart: bool = False
-
-
-def _delta_net(ffn: Callable[[Keys, int], Ffn]) -> Family:
-    """Return the rules of Qwen's models in which most layers have a gated delta net."""
-    return Family(ffn, says_head_dim=True, states=("full_attention_interval",))
-
-
-FAMILIES = {
-    "llama": Family(dense, unwindowed),
-    "llada": Family(dense, unwindowed),
-    "cohere": Family(dense, unwindowed),
-    "granite": Family(dense, unwindowed),
-    "hyperclovax": Family(dense, unwindowed),
-    "exaone": Family(dense, unwindowed),
-    "internlm2": Family(dense, without_bias),
-    "minicpm": Family(dense, without_experts),
-    "stablelm": Family(dense, one_after_another),
-    "internlm3": Family(dense, one_bias, says_head_dim=True),
-    "iquestcoder": Family(dense, unclipped, says_head_dim=True),
-    "hunyuan_v1_dense": Family(dense, hunyuan_window),
-    "olmo2": Family(dense, unwindowed),
-    "glm": Family(dense, unwindowed, says_head_dim=True),
-    "glm4": Family(dense, unwindowed, says_head_dim=True),
-    "glm4v_text": Family(dense, unwindowed),
-    "glm_ocr_text": Family(dense, unwindowed, says_head_dim=True),
-    "olmo3": Family(dense),
-    "exaone4": Family(dense),
-    "arcee": Family(ungated, unwindowed),
-    "jais2": Family(ungated, unwindowed),
-    "apertus": Family(ungated, unwindowed),
-    "nemotron": Family(ungated, unwindowed),
-    "starcoder2": Family(ungated, windowed),
-    "nemotron-nas": Family(decilm_ffn, apart=True),
-    "ernie4_5": Family(dense, unwindowed, says_head_dim=True),
-    "seed_oss": Family(dense, unwindowed, says_head_dim=True),
-    "mistral": Family(dense, windowed),
-    "ministral3": Family(dense, windowed, says_head_dim=True),
-    "phi3": Family(dense, windowed),
-    "mimo": Family(dense, switched),
-    "qwen2": Family(dense, switched),
-    "qwen2_vl_text": Family(dense, switched),
-    "qwen2_5_vl_text": Family(dense, switched),
-    "qwen3": Family(dense, switched, says_head_dim=True),
-    "qwen3_vl_text": Family(dense, unwindowed, says_head_dim=True),
-    "smollm3": Family(dense, switched_off),
-    "wedlm": Family(dense, switched_off, says_head_dim=True),
-    "mixtral": Family(all_experts, windowed),
-    "phimoe": Family(all_experts, windowed),
-    "minimax_m2": Family(all_experts, unwindowed, says_head_dim=True),
-    "olmoe": Family(all_experts, unwindowed),
-    "flex_olmo": Family(all_experts, unwindowed),
-    "deepseek": Family(deepseek_moe, unwindowed),
-    "granitemoe": Family(all_experts, unwindowed),
-    "granitemoeshared": Family(granite_moe, unwindowed),
-    "hunyuan_v1_moe": Family(hunyuan_moe, hunyuan_window),
-    "qwen2_moe": Family(qwen_moe, switched_off),
-    "qwen3_moe": Family(qwen_moe, switched_off, says_head_dim=True),
-    "qwen3_vl_moe_text": Family(qwen_moe, unwindowed, says_head_dim=True),
-    "bailing_moe": Family(first_dense, switched_off),
-    "bailing_moe_v2": Family(first_dense, switched_off),
-    "llada2_moe": Family(first_dense, switched_off),
-    "glm4_moe": Family(first_dense, unwindowed),
-    "dots1": Family(first_dense, dots_window),
-    "solar_open": Family(solar_moe, unwindowed, says_head_dim=True),
-    "glm4v_moe_text": Family(first_dense, unwindowed),
-    "ernie4_5_moe": Family(ernie_moe, unwindowed),
-    **dict.fromkeys(
-        (
-            "axk1", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite",
-            "glm_moe_dsa", "kimi_k2", "mistral4",
-        ),
-        Family(deepseek_moe),
-    ),
-    **dict.fromkeys(
-        ("deepseek_v4", "deepseek_ref"), Family(deepseek_v4_moe, streams="hc_mult")
-    ),
-    "youtu": Family(dense),
-    "qwen3_next": _delta_net(qwen_moe),
-    "qwen3_5_moe_text": _delta_net(qwen_moe),
-    "qwen3_5_text": _delta_net(dense),
-    "olmo_hybrid": Family(dense),
-    "kimi_linear": Family(kimi_moe, states=(STATES,), residual_block="attn_res_block_size"),
-    "granitemoehybrid": Family(granite_hybrid_moe, states=("mamba_d_state",)),
-    "falcon_h1": Family(dense, states=("mamba_d_state", BLOCKS)),
-    "nemotron_h": Family(nemotron_ffn, states=(PATTERN, BLOCKS), apart=True),
-    "lfm2": Family(lfm2_ffn),
-    "lfm2_moe": Family(lfm2_moe),
-    "cohere2": Family(dense, says_head_dim=True),
-    "cohere2_moe": Family(cohere2_moe, says_head_dim=True),
-    "granite_swa": Family(dense),
-    "granitemoe_swa": Family(granite_moe),
-    "cwm": Family(dense, says_head_dim=True),
-    "ministral": Family(dense, says_head_dim=True),
-    "mellum": Family(mellum_moe, says_head_dim=True),
-    "spark2_5": Family(dense, says_head_dim=True),
-    "muse_glimmer_text": Family(dense, says_head_dim=True),
-    "beam": Family(beam_moe, says_head_dim=True),
-    "gemma": Family(dense, unwindowed, says_head_dim=True),
-    "vaultgemma": Family(dense, says_head_dim=True),
-    "gemma2": Family(dense, says_head_dim=True),
-    "gemma3_text": Family(dense, says_head_dim=True),
-    "gemma4_text": Family(
-        gemma4_moe, says_head_dim=True, layer_inputs="hidden_size_per_layer_input"
-    ),
-    "gpt_oss": Family(all_experts, says_head_dim=True),
-    "llama4_text": Family(llama4_moe, says_head_dim=True),
-    "mimo_v2_flash": Family(mimo_v2_moe, says_head_dim=True),
-    "step3p5": Family(step3_moe, says_head_dim=True),
-    "afmoe": Family(afmoe_moe, says_head_dim=True),
-    "exaone_moe": Family(exaone_moe),
-    "hy_v3": Family(hy_v3_moe, says_head_dim=True),
-    "laguna": Family(laguna_moe, says_head_dim=True),
-    "minimax_m3_vl_text": Family(m3_moe, says_head_dim=True),
-}  # fmt: skip
-"""By `model_type`. All have gated FFNs, except Nemotron-H and the model types with `ungated`. In
-every layer all have grouped-query, latent or compressed attention, a gated delta net, a Mamba-2
-mixer (Granite 4) or a short convolution (LFM2); Falcon-H1 has a Mamba-2 mixer beside attention.
-Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
-inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
-(llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);
-XiaomiMiMo/MiMo-7B (mimo, of Qwen2's); exaone, internlm2, minicpm and deepseek
-vllm 0.33.0. Model types of the text parts of composite models end in `text`."""
-
+_MOST_LAYERS = 1000
 ONE_POSITION = ("jamba",)
 """Model types for which no engine runs several positions of a request in one forward."""
+FAMILIES = {kind: layout for kind, layout in LAYOUTS.items() if kind not in ONE_POSITION}
+"""The layouts of the model types whose forward is read."""
 _DELTA = "delta attention in most layers stands beside"
 _AGAIN = "several times over, each time with a cache of its own"
 UNREAD = {
@@ -236,7 +51,7 @@ k2_horizon.py and minicpm3.py:126-180 in vllm/model_executor/models. In sglang 0
 sglang/srt/models: gigachat35.py, iquest_q1.py (_apply_learned_sink), nanbeige.py."""
 
 
-def family(keys: Keys) -> Family:
+def family(keys: Keys) -> Layout:
     """Return the rules of a file's model type; if it is not read, ConfigError names the nearest."""
     model_type = keys.text("model_type")
     if model_type in ONE_POSITION:
@@ -291,3 +106,38 @@ def kinds_of(keys: Keys, layers: int) -> tuple[Kind, ...]:
     return tuple(
         structs.replace(kind, layers=tuple(numbers)) for kind, numbers in layers_by_kind.items()
     )
+
+
+def layout_of(keys: Keys) -> Layout:
+    """Return the layout of a file's model type; ConfigError names the nearest if it is not read."""
+    kind = keys.text("model_type")
+    if kind not in LAYOUTS:
+        near = get_close_matches(kind[:80], LAYOUTS, n=3) or sorted(LAYOUTS)
+        raise keys.wrong(
+            "model_type",
+            "is not read: what its layers store is not known",
+            f"Nearest are {', '.join(near)}; others may store other weights",
+        )
+    return LAYOUTS[kind]
+
+
+def layers_of(keys: Keys, layout: Layout) -> list[Piece]:
+    """Return the piece of each layer; ConfigError gives every reason why layers are not read."""
+    layers = keys.whole("num_hidden_layers")
+    if layers > _MOST_LAYERS:
+        raise keys.wrong("num_hidden_layers", f"is more than {_MOST_LAYERS}")
+    layer = layout.plan(keys, layers)
+    pieces = [layer(number) for number in range(layers)]
+    _check_windows(keys, pieces)
+    return pieces
+
+
+def _check_windows(keys: Keys, pieces: Sequence[Piece]) -> None:
+    """Refuse a file that names layers with a window where its model type has none."""
+    key, windowed = "layer_types", "sliding_attention"
+    if not isinstance(keys.values.get(key), list):
+        return
+    for layer, (kind, piece) in enumerate(zip(keys.values[key], pieces, strict=False)):
+        if kind == windowed and not any(getattr(each, "window", None) for each in piece.attention):
+            why = f"says {windowed} of layer {layer}, which its model type reads without a window"
+            raise keys.wrong(key, why, "Give a model whose file says what its class runs")

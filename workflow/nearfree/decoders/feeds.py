@@ -4,7 +4,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nearfree.decoders.decoder import Ffn, partly_moe, routed_experts
+from msgspec import Struct
+
+from nearfree.decoders.decoder import Ffn, dense, partly_moe, routed_experts, ungated
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.pieces import (
     Kind,
@@ -56,13 +58,24 @@ NUMBERED = Form(("w1", "w3"), "w2")
 LINEAR = Form(("input_linear",), "output_linear", 2)
 
 
+class Feed(Struct, frozen=True):
+    """The plan of the FFNs of a model type, and the rule that describes them."""
+
+    plan: Plan
+    rule: Rule
+
+    def __call__(self, keys: Keys, layers: int) -> Layer:
+        """Read the keys of a file by the plan."""
+        return self.plan(keys, layers)
+
+
 def ffn(
     *,
     module: str = "mlp",
     width: str = "intermediate_size",
     form: Form = GATED,
     bias: str | bool = False,
-) -> Plan:
+) -> Feed:
     """Return the plan of a Dense FFN whose width stands under the key `width`."""
 
     def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
@@ -71,7 +84,7 @@ def ffn(
             Piece(tuple(form.parts(module, "ffn", d_model, d_ff, bias=flag(keys, bias))))
         )
 
-    return plan
+    return Feed(plan, dense if len(form.ups) * form.fused > 1 else ungated)
 
 
 class Names(NamedTuple):
@@ -102,7 +115,7 @@ SHARED_EXPERT = Names(shared="shared_expert", shared_gate="shared_expert_gate")
 """The names of Qwen's models."""
 
 
-def moe(rule: Rule, names: Names = _NAMES) -> Plan:
+def moe(rule: Rule, names: Names = _NAMES) -> Feed:
     """Return the plan of layers with experts or a Dense FFN, as the rule decides.
 
     Some routers correct scores by a bias. It is a buffer, not a parameter, and is left out.
@@ -123,7 +136,7 @@ def moe(rule: Rule, names: Names = _NAMES) -> Plan:
         )
         return lambda layer: moe_piece if layer in moe_at else dense_piece
 
-    return plan
+    return Feed(plan, rule)
 
 
 def _sparse(keys: Keys, layout: Ffn, names: Names, d_model: int) -> list[Matrix]:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from nearfree.decoders.feeds import Feed, Rule
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.mixers import gqa
+from nearfree.decoders.mixers import Attention, Window, gqa
 from nearfree.decoders.pieces import Matrix, Plan, by_kind, combined, norms, one_per_period
 from nearfree.decoders.special import BOTH, WINDOW
 
@@ -12,12 +13,28 @@ from nearfree.decoders.special import BOTH, WINDOW
 class Layout(NamedTuple):
     """The plan of a model type's layers, and the checkpoint's names of layers and other weights.
 
+    `ffn` describes the FFNs. Without a `window` rule layers may differ and are read one by one.
+    `says_head_dim` requires `head_dim`: the width of a head does not follow from d_model. Three
+    fields are keys, empty if there is none: `layer_inputs` of the width of each layer's own input,
+    `streams` of the number of residual states, and `residual_block` of the number of layers whose
+    joint output later layers attend to. `states` are the keys by which some layers have a state
+    mixer instead of attention, or beside it. With `apart` each layer is one piece, and FFN layers
+    have no attention.
+
     `layers`, `embedding` and `norm` are names under `root`; `head` is a full name. `norm_bias` says
     that the last norm has a bias; `head_bias` is the key that says whether the LM head has one.
     `outside` returns further weights outside of the layers.
     """
 
     plan: Plan
+    ffn: Rule
+    window: Window | None = None
+    says_head_dim: bool = False
+    layer_inputs: str = ""
+    streams: str = ""
+    residual_block: str = ""
+    states: tuple[str, ...] = ()
+    apart: bool = False
     root: str = "model"
     layers: str = "layers"
     embedding: str = "embed_tokens"
@@ -46,8 +63,13 @@ GLM_NORMS = norms(
 
 
 def layered(*plans: Plan) -> Layout:
-    """Return the layout of layers that have one piece from each of the plans."""
-    return Layout(combined(*plans))
+    """Return the layout of layers that have one piece from each of the plans, one of them a feed.
+
+    Its window is that of a plan of attention that has one.
+    """
+    (ffn,) = (plan.rule for plan in plans if isinstance(plan, Feed))
+    windows = (plan.window for plan in plans if isinstance(plan, Attention))
+    return Layout(combined(*plans), ffn, next(windows, None))
 
 
 def block(*plans: Plan) -> Layout:
@@ -57,7 +79,7 @@ def block(*plans: Plan) -> Layout:
 
 def biased(*plans: Plan) -> Layout:
     """Return the layout of `block`, with biases in all norms."""
-    return Layout(combined(_BIASED_NORMS, *plans), norm_bias=True)
+    return layered(_BIASED_NORMS, *plans)._replace(norm_bias=True)
 
 
 def alternating(period: int | str | Callable[[Keys, int], Sequence[str]], **attention: Any) -> Plan:

@@ -18,6 +18,7 @@ from nearfree.decoders.feeds import (
     NUMBERED,
     PLAIN,
     SHARED_EXPERT,
+    Feed,
     Form,
     Names,
     afmoe_moe,
@@ -25,6 +26,7 @@ from nearfree.decoders.feeds import (
     deepseek_v4_moe,
     exaone_moe,
     ffn,
+    gemma4_moe,
     hy_v3_moe,
     laguna_moe,
     llama4_moe,
@@ -59,7 +61,6 @@ from nearfree.decoders.mixers import (
 )
 from nearfree.decoders.pieces import (
     by_kind,
-    combined,
     norms,
 )
 from nearfree.decoders.special import (
@@ -68,6 +69,7 @@ from nearfree.decoders.special import (
     WINDOW,
     chunked_layers,
     decilm,
+    decilm_ffn,
     exaone_moe_attention,
     exaone_windows,
     gemma4_attention,
@@ -92,21 +94,15 @@ _QWEN2 = block(gqa(window=switched, qkv_bias="qkv_bias"), ffn())
 _DEEPSEEK = moe(deepseek_moe)
 _LATENT = block(mla(), _DEEPSEEK)
 _BLOCK_SPARSE = Names(module="block_sparse_moe", form=NUMBERED)
-_V4 = Layout(
-    combined(
-        norms("attn_norm", "ffn_norm"),
-        by_kind(
-            "compress_ratios",
-            {"0": compressed(0), "4": compressed(4, index=True), "128": compressed(128)},
-        ),
-        moe(deepseek_v4_moe, Names(module="ffn", form=NUMBERED, shared_form=NUMBERED)),
-        hyper_connections,
+_V4 = layered(
+    norms("attn_norm", "ffn_norm"),
+    by_kind(
+        "compress_ratios",
+        {"0": compressed(0), "4": compressed(4, index=True), "128": compressed(128)},
     ),
-    root="",
-    embedding="embed",
-    head="head",
-    outside=hyper_head,
-)
+    moe(deepseek_v4_moe, Names(module="ffn", form=NUMBERED, shared_form=NUMBERED)),
+    hyper_connections,
+)._replace(streams="hc_mult", root="", embedding="embed", head="head", outside=hyper_head)
 _LING = block(
     gqa(
         module="attention",
@@ -124,7 +120,7 @@ _ERNIE: dict[str, Any] = {"qkv_bias": "use_bias", "output_bias": "use_bias", "wi
 _HUNYUAN = gqa(window=hunyuan_window, norm=True, norm_names=NAMED_NORMS, **BOTH)
 
 
-LAYOUTS = {
+_LAYOUTS = {
     **dict.fromkeys(("llama", "granite"), _LLAMA),
     "gemma": block(gqa(window=unwindowed, **BOTH), ffn()),
     **dict.fromkeys(("mistral", "ministral3"), _MISTRAL),
@@ -169,12 +165,11 @@ LAYOUTS = {
     "hunyuan_v1_moe": block(
         _HUNYUAN, moe(hunyuan_moe, Names(router="gate.wg", shared="shared_mlp"))
     ),
-    "llada": Layout(
-        combined(
-            norms("attn_norm", "ff_norm"),
-            gqa(module="", window=unwindowed, output="attn_out"),
-            ffn(module="", form=Form(("ff_proj", "up_proj"), "ff_out")),
-        ),
+    "llada": layered(
+        norms("attn_norm", "ff_norm"),
+        gqa(module="", window=unwindowed, output="attn_out"),
+        ffn(module="", form=Form(("ff_proj", "up_proj"), "ff_out")),
+    )._replace(
         root="model.transformer",
         layers="blocks",
         embedding="wte",
@@ -197,16 +192,15 @@ LAYOUTS = {
     "gemma3_text": layered(
         FOUR_NORMS, alternating("sliding_window_pattern", norm=True, **BOTH), ffn()
     ),
-    "gemma4_text": Layout(
-        combined(FOUR_NORMS, gemma4_attention, gemma4_ffn, gemma4_experts, gemma4_inputs),
-        outside=gemma4_tables,
-    ),
+    "gemma4_text": layered(
+        FOUR_NORMS, gemma4_attention, Feed(gemma4_ffn, gemma4_moe), gemma4_experts, gemma4_inputs
+    )._replace(layer_inputs="hidden_size_per_layer_input", outside=gemma4_tables),
     "mixtral": block(gqa(window=windowed), moe(all_experts, _BLOCK_SPARSE)),
     "phimoe": biased(gqa(window=windowed, **BOTH), moe(all_experts, _BLOCK_SPARSE))._replace(
         head_bias="lm_head_bias"
     ),
     "olmoe": block(gqa(window=unwindowed, norm=True, **WIDE), moe(all_experts)),
-    "granitemoe": block(gqa(window=unwindowed, **BOTH), GRANITE),
+    "granitemoe": block(gqa(window=unwindowed, **BOTH), Feed(GRANITE.plan, all_experts)),
     "qwen2_moe": block(gqa(window=switched_off, qkv_bias="qkv_bias"), moe(qwen_moe, SHARED_EXPERT)),
     "glm4v_moe_text": block(gqa(window=unwindowed, qkv_bias="attention_bias"), moe(first_dense)),
     "glm4_moe": block(
@@ -288,8 +282,8 @@ LAYOUTS = {
             Names(module="", router="moe.gate", experts="moe", shared="share_expert"),
         ),
     ),
-    "nemotron": biased(gqa(**BOTH), ffn(form=PLAIN, bias="mlp_bias")),
-    "nemotron-nas": Layout(decilm),
+    "nemotron": biased(gqa(**BOTH), ffn(form=PLAIN, bias="mlp_bias"))._replace(window=unwindowed),
+    "nemotron-nas": Layout(decilm, decilm_ffn, apart=True),
     "afmoe": layered(
         norms(
             "input_layernorm",
@@ -318,7 +312,23 @@ LAYOUTS = {
     **VARIANTS,
     **WINDOWED,
 }
-"""By model type of the text. Sources: modeling files and checkpoint names (conversion_mapping) of
-transformers 5.23; inclusionAI/Ling-V2, inclusionAI/dFactory (llada2_moe), GSAI-ML/LLaDA-8B (llada),
-Tencent/WeDLM (wedlm), XiaomiMiMo/MiMo-7B (mimo), nvidia/Llama-3_3-Nemotron-Super-49B-v1
-(nemotron-nas); deepseek_ref and kimi_k2 are names of deepseek_v4 and deepseek_v3."""
+_SAY_HEAD_DIM = frozenset({
+    "internlm3", "iquestcoder", "glm", "glm4", "glm_ocr_text", "ernie4_5", "seed_oss", "ministral3",
+    "qwen3", "qwen3_vl_text", "wedlm", "minimax_m2", "qwen3_moe", "qwen3_vl_moe_text", "solar_open",
+    "qwen3_next", "qwen3_5_moe_text", "qwen3_5_text", "cohere2", "cohere2_moe", "cwm", "ministral",
+    "mellum", "spark2_5", "muse_glimmer_text", "beam", "gemma", "vaultgemma", "gemma2",
+    "gemma3_text", "gemma4_text", "gpt_oss", "llama4_text", "mimo_v2_flash", "step3p5", "afmoe",
+    "hy_v3", "laguna", "minimax_m3_vl_text",
+})  # fmt: skip
+LAYOUTS = {
+    kind: layout._replace(says_head_dim=kind in _SAY_HEAD_DIM) for kind, layout in _LAYOUTS.items()
+}
+"""By model type of the text. In every layer all have grouped-query, latent or compressed attention,
+a gated delta net, a Mamba-2 mixer (Granite 4) or a short convolution (LFM2); Falcon-H1 has a
+Mamba-2 mixer beside attention. Sources: configuration and modeling files and checkpoint names
+(conversion_mapping) of transformers 5.23; inclusionAI/Ling (bailing_moe), inclusionAI/Ling-V2 (its
+second version, whose files say either model type), inclusionAI/dFactory (llada2_moe),
+GSAI-ML/LLaDA-8B (llada, of Llama's shape), Tencent/WeDLM (wedlm, of Qwen3's), XiaomiMiMo/MiMo-7B
+(mimo, of Qwen2's), nvidia/Llama-3_3-Nemotron-Super-49B-v1 (nemotron-nas); exaone, internlm2,
+minicpm and deepseek vllm 0.33.0; deepseek_ref and kimi_k2 are names of deepseek_v4 and deepseek_v3.
+Model types of the text parts of composite models end in `text`."""

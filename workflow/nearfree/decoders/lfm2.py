@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from nearfree.decoders.decoder import Ffn
-from nearfree.decoders.feeds import NUMBERED, Names, after_dense, ffn, moe, moe_rule
+from nearfree.decoders.feeds import NUMBERED, Feed, Names, after_dense, ffn, moe, moe_rule
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.layout import Layout
+from nearfree.decoders.layout import layered
 from nearfree.decoders.mixers import gqa
-from nearfree.decoders.pieces import Layer, by_kind, combined, norms
+from nearfree.decoders.pieces import Layer, Plan, by_kind, norms
 from nearfree.decoders.state_mixers import short_conv
 from nearfree.errors import Refusals
 
@@ -78,14 +78,15 @@ def _mixers(keys: Keys, layers: int) -> Layer:
             raise keys.wrong("tie_word_embeddings", why)
     refusals.check()
     attention = gqa(output="out_proj", norm=True, norm_names=("q_layernorm", "k_layernorm"))
-    kinds = {"full_attention": attention, "conv": short_conv}
+    kinds: dict[str, Plan] = {"full_attention": attention, "conv": short_conv}
     return by_kind("layer_types", kinds, _order, other_keys=(_ATTENDS,))(keys, layers)
 
 
 _NORMS = norms("operator_norm", "ffn_norm")
 _NAMES = Names(module="feed_forward", form=NUMBERED, shared_form=NUMBERED, dense="feed_forward")
-LFM2 = {
-    "lfm2": Layout(combined(_NORMS, _mixers, _dense), norm="embedding_norm"),
-    "lfm2_moe": Layout(combined(_NORMS, _mixers, moe(lfm2_moe, _NAMES)), norm="embedding_norm"),
+_LAYOUTS = {
+    "lfm2": layered(_NORMS, _mixers, Feed(_dense, lfm2_ffn)),
+    "lfm2_moe": layered(_NORMS, _mixers, moe(lfm2_moe, _NAMES)),
 }
+LFM2 = {kind: layout._replace(norm="embedding_norm") for kind, layout in _LAYOUTS.items()}
 """By model type. Sources: modeling files of transformers 5.23."""

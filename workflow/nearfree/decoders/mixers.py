@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from nearfree.decoders.attention_kinds import Compressed, Grouped
 from nearfree.decoders.decoder import head_width
@@ -58,6 +58,17 @@ def window_of(key: str) -> Window:
     return lambda keys, layers: keys.whole(key)  # noqa: ARG005
 
 
+class Attention(Struct, frozen=True):
+    """A plan of attention, and the rule of its window; None where layers may differ in it."""
+
+    plan: Plan
+    window: Window | None
+
+    def __call__(self, keys: Keys, layers: int) -> Layer:
+        """Read the keys of a file by the plan."""
+        return self.plan(keys, layers)
+
+
 def gqa(
     *,
     module: str = "self_attn",
@@ -77,7 +88,7 @@ def gqa(
     chunked: bool = False,
     soft_cap: str = "",
     shares: bool = False,
-) -> Plan:
+) -> Attention:
     """Return the plan of grouped-query attention.
 
     Parameters
@@ -152,7 +163,7 @@ def gqa(
             raise keys.wrong("head_dim", f"has no mean with the {value_dim} of values")
         return in_every_layer(Piece(tuple(parts), caches_of(kind), (kind,)))
 
-    return plan
+    return Attention(plan, None if window is all_positions else window)
 
 
 def _sized(

@@ -8,7 +8,7 @@ from nearfree.decoders.decoder import Ffn
 from nearfree.decoders.feeds import PLAIN, Names, all_layers, ffn, moe, moe_rule
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.mixers import gqa
-from nearfree.decoders.pieces import Layer, by_kind
+from nearfree.decoders.pieces import Layer, Plan, by_kind
 from nearfree.decoders.state_mixers import mamba2
 from nearfree.errors import Refusals
 
@@ -25,7 +25,7 @@ _EXPERTS = moe_rule(
     count=("n_routed_experts", "num_local_experts"),
     shared=("moe_shared_expert_intermediate_size",),
 )
-_PIECES = {
+_PIECES: dict[str, Plan] = {
     "M": mamba2(
         module="mixer",
         names=("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel"),

@@ -25,14 +25,13 @@ from nearfree.decoders.layout import (
     GLM_NORMS,
     POST_NORMS,
     WIDE,
-    Layout,
     alternating,
     biased,
     block,
     layered,
 )
 from nearfree.decoders.mixers import gqa
-from nearfree.decoders.pieces import Layer, Piece, combined, in_every_layer, joined, norms, vector
+from nearfree.decoders.pieces import Layer, Piece, in_every_layer, joined, norms, vector
 from nearfree.decoders.special import BOTH
 from nearfree.errors import Refusals
 
@@ -173,26 +172,16 @@ VARIANTS = {
     "iquestcoder": block(gqa(window=unclipped, **BOTH), _FFN),
     "hyperclovax": block(gqa(window=unwindowed, **BOTH), _FFN, _post_norms),
     "glm_ocr_text": layered(GLM_NORMS, gqa(window=unwindowed), ffn(form=FUSED)),
-    "exaone": Layout(
-        combined(
-            norms("ln_1", "ln_2"),
-            gqa(module="attn.attention", window=unwindowed, output="out_proj", **BOTH),
-            ffn(form=Form(("c_fc_0", "c_fc_1"), "c_proj"), bias="mlp_bias"),
-        ),
-        root="transformer",
-        layers="h",
-        embedding="wte",
-        norm="ln_f",
-    ),
-    "internlm2": Layout(
-        combined(
-            norms("attention_norm", "ffn_norm"),
-            gqa(module="attention", window=without_bias, fused="wqkv", output="wo"),
-            ffn(module="feed_forward", form=NUMBERED),
-        ),
-        embedding="tok_embeddings",
-        head="output",
-    ),
+    "exaone": layered(
+        norms("ln_1", "ln_2"),
+        gqa(module="attn.attention", window=unwindowed, output="out_proj", **BOTH),
+        ffn(form=Form(("c_fc_0", "c_fc_1"), "c_proj"), bias="mlp_bias"),
+    )._replace(root="transformer", layers="h", embedding="wte", norm="ln_f"),
+    "internlm2": layered(
+        norms("attention_norm", "ffn_norm"),
+        gqa(module="attention", window=without_bias, fused="wqkv", output="wo"),
+        ffn(module="feed_forward", form=NUMBERED),
+    )._replace(embedding="tok_embeddings", head="output"),
     "minicpm": block(gqa(window=without_experts), ffn()),
     "stablelm": biased(gqa(window=one_after_another, qkv_bias="use_qkv_bias"), ffn()),
     "jais2": biased(gqa(window=unwindowed, **BOTH), ffn(form=PLAIN, bias="mlp_bias")),

@@ -11,9 +11,8 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from nearfree.decoders.config_file import config_file
-from nearfree.decoders.families import FAMILIES
+from nearfree.decoders.families import layers_of, layout_of
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.layers import layers_of, layout_of
 from nearfree.decoders.layout import Layout
 from nearfree.decoders.pieces import CacheLayer, Matrix, Piece, dotted, linear, vector
 from nearfree.decoders.text_part import TextPart, text_part
@@ -66,9 +65,8 @@ def stored(path: Path) -> Stored:
     text, refusals = text_part(config_file(path)), Refusals()
     layout, left_out = layout_of(text.keys), list[str]()
     weights: list[Matrix] = []
-    rules = FAMILIES.get(text.keys.text("model_type"))
     with refusals.collect():
-        if rules and rules.says_head_dim:
+        if layout.says_head_dim:
             text.keys.whole("head_dim")
     pieces = refusals.read(lambda: layers_of(text.keys, layout), [])
     with refusals.collect():

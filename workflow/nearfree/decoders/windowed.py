@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 from nearfree.decoders.decoder import Ffn, first_dense, unwindowed
 from nearfree.decoders.feeds import (
+    Feed,
     all_layers,
     ffn,
     marked_layers,
     moe,
     moe_rule,
 )
-from nearfree.decoders.granite import granite_ffn
+from nearfree.decoders.granite import granite_ffn, granite_moe
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layout import ONE_NORM, alternating, block, layered
 from nearfree.decoders.mixers import gqa
@@ -111,10 +112,11 @@ def solar_moe(keys: Keys, layers: int) -> Ffn:
 
 
 _FFN = ffn(bias="mlp_bias")
+_GRANITE = Feed(granite_ffn, granite_moe)
 WINDOWED = {
     "granite_swa": block(_with_sinks, _FFN),
-    "granitemoe_swa": block(_with_sinks, granite_ffn),
-    "granitemoeshared": block(gqa(**BOTH), granite_ffn),
+    "granitemoe_swa": block(_with_sinks, _GRANITE),
+    "granitemoeshared": block(gqa(**BOTH), _GRANITE)._replace(window=unwindowed),
     "cwm": block(alternating(_first_of_four), _FFN),
     "ministral": block(alternating(_every_layer), ffn()),
     "mellum": block(alternating(all_see_all, norm=True, **BOTH), moe(mellum_moe)),

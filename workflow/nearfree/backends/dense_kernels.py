@@ -196,8 +196,6 @@ def dense_kernel(version: str, format_: str, sm: int, columns: int, depth: int) 
 
     Parameters
     ----------
-    version
-        vLLM's release.
     format_
         The formats as `dense_format` names them.
     sm

@@ -44,8 +44,6 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool 
 
     Parameters
     ----------
-    package, version
-        The engine's release.
     dtype
         The formats as an MoE query names them.
     sm
@@ -120,16 +118,8 @@ NO_FILE = Checkpoint()
 def chosen_kernel(kernels: Sequence[Kernel], holds: Mapping[str, bool | None]) -> Kernel | None:
     """Return the first kernel whose condition holds, in the order in which a release tries them.
 
-    Parameters
-    ----------
-    kernels
-        As `moe_kernels` returns them.
-    holds
-        Whether each condition holds; None, as an absent one, if unknown.
-
-    Returns
-    -------
-    The kernel; None if no condition holds, or if an earlier kernel's condition is unknown.
+    It is None if no condition holds, or if an earlier kernel's condition is unknown, for which
+    `holds` has None or nothing.
     """
     for kernel in kernels:
         condition_holds = kernel.condition in FALLBACKS or holds.get(kernel.condition)
@@ -159,18 +149,7 @@ and 188-194 of 0.24.0."""
 def takes_activation(package: str, version: str, kernel: str, dtype: str, model_type: str) -> bool:
     """Return whether a release's kernel takes a model's activation, as far as is read.
 
-    Parameters
-    ----------
-    package, version, dtype
-        As of `moe_kernel`.
-    kernel
-        The kernel's name in `moe_kernels`.
-    model_type
-        The config's model type.
-
-    Returns
-    -------
-    True as well for kernels and models of which nothing is read.
+    It is true as well for kernels and models of which nothing is read.
     """
     if package != "vllm" or (model_type, kernel, dtype) not in _ACTIVATIONS:
         return True

@@ -92,8 +92,6 @@ def named_kernel(
         As of `moe_kernel`.
     word
         The value of the engine's option, such as marlin.
-    checkpoint
-        The model's file and its deployment.
 
     Raises
     ------

@@ -102,8 +102,6 @@ def ratios(
         Latency in microseconds by N and round; rounds without the baseline are left out.
     baseline
         The N that ratios refer to, 1 or the paper's ceil(E / (b k)) for balanced routing.
-    interval
-        Returns the interval of the median ratio.
     """
     reference = _reference(curve, baseline)
     result = []

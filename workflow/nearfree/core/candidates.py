@@ -92,13 +92,7 @@ def default_draftings(speculation: Mapping[str, int]) -> tuple[Drafting, ...]:
 
 
 def default_drafting(speculation: Mapping[str, int], drafter: str) -> Drafting | None:
-    """Return a release's default setting for a kind of drafter; None if it has no such default.
-
-    Parameters
-    ----------
-    speculation
-        Option defaults read from the release's source (`backends.builds.Build.speculation`).
-    """
+    """Return a release's default setting for a kind of drafter; None if it has no such default."""
     if drafter == "draft_model" and f"{_DRAFT}.n_max" in speculation:
         return Drafting(drafter="draft_model", k=speculation[f"{_DRAFT}.n_max"])
     if drafter == "prompt_lookup":

@@ -115,13 +115,7 @@ class Available(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, g
 
 
 def lookup_draft(tokens: Sequence[int], k: int, drafting: Drafting) -> Sequence[int]:
-    """Return up to K tokens that followed an earlier occurrence of the last n tokens.
-
-    Parameters
-    ----------
-    tokens
-        The prompt and the output so far.
-    """
+    """Return up to K tokens that followed an earlier occurrence of the last n tokens."""
     if drafting.drafter == "ngram_simple":
         return _ngram_simple(tokens, k, drafting.ngram_max)
     end = len(tokens)

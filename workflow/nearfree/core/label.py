@@ -26,10 +26,6 @@ def label(values: Mapping[str, Any], names: Iterable[str], style: Style = "paper
 
     Parameters
     ----------
-    values
-        A row, or the fields of a setting.
-    names
-        The columns to show, in order.
     style
         How numbers are written. Text values are written without a symbol, true flags by symbol.
     """

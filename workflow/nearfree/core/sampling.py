@@ -32,10 +32,6 @@ def sampled_token(logits: "NDArray[Any]", temperature: float, draw: float) -> in
     ----------
     logits
         One logit per token, [vocabulary].
-    temperature
-        Divisor of the logits before the softmax; above 0.
-    draw
-        A random number in [0, 1).
     """
     import numpy as np
 

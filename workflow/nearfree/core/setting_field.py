@@ -53,15 +53,7 @@ _KINDS: Mapping[type, type] = {inspect.IntType: int, inspect.BoolType: bool}
 
 
 def declared_fields(setting: type[Struct], modules: tuple[str, ...]) -> dict[str, Field]:
-    """Return the fields of a struct by name, in its order, each completed from its type.
-
-    Parameters
-    ----------
-    setting
-        The struct; each of its fields has a `Field` beside its type.
-    modules
-        All modules.
-    """
+    """Return the fields of a struct by name, in its order, each completed from its type."""
     fields = {}
     for struct_field in structs.fields(setting):
         (field,) = (

@@ -61,8 +61,6 @@ def parts_of(decoder: Decoder, context: int, kind: Kind, backend: BackendRelease
         A rank's shard.
     context
         Positions L in the cache of each request; a kind's window may limit how many it sees.
-    backend
-        What runs attention.
     """
     if isinstance(kind, Grouped):
         yield from _grouped(decoder, context, kind, backend)

@@ -52,14 +52,8 @@ def collectives(
 
     Parameters
     ----------
-    decoder
-        The model.
-    parallel
-        How it is spread over GPUs; on one GPU there is no collective.
     batch
         Requests b of one dp group: with `dp` groups the forward has dp times as many.
-    engine
-        The serving engine and its release, whose all-reduce runs.
     sent
         The dtype in which rows are sent to experts; the decoder's own dtype if None. Scales of rows
         are left out.

@@ -272,8 +272,6 @@ def find_file(config_folder: Path, model: str) -> Path:
 
     Parameters
     ----------
-    config_folder
-        The folder whose models/ holds the named files.
     model
         A path, or a name such as Qwen3-8B: case is ignored, and `-` and `.` stand for `_`.
 

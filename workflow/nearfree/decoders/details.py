@@ -134,11 +134,6 @@ Source: modeling files of transformers 5.23, inclusionAI/Ling-V2, inclusionAI/dF
 def read_details(path: Path) -> Details:
     """Return what a forward needs beyond the shape that `read_decoder` returns.
 
-    Parameters
-    ----------
-    path
-        The config.json, or the folder that holds it.
-
     Raises
     ------
     ConfigError

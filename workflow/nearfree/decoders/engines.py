@@ -57,8 +57,6 @@ class Engine(NamedTuple):
 
     Parameters
     ----------
-    name
-        The engine's name.
     layers
         Returns the layers of each pipeline stage, from the numbers of layers and stages.
     over_all

@@ -130,10 +130,8 @@ def moe(rule: Rule, names: Names = _NAMES) -> Feed:
             dense_parts = names.shared_form.parts(
                 names.dense, "ffn", d_model, layout.d_ff, bias=bias
             )
-        dense_piece, moe_piece = (
-            Piece(tuple(dense_parts)),
-            Piece(tuple(_sparse(keys, layout, names, d_model))),
-        )
+        dense_piece = Piece(tuple(dense_parts))
+        moe_piece = Piece(tuple(_sparse(keys, layout, names, d_model)))
         return lambda layer: moe_piece if layer in moe_at else dense_piece
 
     return Feed(plan, rule)

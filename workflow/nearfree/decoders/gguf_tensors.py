@@ -81,12 +81,8 @@ def tensor_names(model_type: str, name: str, layer: int | None = None) -> tuple[
 
     Parameters
     ----------
-    model_type
-        The model type in config.json.
     name
         The name in `Matrix`, such as `model.layers.*.self_attn.q_proj`; a bias ends in `.bias`.
-    layer
-        The layer, None outside of layers.
     """
     ending = "bias" if name.endswith(".bias") else "weight"
     inner = name.removesuffix(".bias").removeprefix("model.").removeprefix("transformer.")

@@ -57,13 +57,6 @@ class Keys:
     def one_of(self, *names: str, remedy: str = _ADD) -> str:
         """Return the name that is present among several names of one key.
 
-        Parameters
-        ----------
-        names
-            The names of the key.
-        remedy
-            What the error advises if no name is present.
-
         Raises
         ------
         ConfigError

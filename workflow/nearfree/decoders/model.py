@@ -88,13 +88,6 @@ def read_model(config_folder: Path, name: str) -> Model:
 def model_of(setting: Setting, models: Mapping[str, Any]) -> Model:
     """Return the model of a setting from a plan's models, with the setting's top k.
 
-    Parameters
-    ----------
-    setting
-        A setting of the module `model`.
-    models
-        A plan's models as plain data, by name.
-
     Raises
     ------
     ConfigError

@@ -129,14 +129,10 @@ def modules(
 
     Parameters
     ----------
-    decoder
-        The model.
     batch
         Requests b, at least one.
     context
         Positions L in the KV cache of each request; a model's window may limit them.
-    attention
-        The backend of attention.
     moe
         The backend of the routed experts; needed only if there are any.
     routing

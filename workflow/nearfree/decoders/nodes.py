@@ -30,8 +30,6 @@ def nodes_of(parallel: Parallel, engine: Engine, node_gpus: int | None) -> Nodes
 
     Parameters
     ----------
-    engine
-        The serving engine, which determines the neighbouring groups.
     node_gpus
         GPUs per node; None if all are on one node.
     """

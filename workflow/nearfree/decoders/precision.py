@@ -32,11 +32,6 @@ _V4, _FP8_CACHE = "deepseek_v4", ("deepseek_v4", "deepseek_ref")
 def read_precision(path: Path) -> StoredPrecision:
     """Return how a checkpoint is stored, from its config.json and its hf_quant_config.json.
 
-    Parameters
-    ----------
-    path
-        The config.json, or the folder that holds it.
-
     Raises
     ------
     ConfigError

@@ -168,13 +168,6 @@ _UNREAD_METHODS = {
 def read_quantised(keys: Keys, plain: Dtype) -> Quantised:
     """Return the quantisation of a section `quantization_config`.
 
-    Parameters
-    ----------
-    keys
-        The keys of the section.
-    plain
-        The dtype of unquantised weights and activations.
-
     Raises
     ------
     RefusedError

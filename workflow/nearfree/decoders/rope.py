@@ -75,8 +75,6 @@ def read_rope(keys: Keys, head_dim: int, *, partial: bool = False) -> Rope:
     ----------
     keys
         The file's keys: `rope_theta` and `rope_scaling`, or both in `rope_parameters`.
-    head_dim
-        Elements of a head.
     partial
         Whether the model type rotates only the part `partial_rotary_factor` of a head.
 
@@ -170,10 +168,8 @@ def _yarn(scaling: Keys, theta: float, width: int) -> Yarn:
         """Return the pair, as a fraction, that makes `turns` turns over the original positions."""
         return width * math.log(positions / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    first, last = (
-        pair(_number(scaling, "beta_fast", 32.0)),
-        pair(_number(scaling, "beta_slow", 1.0)),
-    )
+    first = pair(_number(scaling, "beta_fast", 32.0))
+    last = pair(_number(scaling, "beta_slow", 1.0))
     if not scaling.has("truncate") or scaling.flag("truncate"):
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, width - 1)

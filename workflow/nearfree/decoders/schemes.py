@@ -37,8 +37,6 @@ def make_scheme(
 
     Parameters
     ----------
-    weights, activations
-        The formats of the two operands.
     group, rows
         Inputs and outputs that share a scale; group 0 for a scale per row or per matrix.
     zero_points

@@ -60,11 +60,8 @@ def shard(decoder: Decoder, parallel: Parallel = ONE_GPU, engine: Engine = VLLM)
 
     If ep does not divide the experts, it is the shard of the rank with most of them.
     """
-    ranks, model_type = engine.ranks(parallel), decoder.model_type
-    groups, sequence_parallel = (
-        engine.groups(parallel),
-        engine.uses_sequence_parallel(parallel, model_type),
-    )
+    ranks, groups, model_type = engine.ranks(parallel), engine.groups(parallel), decoder.model_type
+    sequence_parallel = engine.uses_sequence_parallel(parallel, model_type)
     sharded = structs.replace(
         decoder,
         heads=decoder.heads // parallel.tp,
@@ -151,12 +148,6 @@ def refusals(
 
     Parameters
     ----------
-    decoder
-        The whole model.
-    parallel
-        How it is to be spread over GPUs.
-    engine
-        The serving engine.
     groups
         The kinds of matrices of which several weights share a scale, with the groups' sizes.
     """

@@ -59,10 +59,8 @@ def delta_net(names: DeltaNames) -> Plan:
 
     def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
         d_model, kernel = keys.whole("hidden_size"), keys.whole("linear_conv_kernel_dim")
-        key_heads, value_heads = (
-            keys.whole("linear_num_key_heads"),
-            keys.whole("linear_num_value_heads"),
-        )
+        key_heads = keys.whole("linear_num_key_heads")
+        value_heads = keys.whole("linear_num_value_heads")
         key_dim, value_dim = keys.whole("linear_key_head_dim"), keys.whole("linear_value_head_dim")
         if value_heads % key_heads:
             raise keys.wrong(

@@ -102,10 +102,8 @@ def precision_of(
         by_kind[kind] = _usual_product(of_kind) or plain
         for role, of_role in _by_role(of_kind).items():
             examples = {_product(part): part for part in reversed(of_role)}
-            usual, layers = (
-                _usual_product(of_role),
-                {} if role in ("", LAYER) else _by_layer(of_role),
-            )
+            usual = _usual_product(of_role)
+            layers = {} if role in ("", LAYER) else _by_layer(of_role)
             layer_formats += [
                 (role or "", product, layers[product]) for product in layers if product != usual
             ]

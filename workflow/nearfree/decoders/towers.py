@@ -13,11 +13,8 @@ def qwen3_tower(keys: Keys) -> tuple[Matrix, ...]:
 
     Source: Qwen3VLVisionModel and Qwen3_5VisionModel of transformers 5.23.
     """
-    width, depth, merged_width = (
-        keys.whole("hidden_size"),
-        keys.whole("depth"),
-        keys.whole("hidden_size") * keys.whole("spatial_merge_size") ** 2,
-    )
+    width, depth = keys.whole("hidden_size"), keys.whole("depth")
+    merged_width = width * keys.whole("spatial_merge_size") ** 2
     d_ff, text_width = keys.whole("intermediate_size"), keys.whole("out_hidden_size")
     patch = keys.whole("patch_size") ** 2 * keys.whole("temporal_patch_size")
     blocks = {

@@ -51,11 +51,6 @@ def stored(path: Path) -> Stored:
 
     Buffers, such as the biases by which routers correct scores, are left out.
 
-    Parameters
-    ----------
-    path
-        The file, or the folder that holds it.
-
     Raises
     ------
     ConfigError

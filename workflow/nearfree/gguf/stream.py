@@ -14,15 +14,6 @@ class Stream:
     """A file's bytes in order; every error is a ConfigError that names the file.
 
     The parameter `what` of its methods names the bytes in messages.
-
-    Parameters
-    ----------
-    file
-        The file, open for reading bytes, at its start.
-    path
-        Its name in messages.
-    size
-        Its size in bytes.
     """
 
     def __init__(self, file: BinaryIO, path: str, size: int) -> None:

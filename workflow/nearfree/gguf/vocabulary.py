@@ -22,8 +22,6 @@ def refuse_another_vocabulary(target: Path, draft: Path, *, padded: bool) -> Non
 
     Parameters
     ----------
-    target, draft
-        The GGUF files of both models.
     padded
         Whether llama.cpp's rule applies: the tokens that begin and end a text must be equal, but
         vocabularies may differ in their first ids, and by a few tokens at their ends.

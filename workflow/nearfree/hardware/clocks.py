@@ -58,13 +58,7 @@ class CpuClock:
         return switches, time.process_time_ns(), time.perf_counter_ns()
 
     def stop(self, began: tuple[int, int, int]) -> Sample:
-        """Return the sample since `start`; dirty if another process used the core meanwhile.
-
-        Parameters
-        ----------
-        began
-            What `start` returned.
-        """
+        """Return the sample since `start`; dirty if another process used the core meanwhile."""
         wall_ns = time.perf_counter_ns() - began[2]
         process_ns = time.process_time_ns() - began[1]
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - began[0]

@@ -104,13 +104,6 @@ def check_platforms(platforms: dict[str, Platform], file: Path) -> None:
     """Raise ConfigError for a fact without a source, an unknown fact, or a name used twice.
 
     A misspelt peak would otherwise mean that the platform has no units for the format.
-
-    Parameters
-    ----------
-    platforms
-        By name.
-    file
-        The file that they were read from, for messages.
     """
     owners: dict[str, str] = {}
     facts = sorted(set(Platform.__struct_fields__) - _NO_FACTS)
@@ -138,13 +131,7 @@ def check_platforms(platforms: dict[str, Platform], file: Path) -> None:
 
 
 def driver_names(name: str, platform: Platform) -> tuple[str, ...]:
-    """Return the names of a platform's device in drivers, written like aliases; empty if unknown.
-
-    Parameters
-    ----------
-    name
-        The platform's own name.
-    """
+    """Return the names of a platform's device in drivers, as aliases; empty if unknown."""
     if platform.device_name is None:
         return ()
     return (name, *platform.aliases, as_alias(platform.device_name))

@@ -120,11 +120,6 @@ def probe(
 ) -> Seal:
     """Return the seal of a platform's probe, after probing if there is none yet.
 
-    Parameters
-    ----------
-    names
-        The driver's names of its device, as `driver_names` returns them.
-
     Raises
     ------
     HardwareError

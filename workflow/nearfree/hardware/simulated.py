@@ -166,13 +166,6 @@ class Machine:
 def read_machine(path: Path, platform: str) -> Machine:
     """Return the simulated machine of a curve file.
 
-    Parameters
-    ----------
-    path
-        The curve file.
-    platform
-        The platform for which it must be.
-
     Raises
     ------
     ConfigError

@@ -19,8 +19,6 @@ def resolve_model(config_folder: Path, model: str) -> str:
 
     Parameters
     ----------
-    config_folder
-        The folder whose models/ holds the named files.
     model
         A name, a path, or ORG/NAME or ORG/NAME@REVISION; a revision is a branch, a tag or a commit.
 

@@ -65,14 +65,10 @@ class DecoderForward:
 
         Parameters
         ----------
-        decoder, details
-            The model, as `read_decoder` and `read_details` return it.
         weights
             Its weights, in `dtype` and on `device`.
         batch, context, max_positions
             Requests b, positions L in the cache of each request, and the largest N.
-        mask
-            Which of the new positions see each other.
         routing
             The distribution of tokens over experts.
         attention

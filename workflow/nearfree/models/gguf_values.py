@@ -54,10 +54,6 @@ def random_weight(name: str, shape: tuple[int, ...], *, seed: int, type_: str) -
         The name in the checkpoint, such as `model.layers.0.mlp.up_proj.weight`.
     shape
         Outputs and inputs of a matrix, or the size of a vector.
-    seed
-        The seed of all weights of a model.
-    type_
-        ggml's name of the type.
     """
     dtype, convert = STORE[type_]
     weight = np.empty(shape, dtype=dtype)

@@ -45,14 +45,10 @@ def write_random_gguf(config: Path, to: Path, *, type_: str = "bf16", seed: int 
 
     Parameters
     ----------
-    config
-        A config.json, or the folder that holds it.
     to
         The path of the file; it is written atomically.
     type_
         ggml's name of the type of matrices.
-    seed
-        The seed of all weights.
 
     Raises
     ------

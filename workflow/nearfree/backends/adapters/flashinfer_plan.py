@@ -90,16 +90,8 @@ class Plan:
 
         Parameters
         ----------
-        kernels
-            FlashInfer's kernels to run; by default the wrapper chooses by the device.
-        shared
-            The workspace.
-        n, pages
-            New positions N of each request, and the pages of its L + N.
         heads
             Query heads, key-value heads, head_dim and page size.
-        dtype
-            The dtype of queries, keys and values.
         causal, window
             The keys that a query sees: with `causal` those up to its own (bottom-right), otherwise
             all; of these the last `window`, None for all.

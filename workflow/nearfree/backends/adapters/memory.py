@@ -87,16 +87,10 @@ def _latent_need(setting: Setting, positions: tuple[int, ...], *, masked: bool) 
     per head. An indexer holds keys; queries and, with `masked`, masks; and in float32 its keys, its
     queries and each head's products.
     """
-    element_bytes, max_n, heads = (
-        int(ELEMENT_BYTES[setting.dtype]),
-        max(positions),
-        setting.heads or 0,
-    )
-    page, width = setting.page_size or 1, setting.head_dim or 0
-    key_count, masked = (
-        -(-((setting.context or 0) + max_n) // page) * page,
-        masked and is_causal(setting),
-    )
+    element_bytes, max_n = int(ELEMENT_BYTES[setting.dtype]), max(positions)
+    page, width, heads = setting.page_size or 1, setting.head_dim or 0, setting.heads or 0
+    key_count = -(-((setting.context or 0) + max_n) // page) * page
+    masked = masked and is_causal(setting)
     if setting.module == "indexer":
         keys, queries = setting.batch * key_count * width, setting.batch * max_n * heads * width
         masks = sum(positions) * key_count if masked else 0

@@ -100,8 +100,6 @@ def turns(
     execution
         Its `copies` is their number; 0 means enough to fill the last-level cache, or TURNING bytes
         if the cache is larger.
-    make
-        Makes a copy from its number, counted from 0.
     share
         The fraction of a copy that a forward reads.
     """

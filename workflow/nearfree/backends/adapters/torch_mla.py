@@ -34,10 +34,6 @@ def absorbed(
         [b, N, heads, latent + rope_dim].
     cache
         [b, positions, latent + rope_dim].
-    latent
-        Elements of a latent.
-    scale
-        The factor on logits.
     mask
         Additive mask [N * heads, positions]; None if every query sees every key.
     """

@@ -135,18 +135,11 @@ def attention_work(
     Under the causal mask, aligned bottom-right, query i sees the L cached and i + 1 new keys;
     in a block it sees all L + N.
 
+    Tiles are those of `tiled_pairs`; `group` is heads / kv_heads if the kernel packs them, and
+    `causal_skip` has no effect in a block.
+
     Parameters
     ----------
-    tile_rows, tile_keys
-        Query rows and keys per tile.
-    group
-        Number of query heads that share a row axis: heads / kv_heads if the kernel packs them,
-        else 1.
-    padded
-        Whether padding rows of a tile are computed.
-    causal_skip
-        Whether a tile stops after the last key that is visible to any of its rows; without effect
-        in a block.
     splits
         Number of parts that the keys are split into, each a tile of its own.
     """

@@ -162,11 +162,6 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
     H (2 c + r) / (c + r) absorbed, 1 naive. As in the paper's law of attention (sec. 3.4,
     app. B.2), causal masking and queries are not counted. With selection each position reads its
     own keys, so the intensity is 2 w / s at every N: N_idle is +inf if that is below rho, else 1.
-
-    Parameters
-    ----------
-    balance
-        rho, in FLOP per byte.
     """
     del extended  # the paper has no form of it
     key, value = head_widths(setting)

@@ -71,8 +71,6 @@ def principle_terms(
 
     Parameters
     ----------
-    ffn
-        The FFN, as `ffn_setting` gives it.
     balance
         rho in FLOP per byte, which a dense FFN needs.
     m_moe, tau

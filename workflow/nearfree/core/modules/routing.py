@@ -96,10 +96,6 @@ def power_law_pairs(
     ----------
     quantiles
         One per expert, between 0 and 1, increasing.
-    top_k
-        Experts per token, at most E.
-    tokens
-        Number of tokens, b N.
     """
     pairs = tokens * top_k
     low, high = bounds(len(quantiles), top_k, tokens)

@@ -14,7 +14,7 @@ from nearfree.decoders.keys import SIZE_LIMIT
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.snapshots import REPOSITORY, Snapshot, snapshot_of
 from nearfree.errors import ConfigError
-from nearfree.hub.bounds import bounded, within
+from nearfree.hub.files import bounded, within
 from nearfree.hub.model_name import resolve_model
 
 COMMIT = "9c925d64d72725edaf899c6cb9c377fd0709d9c5"

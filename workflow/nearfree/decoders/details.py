@@ -1,6 +1,7 @@
 """The details that a forward needs beyond a decoder's shape, from the same config.json."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from nearfree.decoders.family_forms import (
 )
 from nearfree.decoders.forms import Form
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.pieces import flag
 from nearfree.decoders.rope import Rope, read_rope
 from nearfree.decoders.routers import (
     RouterRule,
@@ -63,68 +65,55 @@ class Details(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Rules(NamedTuple):
-    """Rules that read the details of a model type; `biases` returns those of QKV and output."""
+    """Rules that read the details of a model type.
 
-    biases: Callable[[Keys], tuple[bool, bool]]
-    qk_norm: Callable[[Keys], bool]
+    Biases and `qk_norm` are flags or their keys, which must be present with `required`.
+    """
+
     router: Callable[[Keys, Decoder], RouterRule] | None = None
-    partial_rope: bool = False
     form: Callable[[Keys, Decoder], Form] | None = None
+    qkv_bias: str | bool = False
+    output_bias: str | bool = False
+    qk_norm: str | bool = False
+    partial_rope: bool = False
+    required: bool = False
 
-
-def _never(keys: Keys) -> bool:  # noqa: ARG001 (one signature for all)
-    return False
-
-
-def _always(keys: Keys) -> bool:  # noqa: ARG001
-    return True
-
-
-def _flag(key: str) -> Callable[[Keys], bool]:
-    return lambda keys: keys.flag(keys.one_of(key))
-
-
-def _all_biases(keys: Keys) -> tuple[bool, bool]:
-    return keys.flag("attention_bias"), keys.flag("attention_bias")
-
-
-def _no_biases(keys: Keys) -> tuple[bool, bool]:  # noqa: ARG001
-    return False, False
-
-
-def _qkv_bias(keys: Keys) -> tuple[bool, bool]:
-    return keys.flag("qkv_bias"), False
+    def flag(self, keys: Keys, key_or_flag: str | bool) -> bool:  # noqa: FBT001
+        """Return a flag, or the one under its key."""
+        if self.required and isinstance(key_or_flag, str):
+            keys.one_of(key_or_flag)
+        return flag(keys, key_or_flag)
 
 
 _LING = _Rules(
-    lambda keys: (_flag("use_qkv_bias")(keys), _flag("use_bias")(keys)),
-    _flag("use_qk_norm"),
     sigmoid_groups,
+    qkv_bias="use_qkv_bias",
+    output_bias="use_bias",
+    qk_norm="use_qk_norm",
     partial_rope=True,
+    required=True,
 )
+_biased = partial(_Rules, qkv_bias="attention_bias", output_bias="attention_bias")
 _RULES = {
-    "llama": _Rules(_all_biases, _never),
-    "mistral": _Rules(_no_biases, _never),
-    "mixtral": _Rules(_no_biases, _never, normalised),
-    "qwen2": _Rules(_qkv_bias, _never),
-    "qwen2_moe": _Rules(_qkv_bias, _never, softmax),
-    "qwen3": _Rules(_all_biases, _always),
-    "qwen3_moe": _Rules(_all_biases, _always, softmax),
-    "wedlm": _Rules(lambda keys: (_flag("attention_bias")(keys), False), _flag("qk_norm")),
+    "llama": _biased(),
+    "mistral": _Rules(),
+    "mixtral": _Rules(normalised),
+    "qwen2": _Rules(qkv_bias="qkv_bias"),
+    "qwen2_moe": _Rules(softmax, qkv_bias="qkv_bias"),
+    "qwen3": _biased(qk_norm=True),
+    "qwen3_moe": _biased(softmax, qk_norm=True),
+    "wedlm": _Rules(qkv_bias="attention_bias", qk_norm="qk_norm", required=True),
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _LING),
-    "gemma2": _Rules(_all_biases, _never, form=gemma2),
-    "gemma3_text": _Rules(_all_biases, _always, form=gemma3),
-    "gemma4_text": _Rules(_all_biases, _always, normalised, form=gemma4),
-    "gpt_oss": _Rules(_all_biases, _never, with_bias, form=gpt_oss),
-    "llama4_text": _Rules(_all_biases, _never, on_inputs, form=llama4),
-    "deepseek_v2": _Rules(_all_biases, _never, best_groups, form=latent),
-    **dict.fromkeys(
-        ("deepseek_v3", "kimi_k2", "glm4_moe_lite"),
-        _Rules(_all_biases, _never, scored_groups, form=latent),
-    ),
-    "deepseek_v32": _Rules(_all_biases, _never, scored_groups, form=indexed),
-    "glm_moe_dsa": _Rules(_all_biases, _never, scored_groups, form=indexed_as_turned),
-    "mistral4": _Rules(_all_biases, _never, softmax_groups, form=mistral4),
+    "gemma2": _biased(form=gemma2),
+    "gemma3_text": _biased(form=gemma3, qk_norm=True),
+    "gemma4_text": _biased(normalised, gemma4, qk_norm=True),
+    "gpt_oss": _biased(with_bias, gpt_oss),
+    "llama4_text": _biased(on_inputs, llama4),
+    "deepseek_v2": _biased(best_groups, latent),
+    **dict.fromkeys(("deepseek_v3", "kimi_k2", "glm4_moe_lite"), _biased(scored_groups, latent)),
+    "deepseek_v32": _biased(scored_groups, indexed),
+    "glm_moe_dsa": _biased(scored_groups, indexed_as_turned),
+    "mistral4": _biased(softmax_groups, mistral4),
 }
 """By `model_type`, for those with a forward here; all have RMS norms before attention and FFN.
 Source: modeling files of transformers 5.23, inclusionAI/Ling-V2, inclusionAI/dFactory
@@ -159,14 +148,15 @@ def read_details(path: Path) -> Details:
 
 
 def _details(keys: Keys, decoder: Decoder, rules: _Rules) -> Details:
-    qkv_bias, output_bias = rules.biases(keys)
+    qkv_bias = rules.flag(keys, rules.qkv_bias)
+    output_bias = rules.flag(keys, rules.output_bias)
     experts = decoder.experts
     form = rules.form(keys, decoder) if rules.form else UNSET
     rope = None if form else read_rope(keys, decoder.head_dim, partial=rules.partial_rope)
     return Details(
         rope=rope,
         norm_eps=keys.number("rms_norm_eps", most=1.0),
-        qk_norm=rules.qk_norm(keys),
+        qk_norm=rules.flag(keys, rules.qk_norm),
         qkv_bias=qkv_bias,
         output_bias=output_bias,
         moe_at=tuple(family(keys).ffn(keys, decoder.layers).moe_at),

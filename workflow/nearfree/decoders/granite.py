@@ -16,7 +16,7 @@ def granite_hybrid_moe(keys: Keys, layers: int) -> Ffn:
     vllm/model_executor/models/granitemoehybrid.py and granitemoeshared.py (GraniteMoeSharedMLP),
     and sglang 0.5.23, sglang/srt/models/granitemoehybrid.py.
     """
-    width = keys.whole("shared_intermediate_size")
+    width = keys.whole(_SHARED)
     if not keys.whole("num_local_experts", least=0):
         return Ffn(width)
     experts = routed_experts(keys, "num_local_experts", width="intermediate_size")
@@ -32,7 +32,7 @@ GRANITE = moe(
 
 def granite_hybrid_ffn(keys: Keys, layers: int) -> Layer:
     """Read the FFNs that `granite_hybrid_moe` describes."""
-    dense = ffn(module="shared_mlp", width="shared_intermediate_size", form=LINEAR)
+    dense = ffn(module="shared_mlp", width=_SHARED, form=LINEAR)
     if not keys.whole("num_local_experts", least=0):
         return dense(keys, layers)
     return combined(dense, GRANITE)(keys, layers)
@@ -47,9 +47,7 @@ def granite_moe(keys: Keys, layers: int) -> Ffn:
     """
     if keys.whole(_SHARED, least=0, default=0):
         return granite_hybrid_moe(keys, layers)
-    return moe_rule(all_layers, count=("num_local_experts",), width="intermediate_size")(
-        keys, layers
-    )
+    return GRANITE.rule(keys, layers)
 
 
 def granite_ffn(keys: Keys, layers: int) -> Layer:

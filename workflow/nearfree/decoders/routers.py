@@ -62,7 +62,7 @@ def sigmoid_groups(keys: Keys, decoder: Decoder) -> RouterRule:
         groups=groups,
         kept_groups=kept,
         expert_bias=keys.flag(keys.one_of("moe_router_enable_expert_bias")),
-        scale=keys.number("routed_scaling_factor", most=1e6),
+        scale=_scale(keys),
     )
 
 
@@ -122,15 +122,7 @@ def scored_groups(keys: Keys, decoder: Decoder) -> RouterRule:
     for key, value in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")):
         if keys.has(key) and keys.text(key) != value:
             raise keys.wrong(key, "is not run", f"Give a model with {value}")
-    groups, kept = _groups_or_one(keys, decoder)
-    return RouterRule(
-        scores="sigmoid",
-        normalised=keys.flag(keys.one_of("norm_topk_prob")),
-        groups=groups,
-        kept_groups=kept,
-        expert_bias=True,
-        scale=_scale(keys),
-    )
+    return structs.replace(softmax_groups(keys, decoder), scores="sigmoid", expert_bias=True)
 
 
 def softmax_groups(keys: Keys, decoder: Decoder) -> RouterRule:

@@ -5,15 +5,22 @@ cache, so that later calls need no network.
 """
 
 import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from threading import Thread
+from typing import NoReturn
 
+from nearfree.decoders.keys import SIZE_LIMIT
 from nearfree.decoders.precision import CONFIG_FILES
 from nearfree.decoders.snapshots import COMMIT, snapshot_of
 from nearfree.errors import ConfigError, NearfreeError, printable
-from nearfree.hub.bounds import bounded, within
-from nearfree.hub.refused import CONFIG, Held, endpoint, refuse, without_config
 
+CONFIG = CONFIG_FILES[0]
+Held = Mapping[str, str | None]
+"""The path of each file in the cache: "" if the repository lacks it, None if that is unknown."""
 PATIENCE_S = 40.0
 """Time limit for fetching all files together, in seconds."""
 _ABBREVIATED = 7
@@ -52,9 +59,9 @@ def config_of_id(repository: str, revision: str) -> Path:
     except NearfreeError:
         raise
     except Exception as error:  # noqa: BLE001 (the library's exceptions are not all documented)
-        refuse(repository, revision, cached, error)
+        _refuse(repository, revision, cached, error)
     if not cached[CONFIG]:
-        raise without_config(repository, revision)
+        raise _without_config(repository, revision)
     return _checked_config(cached)
 
 
@@ -107,10 +114,10 @@ def _fetch(repository: str, revision: str, cached: Held) -> str:
     try:  # one request without retries: downloads would retry for a minute
         commit = get_hf_file_metadata(url, timeout=patience_s).commit_hash
     except RemoteEntryNotFoundError as error:
-        raise without_config(repository, revision) from error
+        raise _without_config(repository, revision) from error
     if not commit or not COMMIT.fullmatch(commit):
         raise ConfigError(
-            f"the server at {endpoint()} is no Hugging Face Hub: it names no commit",
+            f"the server at {_endpoint()} is no Hugging Face Hub: it names no commit",
             remedy="Check the network, a proxy, and HF_ENDPOINT if it is set",
         )
     for name in (name for name in CONFIG_FILES if cached[name] is None):
@@ -138,3 +145,118 @@ def _checked_config(cached: Held) -> Path:
                 remedy="Give its folder as --model if that is meant, or remove it and try again",
             )
     return Path(str(cached[CONFIG]))
+
+
+def within(seconds: float, work: Callable[[], str]) -> str:
+    """Return the result of `work`; TimeoutError after `seconds`, however slowly a server sends."""
+    done = Future[str]()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:  # noqa: BLE001 (`result` raises it)
+            done.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        return done.result(timeout=seconds)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or f"no answer within {seconds:g} seconds") from error
+
+
+def bounded(name: str) -> type:
+    """Return a progress-bar class that aborts the download of a file above SIZE_LIMIT."""
+
+    class Bounded(AbstractContextManager[object]):
+        def _init__(self, *, total: int | None = None, **_: object) -> None:
+            self._size = 0
+            self._check(total or 0)
+
+        def update(self, size: int = 0) -> None:
+            self._size += size
+            self._check(self._size)
+
+        def _check(self, size: int) -> None:
+            if size > SIZE_LIMIT:
+                raise ConfigError(
+                    f"{name} has {size} bytes or more, and the limit is {SIZE_LIMIT}",
+                    remedy="Name another repository: published files have three million at most",
+                )
+
+        def _exit__(self, *_: object) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+    return Bounded
+
+
+def _without_config(repository: str, revision: str) -> ConfigError:
+    """Return the error that a repository exists but has no config.json."""
+    return ConfigError(
+        f"{repository} has no config.json at {revision}",
+        remedy="Name a repository that has one, or give the path of a GGUF file",
+    )
+
+
+def _endpoint() -> str:
+    """Return the address of the hub."""
+    from huggingface_hub import constants
+
+    return printable(f"{constants.ENDPOINT:.200}")
+
+
+def _refuse(repository: str, revision: str, cached: Held, error: Exception) -> NoReturn:
+    """Raise ConfigError with the reason why a repository's files cannot be fetched."""
+    from huggingface_hub import errors
+
+    page = f"{_endpoint()}/{repository}"
+    status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
+    if isinstance(error, errors.RevisionNotFoundError):
+        raise ConfigError(
+            f"{repository} has no revision {revision}",
+            remedy="Name one of its branches or tags, or a full commit",
+        ) from error
+    if isinstance(error, errors.GatedRepoError) or status == 403:
+        raise ConfigError(
+            f"{repository} is gated, and this account has no access",
+            remedy=f"Request access at {page}, and log in with `hf auth login`",
+        ) from error
+    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 404):
+        raise ConfigError(
+            f"{repository} is not on {_endpoint()}, or is private",
+            remedy="Correct the id, or log in with `hf auth login`",
+        ) from error
+    if status is not None:
+        raise ConfigError(
+            f"{_endpoint()} answered {status} for {repository}",
+            remedy=_offline_remedy(page, cached),
+        ) from error
+    why = printable(str(error).strip().partition("\n")[0].rstrip(".")) or type(error).__name__
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        why = "HF_HUB_OFFLINE is set"
+    raise ConfigError(
+        f"{_missing_files(cached)} of {repository} at {revision} cannot be fetched: {why:.300}",
+        remedy=_offline_remedy(page, cached),
+    ) from error
+
+
+def _missing_files(cached: Held) -> str:
+    """Return the names of the files that the cache lacks."""
+    missing = [name for name, path in cached.items() if path is None]
+    return ", ".join(missing) if len(missing) < len(cached) else "the config files"
+
+
+def _offline_remedy(page: str, cached: Held) -> str:
+    """Return the remedy that works without a network."""
+    config = cached[CONFIG]
+    if config:
+        return (
+            "Run it once with a network; or, if the repository has no such file, give the folder "
+            f"{Path(config).parent}"
+        )
+    return (
+        f"Run it once with a network; or copy config.json, and {CONFIG_FILES[1]} if there is one, "
+        f"from {page} into a folder NAME, and give --model NAME"
+    )

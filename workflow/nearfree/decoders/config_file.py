@@ -22,7 +22,6 @@ from nearfree.decoders.decoder import (
 from nearfree.decoders.draft_heads import (
     drafter_keys,
     is_head,
-    layer_keys,
     names_head,
     states_of,
     vocabulary_of,
@@ -128,7 +127,7 @@ def read_drafter(path: Path) -> Decoder:
     states = vocabulary = None
     with refusals.collect():
         states, vocabulary = states_of(keys), vocabulary_of(keys)
-    layer = _decoder(layer_keys(keys), file_name(file), refusals)
+    layer = _decoder(keys.replaced("model_type", "llama"), file_name(file), refusals)
     return structs.replace(layer, states=states, vocabulary=vocabulary)
 
 

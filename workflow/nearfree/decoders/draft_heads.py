@@ -111,11 +111,6 @@ def vocabulary_of(keys: Keys) -> int:
     return keys.whole(_VOCABULARY, default=keys.whole("vocab_size"))
 
 
-def layer_keys(keys: Keys) -> Keys:
-    """Return the keys of a head's layer, which is a Llama layer."""
-    return keys.replaced("model_type", "llama")
-
-
 _DENSE = ("ernie4_5_moe", "exaone_moe", "mimo_v2_flash", "step3p5")
 """Model types whose MTP layer has a Dense FFN, whatever the other layers have. Source: in
 vllm/model_executor/models of vllm 0.33.0 ernie_mtp.py (a layer of Llama's), step3p5_mtp.py (a layer

@@ -1,43 +1,17 @@
 """How serving engines differ in spreading a model over GPUs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Dtype
 
 EngineName = Literal["vllm", "sglang", "trtllm"]
+Remainder = Literal["before_last", "last", "first"]
 PADDING = 64
 """Rows of the embedding and the LM head are padded to a multiple of this.
 Source: vllm 0.33.0, vllm/model_executor/layers/vocab_parallel_embedding.py:36 and 95-97; sglang
 0.5.23, sglang/srt/layers/vocab_parallel_embedding.py:48 and 57-59."""
-
-
-def remainder_before_last(layers: int, stages: int) -> tuple[int, ...]:
-    """Return the layers of each pipeline stage; stages just before the last take the remainder.
-
-    Source: get_pp_indices of vllm 0.33.0, vllm/distributed/utils.py:225-230.
-    """
-    quotient, remainder = divmod(layers, stages)
-    return tuple(quotient + (2 <= stages - stage <= remainder + 1) for stage in range(stages))
-
-
-def remainder_last(layers: int, stages: int) -> tuple[int, ...]:
-    """Return the layers of each pipeline stage; the last stages take the remainder.
-
-    Source: get_pp_indices of sglang 0.5.23, sglang/srt/distributed/utils.py:137-148.
-    """
-    quotient, remainder = divmod(layers, stages)
-    return tuple(quotient + (stage >= stages - remainder) for stage in range(stages))
-
-
-def remainder_first(layers: int, stages: int) -> tuple[int, ...]:
-    """Return the layers of each pipeline stage; the first stages take the remainder.
-
-    Source: Mapping.pp_layers of NVIDIA/TensorRT-LLM at 05ebebb, tensorrt_llm/mapping.py.
-    """
-    quotient, remainder = divmod(layers, stages)
-    return tuple(quotient + (stage < remainder) for stage in range(stages))
 
 
 class SharedStream(NamedTuple):
@@ -57,8 +31,9 @@ class Engine(NamedTuple):
 
     Parameters
     ----------
-    layers
-        Returns the layers of each pipeline stage, from the numbers of layers and stages.
+    remainder
+        The pipeline stages that take the remainder if their number does not divide the layers:
+        those just before the last, the last or the first ones.
     over_all
         Whether the FFN, the shared experts and the LM head are sharded over all tp x dp ranks, each
         of which sees the requests of all groups. Otherwise they are sharded over the tp ranks of a
@@ -101,7 +76,7 @@ class Engine(NamedTuple):
     """
 
     name: EngineName
-    layers: Callable[[int, int], tuple[int, ...]]
+    remainder: Remainder
     over_all: bool
     pads: bool
     any_ep: bool
@@ -118,6 +93,13 @@ class Engine(NamedTuple):
     joint_sums_with_shared: bool = False
     stages_inside: bool = False
     lone_groups: bool = False
+
+    def layers(self, layers: int, stages: int) -> tuple[int, ...]:
+        """Return the number of layers of each pipeline stage."""
+        quotient, rest = divmod(layers, stages)
+        starts = {"before_last": stages - 1 - rest, "last": stages - rest, "first": 0}
+        taking = range(starts[self.remainder], starts[self.remainder] + rest)
+        return tuple(quotient + (stage in taking) for stage in range(stages))
 
     def uses_sequence_parallel(self, parallel: Parallel, model_type: str) -> bool:
         """Return whether rows are divided among the ranks of a group before the experts."""
@@ -153,7 +135,7 @@ _V4 = frozenset({"deepseek_v4", "deepseek_ref"})
 _OLMO = frozenset({"olmo2", "olmo3"})
 VLLM = Engine(
     name="vllm",
-    layers=remainder_before_last,
+    remainder="before_last",
     over_all=False,
     pads=False,
     any_ep=False,
@@ -185,10 +167,11 @@ mimo_v2.py:136, AXK1.py:135) and vllm/models (deepseek_v4/nvidia/model.py:571-58
 kimi_k3/nvidia/model.py:709-714). Queries and keys: _apply_qk_norm of olmo2.py and olmoe.py. Joint
 sums: CohereDecoderLayer of commandr.py of 0.29.0, absent in 0.28.0, and cohere2_moe.py:348-370 and
 580-596, absent in 0.32.0. Order of ranks:
-initialize_model_parallel of vllm/distributed/parallel_state.py (dp x pp x tp)."""
+initialize_model_parallel of vllm/distributed/parallel_state.py (dp x pp x tp). Stages:
+get_pp_indices of vllm/distributed/utils.py:225-230."""
 SGLANG = Engine(
     name="sglang",
-    layers=remainder_last,
+    remainder="last",
     over_all=True,
     pads=True,
     any_ep=True,
@@ -226,10 +209,11 @@ of 0.5.9. Windows: is_hybrid_swa_model of configs/model_config.py:2651-2700, and
 configs/spark2_5.py:66. Latents: arg_groups/overrides.py:490-546, and server_args.py:1142 of 0.5.9.
 States: configs/mamba_utils.py:47-112. Queries and keys: models/olmo2.py,
 Olmo2Attention._apply_qk_norm. Joint sums: models/cohere2_moe.py:420-454. Order of ranks:
-initialize_model_parallel of distributed/parallel_state.py (pp x dp x tp)."""
+initialize_model_parallel of distributed/parallel_state.py (pp x dp x tp). Stages: get_pp_indices of
+distributed/utils.py:137-148."""
 TRTLLM = Engine(
     name="trtllm",
-    layers=remainder_first,
+    remainder="first",
     over_all=False,
     pads=False,
     any_ep=True,
@@ -238,11 +222,11 @@ TRTLLM = Engine(
     beside=SharedStream(first="1.0.0", most_tokens=None),
     lone_groups=True,
 )
-"""Source: NVIDIA/TensorRT-LLM at 05ebebb, tensorrt_llm/mapping.py: tp of the experts is
-moe_tp_size x moe_ep_size, and a rank has experts // moe_ep_size of them; _torch/models/
-modeling_deepseekv3.py, Deepseekv3MoE.forward (shared experts on an auxiliary stream), and
-_torch/modules/attention.py (tp is 1 where enable_attention_dp is set). How it pads a vocabulary and
-shards weights that share a scale was not read."""
+"""Source: NVIDIA/TensorRT-LLM at 05ebebb, tensorrt_llm/mapping.py: stages by Mapping.pp_layers; tp
+of the experts is moe_tp_size x moe_ep_size, and a rank has experts // moe_ep_size of them;
+_torch/models/modeling_deepseekv3.py, Deepseekv3MoE.forward (shared experts on an auxiliary
+stream), and _torch/modules/attention.py (tp is 1 where enable_attention_dp is set). How it pads a
+vocabulary and shards weights that share a scale was not read."""
 FUSED = {
     **dict.fromkeys(("deepseek_v3", "glm_moe_dsa"), ("0.5.9", 256)),
     **dict.fromkeys(("glm4_moe", "glm4v_moe_text", "glm4_moe_lite"), ("0.5.9", None)),

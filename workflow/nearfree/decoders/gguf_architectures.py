@@ -66,13 +66,12 @@ def _llama(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     return values
 
 
-def _qwen2(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001 (one signature)
-    return {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": False}
+_QWEN2 = {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": False}
 
 
-def _qwen3(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+def _qwen3(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001 (one signature)
     has_bias = "blk.0.attn_q.bias" in header.by_name
-    return {**_qwen2(keys, header), "model_type": "qwen3", "attention_bias": has_bias}
+    return {**_QWEN2, "model_type": "qwen3", "attention_bias": has_bias}
 
 
 def _experts(keys: Keys, count_key: str) -> dict[str, Any]:
@@ -90,10 +89,10 @@ def _qwen_moe(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _qwen2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+def _qwen2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     shared = keys.whole("expert_shared_feed_forward_length", least=0, default=0)
     return {
-        **_qwen2(keys, header),
+        **_QWEN2,
         **_qwen_moe(keys),
         "model_type": "qwen2_moe",
         "shared_expert_intermediate_size": shared,
@@ -151,14 +150,9 @@ def _gemma3(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     return {**_gemma(keys, header, 6), **own}
 
 
-def _phi3(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
-    """Return the keys of Phi 3; engines that read GGUF files give it no window."""
-    return {"model_type": "phi3", "hidden_act": "silu", "sliding_window": None}
-
-
-def _plain(model_type: str) -> Callable[[Keys, GgufHeader], dict[str, Any]]:
-    """Return the function for an architecture with no keys but those that all have."""
-    return lambda keys, header: {"model_type": model_type}  # noqa: ARG005
+def _fixed(**values: Any) -> Callable[[Keys, GgufHeader], dict[str, Any]]:
+    """Return the function for an architecture whose keys do not depend on the file."""
+    return lambda keys, header: values  # noqa: ARG005
 
 
 def _gpt_oss(keys: Keys, header: GgufHeader) -> dict[str, Any]:
@@ -213,18 +207,18 @@ def _lfm2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
 
 ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "llama": _llama,
-    "qwen2": _qwen2,
+    "qwen2": _fixed(**_QWEN2),
     "qwen2moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3_moe,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
-    "phi3": _phi3,
-    "exaone": _plain("exaone"),
-    "internlm2": _plain("internlm2"),
+    "phi3": _fixed(model_type="phi3", hidden_act="silu", sliding_window=None),
+    "exaone": _fixed(model_type="exaone"),
+    "internlm2": _fixed(model_type="internlm2"),
     "gpt-oss": _gpt_oss,
     "lfm2": _lfm2,
     "lfm2moe": _lfm2_moe,
 }
 """By the architecture's name in files: the function that returns the keys of that architecture
-beyond those that all have."""
+beyond those that all have. Engines that read GGUF files give Phi 3 no window."""

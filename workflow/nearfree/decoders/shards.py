@@ -62,12 +62,13 @@ def shard(decoder: Decoder, parallel: Parallel = ONE_GPU, engine: Engine = VLLM)
     """
     ranks, groups, model_type = engine.ranks(parallel), engine.groups(parallel), decoder.model_type
     sequence_parallel = engine.uses_sequence_parallel(parallel, model_type)
+    padded = engine.padded(decoder.vocabulary, ranks)
     sharded = structs.replace(
         decoder,
         heads=decoder.heads // parallel.tp,
         kv_heads=held_heads(decoder.kv_heads, parallel.tp),
         d_ff=decoder.d_ff and decoder.d_ff // ranks,
-        vocabulary=cut_vocabulary(decoder.vocabulary, engine, ranks),
+        vocabulary=decoder.vocabulary if ranks == 1 else -(-padded // ranks),
         experts=decoder.experts
         and _shard_experts(
             decoder.experts,
@@ -114,11 +115,6 @@ def _shard_kind(kind: Kind, tp: int) -> Kind:
 def held_heads(kv_heads: int, tp: int) -> int:
     """Return the number of key heads on a rank, at least one."""
     return max(1, kv_heads // tp)
-
-
-def cut_vocabulary(vocabulary: int, engine: Engine, ranks: int) -> int:
-    """Return the number of rows of the embedding or the LM head on a rank."""
-    return vocabulary if ranks == 1 else -(-engine.padded(vocabulary, ranks) // ranks)
 
 
 UNEVEN_EXPERTS = {"gpt_oss": 32}

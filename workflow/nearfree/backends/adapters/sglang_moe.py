@@ -81,12 +81,13 @@ def call_of(launcher: Any, experts: int) -> Call:
     options: dict[str, Any] = {"inplace": False} if "inplace" in parameters else {}
     if "moe_runner_config" in parameters:
         options["moe_runner_config"] = _runner_config(experts)
-    routed = _topk_output if "topk_output" in parameters else _topk_pair
+    as_one = "topk_output" in parameters
 
     def call(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ids: Tensor) -> Tensor:
-        out: Tensor = function(
-            hidden_states=rows, w1=gate_up, w2=down, **routed(shares, ids), **options
-        )
+        routed = {"topk_weights": shares, "topk_ids": ids}
+        if as_one:
+            routed = _topk_output(shares, ids)
+        out: Tensor = function(hidden_states=rows, w1=gate_up, w2=down, **routed, **options)
         return out
 
     return call
@@ -100,10 +101,6 @@ def _runner_config(experts: int) -> Any:
     return config_class(
         inplace=False, **{name: counts[name] for name in counts if name in parameters}
     )
-
-
-def _topk_pair(shares: Tensor, ids: Tensor) -> dict[str, Any]:
-    return {"topk_weights": shares, "topk_ids": ids}
 
 
 def _topk_output(shares: Tensor, ids: Tensor) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from nearfree.backends.dense_kernels import (
     MACHETE,
     MARLIN,
     SELECTIONS,
-    DenseSelection,
     deepgemm_replacement,
     dense_format,
     dense_kernel,
     dense_rule,
     dense_widens,
 )
+from nearfree.backends.moe_kernels import Selection
 from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
@@ -124,7 +124,7 @@ def test_rules_that_kernels_go_by_are_on_record() -> None:
             assert extraction is not None
             rules = extraction.meanings()
             for kernel in selection.kernels:
-                for format_ in selection.formats:
+                for format_ in selection.dtypes:
                     for sm in (80, 89, 90, 100):
                         if not kernel.min_sm <= sm <= kernel.max_sm:
                             continue
@@ -148,14 +148,14 @@ KERNEL_WORDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("selection", "release"), PLACES, ids=lambda case: str(getattr(case, "formats", case))
+    ("selection", "release"), PLACES, ids=lambda case: str(getattr(case, "dtypes", case))
 )
 def test_the_places_are_those_of_the_releases(
-    selection: DenseSelection, release: str, source_cache: Cache
+    selection: Selection, release: str, source_cache: Cache
 ) -> None:
     """At the stated lines of each release's own file kernels of the format are named."""
     source = fetch("vllm", release, re.escape(selection.file), cache=source_cache)
     first_line, last_line = selection.lines[release]
     lines = "\n".join(source.text(selection.file).splitlines()[first_line - 1 : last_line])
-    for format_ in selection.formats:
+    for format_ in selection.dtypes:
         assert re.search(KERNEL_WORDS[format_], lines), (release, selection.file, lines)

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from nearfree.core.names import NAME
 from nearfree.core.precision import Dtype
@@ -179,27 +179,21 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
     kinds: tuple[Kind, ...] = fields.pop("kinds", ())
     if kinds:
         fields |= head_sizes(main_kind(kinds)) | {"kinds": kinds}
-    if ffn.beside:
-        fields["beside"] = True
-    if ffn.dense is not None:
-        fields["ffn_layers"] = ffn.dense
-    if ffn.widths:
-        fields["ffn_widths"] = ffn.widths
-    if not ffn.gated:
-        fields["gated"] = False
     input_width = rules.layer_inputs and keys.whole(rules.layer_inputs, least=0, default=0)
-    if input_width:
-        fields["layer_inputs"] = input_width
-    if rules.streams:
-        fields["streams"] = keys.whole(rules.streams)
-    if rules.residual_block and keys.has(rules.residual_block):
-        fields["residual_block"] = keys.whole(rules.residual_block)
+    in_blocks = rules.residual_block and keys.has(rules.residual_block)
     return Decoder(
         name=name,
         model_type=keys.text("model_type"),
         d_ff=ffn.d_ff,
         moe_layers=len(ffn.moe_at),
         experts=ffn.experts,
+        beside=ffn.beside or UNSET,
+        ffn_layers=UNSET if ffn.dense is None else ffn.dense,
+        ffn_widths=ffn.widths or UNSET,
+        gated=UNSET if ffn.gated else False,
+        layer_inputs=input_width or UNSET,
+        streams=keys.whole(rules.streams) if rules.streams else UNSET,
+        residual_block=keys.whole(rules.residual_block) if in_blocks else UNSET,
         **fields,
     )
 

@@ -1,18 +1,18 @@
-"""Quantisation sections of config files: reads the method that they name, and FP8 and MXFP4."""
+"""Quantisation sections of config files: reads the method that they name, and some of them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import structs
 
 from nearfree.core.precision import Dtype
-from nearfree.decoders.compressed_tensors import compressed_tensors
 from nearfree.decoders.few_bits import auto_round, awq, bitsandbytes, gptq
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.modelopt import MODELOPT_KEYS, modelopt
 from nearfree.decoders.names import Names, read_names
-from nearfree.decoders.quantised import Quantised, choice
-from nearfree.decoders.schemes import Scheme, block, make_scheme
+from nearfree.decoders.quantised import ALIKE, Quantised, cache_dtype, choice
+from nearfree.decoders.schemes import Scheme, block, make_scheme, read_scheme
 from nearfree.errors import Refusals
 
 
@@ -98,6 +98,62 @@ def _mxfp4(keys: Keys, plain: Dtype) -> Quantised:
     return Quantised(routed=make_scheme("mxfp4", plain, group=32), ignored=ignored)
 
 
+_FORMATS = (
+    "naive-quantized", "float-quantized", "int-quantized", "pack-quantized",
+    "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision",
+)  # fmt: skip
+
+
+def _compressed_tensors(keys: Keys, plain: Dtype) -> Quantised:
+    """Return the quantisation of a `compressed-tensors` section, version 0.17.0.
+
+    In that package the target `Linear` includes the LM head; in vllm 0.33.0 it does not.
+    """
+    refusals, products = Refusals(), Refusals()
+    linear_schemes, named = list[Scheme](), list[tuple[Names, Scheme]]()
+    kv = refusals.read(lambda: cache_dtype(keys), None)
+    ignored = refusals.read(lambda: read_names(keys, "ignore", "whole"), Names())
+    with refusals.collect():
+        if keys.has("format"):
+            choice(keys, "format", *_FORMATS)
+    for key in ("sparsity_config", "transform_config"):
+        if keys.has(key) and not keys.empty(key):
+            refusals.add(keys.wrong(key, "changes what is stored or multiplied", ALIKE))
+    groups = keys.inner("config_groups")
+    if not groups.names():
+        refusals.add(keys.wrong("config_groups", "has no groups"))
+    for group in map(groups.inner, groups.names()):
+        scheme = refusals.read(partial(read_scheme, group, plain, products), None)
+        with refusals.collect():
+            if group.has("format"):
+                choice(group, "format", *_FORMATS)
+        if group.has("output_activations"):
+            products.add(group.wrong("output_activations", "are not understood"))
+        with refusals.collect():
+            targets = group.list_of("targets", str)
+            if not targets:
+                raise group.wrong("targets", "names no matrices")
+            named_targets = [target for target in targets if target != "Linear"]
+            names = read_names(group, "targets", "whole", named_targets)
+            if scheme and "Linear" in targets:
+                linear_schemes.append(scheme)
+            if scheme and named_targets:
+                named.append((names, scheme))
+    if len(set(linear_schemes)) > 1:
+        refusals.add(keys.wrong("config_groups", "gives Linear two schemes", ALIKE))
+    refusals.check()
+    first = linear_schemes[0] if linear_schemes else None
+    head = None if first else False
+    return Quantised(
+        kv=kv,
+        others=first,
+        named=tuple(named),
+        ignored=ignored,
+        head=head,
+        refusals=tuple(products.found),
+    )
+
+
 class Method(NamedTuple):
     """How the section of a `quant_method` is read.
 
@@ -128,7 +184,7 @@ METHODS = {
     ),
     "fbgemm_fp8": Method(_fbgemm, f"{_UNCONVERTED} activation_scale_ub"),
     "compressed-tensors": Method(
-        compressed_tensors,
+        _compressed_tensors,
         "config_groups format ignore kv_cache_scheme sparsity_config transform_config",
     ),
     "awq": Method(awq, f"bits w_bit group_size q_group_size zero_point {_UNCONVERTED} lm_head"),

@@ -55,32 +55,22 @@ _THINKER = ("thinker.model", "thinker.lm_head")
 _THINKER_KEYS = ("thinker_config", "text_config")
 _NEMOTRON = ("language_model.backbone", "language_model.lm_head")
 
+_OWN_TEXT = (
+    "gemma4", "gemma4_unified", "deepseek_v41", "dots3_note", "gemma3n", "glm5_next",
+    "mistral_large4", "qwen4_exp", "glm4v", "glm_ocr", "hunyuan_vl", "glm4v_moe", "muse_glimmer",
+    "muse_spark", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe",
+)  # fmt: skip
+"""Composite models whose text parts have their own model type with `_text` at its end."""
 COMPOSITES = {
     **dict.fromkeys(("aya_vision", "cohere2_vision"), CompositeModel("cohere2", *_INNER)),
     "dots_ocr": CompositeModel("qwen2", *_PLAIN),
     "ernie4_5_vl_moe": CompositeModel("ernie4_5_vl_moe_text", *_PLAIN),
     "exaone4_5": CompositeModel("exaone4", *_INNER),
     "gemma3": CompositeModel("gemma3_text", *_SEPARATE, sees_images=True),
-    "gemma4": CompositeModel("gemma4_text", *_INNER),
-    "gemma4_unified": CompositeModel("gemma4_unified_text", *_INNER),
     "glm46v": CompositeModel("glm4v_text", *_INNER),
-    **{
-        kind: CompositeModel(text, *_INNER)
-        for kind, text in (
-            ("deepseek_v41", "deepseek_v41_text"),
-            ("dots3_note", "dots3_note_text"),
-            ("gemma3n", "gemma3n_text"),
-            ("glm5_next", "glm5_next_text"),
-            ("inkling_mm_model", "inkling_text"),
-            ("lfm2_vl", "lfm2"),
-            ("mistral_large4", "mistral_large4_text"),
-            ("qwen4_exp", "qwen4_exp_text"),
-        )
-    },
-    "glm4v": CompositeModel("glm4v_text", *_INNER),
-    "glm_ocr": CompositeModel("glm_ocr_text", *_INNER),
-    "hunyuan_vl": CompositeModel("hunyuan_vl_text", *_INNER),
-    "glm4v_moe": CompositeModel("glm4v_moe_text", *_INNER),
+    **{kind: CompositeModel(f"{kind}_text", *_INNER) for kind in _OWN_TEXT},
+    "inkling_mm_model": CompositeModel("inkling_text", *_INNER),
+    "lfm2_vl": CompositeModel("lfm2", *_INNER),
     **dict.fromkeys(
         ("idefics3", "smolvlm"), CompositeModel("llama", "model.text_model", "lm_head", silent=True)
     ),
@@ -99,8 +89,6 @@ COMPOSITES = {
     "minimax_m3": CompositeModel("minimax_m3_vl_text", *_SEPARATE),
     "minimax_m3_vl": CompositeModel("minimax_m3_vl_text", *_SEPARATE),
     "mistral3": CompositeModel("mistral", *_SEPARATE, differ=True),
-    "muse_glimmer": CompositeModel("muse_glimmer_text", *_INNER),
-    "muse_spark": CompositeModel("muse_spark_text", *_INNER),
     **dict.fromkeys(
         ("NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3"),
         CompositeModel("nemotron_h", *_NEMOTRON, at=("llm_config",)),
@@ -112,10 +100,6 @@ COMPOSITES = {
     "qwen2_5_vl": CompositeModel("qwen2_5_vl_text", *_PLAIN),
     "qwen2_vl": CompositeModel("qwen2_vl_text", *_PLAIN),
     "qwen3_omni_moe": CompositeModel("qwen3_omni_moe_text", *_THINKER, at=_THINKER_KEYS),
-    "qwen3_5": CompositeModel("qwen3_5_text", *_INNER),
-    "qwen3_5_moe": CompositeModel("qwen3_5_moe_text", *_INNER),
-    "qwen3_vl": CompositeModel("qwen3_vl_text", *_INNER),
-    "qwen3_vl_moe": CompositeModel("qwen3_vl_moe_text", *_INNER),
     "step3p7": CompositeModel("step3p5", *_PLAIN),
     "voxtral": CompositeModel("llama", *_SEPARATE),
 }

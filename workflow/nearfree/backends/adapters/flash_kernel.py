@@ -10,13 +10,13 @@ from nearfree.backends.adapters.flash_tiles import Tiling
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import (
     Pages,
-    Turns,
     equal_lengths,
     filled,
     pages_of,
     row_offsets,
     share_read,
     torch_dtype,
+    turns,
 )
 from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
@@ -66,13 +66,10 @@ class FlashKernel:
         flat = (batch * max_length,) if self._flat else (batch, max_length)
         rows = (batch * owned, page_size) if page_size else flat
         shape = (*rows, setting.kv_heads or 0, head_dim)
-        self._caches = Turns(
-            [
-                (filled(execution, dtype, *shape), filled(execution, dtype, *shape))
-                for _ in range(execution.copies)
-            ],
+        self._caches = turns(
             execution,
-            share=share_read(setting, positions, page_size or 1),
+            lambda _: (filled(execution, dtype, *shape), filled(execution, dtype, *shape)),
+            share_read(setting, positions, page_size or 1),
         )
         self.cache = self._caches.cache
         queries = filled(execution, dtype, batch, max(positions), setting.heads or 0, head_dim)

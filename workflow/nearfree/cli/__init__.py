@@ -19,20 +19,8 @@ from nearfree.errors import ConfigError, NearfreeError, RefusedError, printable
 from nearfree.stopping import STOPPED, STOPPED_CODE, stop_by_exception
 
 MODULES = (
-    *(
-        "machine",
-        "fetch",
-        "study",
-        "measure",
-        "tune",
-        "imports",
-        "rules",
-        "granularity",
-        "forecast",
-        "lookup",
-        "schedule",
-    ),
-    *("calibrate", "validate", "results", "audit", "log"),
+    *("machine", "fetch", "study", "measure", "tune", "imports", "rules", "granularity"),
+    *("forecast", "lookup", "schedule", "calibrate", "validate", "results", "audit", "log"),
 )
 """The modules that declare commands, in the order of the help."""
 GC_THRESHOLD = 500_000

@@ -9,9 +9,11 @@ from nearfree.cli.common import (
     argument,
     command,
     config_of,
+    flag,
     json_text,
     layout_of,
     log_of,
+    output_format,
 )
 from nearfree.errors import ConfigError, printable
 
@@ -31,20 +33,16 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
         help="a row's id, a table's key, a figure, an event or a take",
     )
     target.add_argument("--all", action="store_true", help="recompute everything and compare")
-    parser.add_argument(
-        "--drawn",
-        action="store_true",
-        help="with --all: also draw figures and report, and compare every byte",
-    )
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "mermaid"),
-        default="text",
-        help="output format; text shows the deciding rows, json all rows (default: text)",
-    )
 
 
-@command("audit", _audit_arguments)
+@command(
+    "audit",
+    _audit_arguments,
+    flag("--drawn", "with --all: also draw figures and report, and compare every byte"),
+    output_format(
+        *("text", "json", "mermaid"), note="; text shows the deciding rows, json all rows"
+    ),
+)
 def run_audit(args: argparse.Namespace) -> int:
     """Show the provenance of a number down to its events, and check it against the log.
 
@@ -115,12 +113,7 @@ _DIGESTS = ("setting_key", "plan8")
     "diff",
     argument("old", metavar="OLD", help="a ledger"),
     argument("new", metavar="NEW", help="another ledger"),
-    argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help=f"output format; text shows {_SHOWN_ROWS} rows per cause, json all (default: text)",
-    ),
+    output_format("text", "json", note=f"; text shows {_SHOWN_ROWS} rows per cause, json all"),
 )
 def run_diff(args: argparse.Namespace) -> int:
     """List the reported numbers that differ between two ledgers, and why.

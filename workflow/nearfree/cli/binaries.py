@@ -34,39 +34,24 @@ def run_check(args: argparse.Namespace) -> int:
         layout, package, version, cache=cache, offline=args.offline, take=args.take
     )
     comparisons = check_release(layout, package, version, cache=cache, offline=args.offline)
+    differences = [each for comparison in comparisons for each in comparison.differences]
     if args.format == "json":
-        print(
-            json_text(
-                {
-                    "package": package,
-                    "version": version,
-                    "points": sum(comparison.points for comparison in comparisons),
-                    "differences": [
-                        difference
-                        for comparison in comparisons
-                        for difference in comparison.differences
-                    ],
-                    "binaries": [
-                        {
-                            name: value
-                            for name, value in asdict(comparison).items()
-                            if name != "differences"
-                        }
-                        for comparison in comparisons
-                    ],
-                }
-            )
-        )
+        binaries = [asdict(comparison) for comparison in comparisons]
+        for binary in binaries:
+            del binary["differences"]
+        answer = {
+            "package": package,
+            "version": version,
+            "points": sum(comparison.points for comparison in comparisons),
+            "differences": differences,
+            "binaries": binaries,
+        }
+        print(json_text(answer))
     else:
         print_seal(seal)
         for comparison in comparisons:
             _print(comparison)
-    unexplained = sum(
-        difference.explained is None
-        for comparison in comparisons
-        for difference in comparison.differences
-    )
-    return MISTAKE if unexplained else 0
+    return MISTAKE if any(each.explained is None for each in differences) else 0
 
 
 def run_compile(args: argparse.Namespace) -> int:
@@ -103,16 +88,14 @@ def run_compile(args: argparse.Namespace) -> int:
 
 
 def _print(comparison: "BinaryCheck") -> None:
-    unexplained = [
-        difference for difference in comparison.differences if difference.explained is None
-    ]
+    unexplained = sum(each.explained is None for each in comparison.differences)
     print(
         f"\n{comparison.binary}: {comparison.kernels} kernels, compared with the rules of "
         f"{comparison.rules}"
     )
     print(
         f"  {comparison.points} points, {len(comparison.differences)} differences,"
-        f" {len(unexplained)} of them unexplained"
+        f" {unexplained} of them unexplained"
     )
     for line in _lines(comparison.differences):
         print(f"  {line}")

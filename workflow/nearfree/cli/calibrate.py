@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from nearfree.cli.common import OFFLINE, argument, command, config_of, layout_of
+from nearfree.cli.common import OFFLINE, argument, command, config_of, flag, layout_of
 from nearfree.cli.deployment_options import refuse_options
 from nearfree.errors import ConfigError
 
@@ -37,25 +37,15 @@ def _names(text: str) -> tuple[str, ...]:
         type=_names,
         help=f"platforms to calibrate on, comma-separated (default: {','.join(DEFAULT_PLATFORMS)})",
     ),
-    argument(
-        "--stream",
-        help=f"the stream of imported curves (default: {DEFAULT_STREAM})",
-    ),
-    argument(
-        "--collectives",
-        action="store_true",
-        help="fit only the constants of collectives",
-    ),
-    argument(
+    argument("--stream", help=f"the stream of imported curves (default: {DEFAULT_STREAM})"),
+    flag("--collectives", "fit only the constants of collectives"),
+    flag(
         "--kernels",
-        action="store_true",
-        help="fit constants, residuals and bands of each kernel to the curves of every platform",
+        "fit constants, residuals and bands of each kernel to the curves of every platform",
     ),
-    argument(
+    flag(
         "--steps",
-        action="store_true",
-        help="fit the time of engines' steps outside the modules, to published steps of whole "
-        "models",
+        "fit the time of engines' steps outside the modules, to published steps of whole models",
     ),
     argument(
         "--module",

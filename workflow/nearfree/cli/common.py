@@ -64,6 +64,18 @@ def argument(*names: str, **options: Any) -> AddArguments:
     return lambda parser: parser.add_argument(*names, **options)
 
 
+def flag(name: str, text: str, **options: Any) -> AddArguments:
+    """Return a function that adds an option without a value."""
+    return argument(name, action="store_true", help=text, **options)
+
+
+def output_format(*choices: str, default: str = "", note: str = "") -> AddArguments:
+    """Return a function that adds `--format`; the first choice is the default, if none is given."""
+    default = default or choices[0]
+    text = f"output format{note} (default: {default})"
+    return argument("--format", choices=choices, default=default, help=text)
+
+
 def in_one_thread() -> None:
     """Let OpenBLAS use one thread unless the user sets another number; call before importing numpy.
 
@@ -78,23 +90,6 @@ def home_results() -> Path:
     home = os.environ.get("HOME", ".")
     data_home = Path(os.environ.get("XDG_DATA_HOME") or f"{home}/.local/share")
     return (Path(nearfree_home) if nearfree_home else data_home / "nearfree") / "results"
-
-
-def _add_home(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=home_results(),
-        help="results root (default: results in $NEARFREE_HOME, or in nearfree in the user's "
-        "data folder)",
-    )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=folder("config"),
-        help="config folder (default: config, or the package's own in a folder with neither config "
-        "nor results)",
-    )
 
 
 def add_roots(
@@ -113,16 +108,23 @@ def add_roots(
     answers, home
         As in `Command`.
     """
+    meanings = {"results": "results root", "config": "config folder"}
     if home:
-        _add_home(parser)
-        return
-    shipped_note = ", or the package's own in a folder with neither config nor results"
-    for name, meaning in (("results", "results root"), ("config", "config folder")):
+        parser.add_argument(
+            "--results",
+            type=Path,
+            default=home_results(),
+            help=f"{meanings.pop('results')} (default: results in $NEARFREE_HOME, or in nearfree "
+            "in the user's data folder)",
+        )
+    shipped = answers or home
+    note = ", or the package's own in a folder with neither config nor results" if shipped else ""
+    for name, meaning in meanings.items():
         parser.add_argument(
             f"--{name}",
             type=_existing if answers and name == "results" else Path,
-            default=argparse.SUPPRESS if inner else folder(name) if answers else Path(name),
-            help=f"{meaning} (default: {name}{shipped_note if answers else ''})",
+            default=argparse.SUPPRESS if inner else folder(name) if shipped else Path(name),
+            help=f"{meaning} (default: {name}{note})",
         )
 
 
@@ -173,20 +175,15 @@ PLAN_FILE = argument(
     help="a plan printed by `nearfree plan`, - for standard input; config/ is not read, and only "
     "msgspec and torch are needed",
 )
-UNTESTED = argument(
+NEW_TAKE = argument("--take", type=positive, default=1, help="the take's number (default: 1)")
+UNTESTED = flag(
     "--untested",
-    action="store_true",
+    "allow adapters on a GPU for which the log holds no sealed run of them",
     default=None,
-    help="allow adapters on a GPU for which the log holds no sealed run of them",
 )
-OFFLINE = argument("--offline", action="store_true", help="do not use the network")
-TABLE_OR_JSON = argument(
-    "--format", choices=["table", "json"], default="table", help="output format (default: table)"
-)
-
-TEXT_OR_JSON = argument(
-    "--format", choices=["text", "json"], default="text", help="output format (default: text)"
-)
+OFFLINE = flag("--offline", "do not use the network")
+TABLE_OR_JSON = output_format("table", "json")
+TEXT_OR_JSON = output_format("text", "json")
 
 
 def json_text(data: object) -> str:

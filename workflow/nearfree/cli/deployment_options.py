@@ -47,25 +47,17 @@ SGLANG_DP_NOTE = "SGLang's DP attention with --tp 8 --dp 8 on 8 GPUs is --tp 1 -
 
 
 def add_deployment(
-    parser: argparse.ArgumentParser,
-    *,
-    many: bool = True,
-    required: bool = True,
-    batch: bool = True,
-    contexts: bool = False,
+    parser: argparse.ArgumentParser, *, many: bool = True, required: bool = True
 ) -> None:
     """Add the arguments that name deployments.
 
     Parameters
     ----------
     many
-        Whether options take comma-separated lists.
+        Whether options take comma-separated lists. If not, only `--context` does, and there is no
+        `--batch`.
     required
         Whether `--model` and `--platform` are required.
-    batch
-        Whether to add `--batch`.
-    contexts
-        Whether `--context` takes a list even if the others do not.
     """
     list_hint = ", or several: a,b,c"
     hint = list_hint if many else ""
@@ -73,18 +65,10 @@ def add_deployment(
     def option_type(element_type: Callable[[str], Value]) -> Callable[[str], list[Value]]:
         return _several(element_type) if many else _one(element_type)
 
-    parser.add_argument(
-        "--model",
-        type=option_type(str),
-        required=required,
-        help=f"{MODEL}{hint}",
-    )
-    parser.add_argument(
-        "--platform",
-        type=option_type(str),
-        required=required,
-        help=f"a name of platforms.yaml{hint}",
-    )
+    for option, meaning in (("--model", MODEL), ("--platform", "a name of platforms.yaml")):
+        parser.add_argument(
+            option, type=option_type(str), required=required, help=f"{meaning}{hint}"
+        )
     parser.add_argument(
         "--attention",
         help="the attention backend, package==version; without a version the newest recorded one "
@@ -109,12 +93,12 @@ def add_deployment(
         help="the backend of dense products with quantised weights, vllm-linear or torch (default: "
         "that of --moe's release where its rules are known, else a library)",
     )
-    if batch:
+    if many:
         parser.add_argument("--batch", type=option_type(positive), help=f"b, requests{hint}")
     parser.add_argument(
         "--context",
-        type=_several(positions) if contexts else option_type(positions),
-        help=f"L, cached positions per request{list_hint if contexts else hint}",
+        type=_several(positions),
+        help=f"L, cached positions per request{list_hint}",
     )
     parser.add_argument(
         "--routing",

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from nearfree.cli.common import argument, positive
+from nearfree.cli.common import argument, flag, positive
 
 CONTEXT, ROUNDS = 64, 32
 """Defaults of `--context` and `--rounds`."""
@@ -63,11 +63,10 @@ ENGINE_OPTIONS = (
         type=round_count,
         help=f"most samples of each N, each between two of N = 1: 3 or more (default: {ROUNDS})",
     ),
-    argument(
+    flag(
         "--no-repack",
-        action="store_true",
+        "keep the weights in the file's layout (`use_extra_bufts` false)",
         default=None,
-        help="keep the weights in the file's layout (`use_extra_bufts` false)",
     ),
     argument(
         "--weights",

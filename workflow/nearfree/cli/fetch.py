@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import OFFLINE, argument, command, config_of
+from nearfree.cli.common import OFFLINE, argument, command, config_of, flag
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
         help="studies of an engine (default: those of this machine's platforms in config.yaml)",
     ),
     OFFLINE,
-    argument(
-        "--lock",
-        action="store_true",
-        help="read each build's package and headers again, and write envs/engines.lock",
-    ),
+    flag("--lock", "read each build's package and headers again, and write envs/engines.lock"),
 )
 def run_fetch(args: argparse.Namespace) -> int:
     """Fetch the libraries and weights of studies' engines once, each checked by its hash.

@@ -10,9 +10,11 @@ from nearfree.cli.common import (
     argument,
     command,
     config_of,
+    flag,
     in_one_thread,
     json_text,
     layout_of,
+    output_format,
     positive,
     tokens,
 )
@@ -55,11 +57,7 @@ _UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "positions", "accepted")
     partial(add_deployment, required=False),
     add_engine_options,
     add_answer_options,
-    argument(
-        "--all",
-        action="store_true",
-        help="also print every predictor, T(N), the modules and the constants",
-    ),
+    flag("--all", "also print every predictor, T(N), the modules and the constants"),
     argument(
         "--positions",
         type=positive,
@@ -79,12 +77,7 @@ _UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "positions", "accepted")
         help="write FOLDER/PLATFORM.json with T(N) of every study of config/studies.yaml, for each "
         "--platform (default: those of `here`); config.yaml names the folder as `curves`",
     ),
-    argument(
-        "--format",
-        choices=["csv", "json", "text"],
-        default="text",
-        help="output format; csv holds T(N), one row per N (default: text)",
-    ),
+    output_format("csv", "json", "text", default="text", note="; csv holds T(N), one row per N"),
     answers=True,
 )
 def run_predict(args: argparse.Namespace) -> int:

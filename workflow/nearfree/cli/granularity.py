@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from nearfree.backends.records import backends_of, ruled_packages
 from nearfree.cli.common import command, config_of, json_text, layout_of, platform_of
+from nearfree.cli.deployment_options import FORMAT_ALIASES
 from nearfree.cli.granularity_options import (
     ATTENTION,
     ATTENTION_APIS,
     CPU_PRODUCTS,
+    DENSE_DTYPES,
     DENSE_PRODUCTS,
     GROUP_SCALED,
     MOE_APIS,
@@ -112,17 +114,6 @@ def _moe_answer(args: argparse.Namespace, extraction: "Extraction") -> "Granular
     return replace(answer, compiled=compiled)
 
 
-_FORMATS = {
-    "fp8": "float8",
-    "fp8_block": "float8_block",
-    "int8": "int8",
-    "int8_w8a16": "int8_w8a16",
-    "int4": "int4",
-    "nvfp4": "nvfp4",
-}
-"""Formats of dense products, by `--dtype`."""
-
-
 def _dense_answer(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
     from nearfree.sources.answers.dense import DenseQuery
     from nearfree.sources.answers.granularity import dense_granularity
@@ -134,18 +125,18 @@ def _dense_answer(args: argparse.Namespace, extraction: "Extraction") -> "Granul
             f"{args.release} needs the device's compute capability",
             remedy="Give --sm, or the name of a known --device",
         )
-    if args.dtype not in _FORMATS:
+    if args.dtype not in DENSE_DTYPES:
         reason = "the kernel that runs them is unknown"
         if args.dtype in ("bf16", "fp16"):
             reason = "a library chooses its tile"
         raise ConfigError(
             f"the tile of products in {args.dtype} is not read from source: {reason}",
-            remedy=f"Choose --dtype from {', '.join(_FORMATS)}",
+            remedy=f"Choose --dtype from {', '.join(DENSE_DTYPES)}",
         )
     query = DenseQuery(
         columns=args.d_ff,
         depth=args.d_model,
-        format=_FORMATS[args.dtype],
+        format=FORMAT_ALIASES.get(args.dtype, args.dtype),
         sm=sm,
         sms=sms,
         kernel=args.kernel,

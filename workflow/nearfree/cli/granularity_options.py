@@ -35,6 +35,8 @@ _UNUSED = {
 OPTION_NAMES = {"weight": "--type", "repack": "--no-repack", "causal": "--no-causal"}
 """Options whose names differ from their attributes of the parsed arguments."""
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4", "mxfp4", "nvfp4")
+DENSE_DTYPES = ("fp8", "fp8_block", "int8", "int8_w8a16", "int4", "nvfp4")
+"""Those of `DTYPES` whose dense products have rules."""
 GROUP_SCALED = ("int8_w8a16", "int4")
 """Weight-only formats with one scale per group of columns: rows is 0, as in vLLM."""
 MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "dense")

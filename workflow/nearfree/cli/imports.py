@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearfree.cli.common import (
+    NEW_TAKE,
     OFFLINE,
     add_action,
     command,
     config_of,
     layout_of,
-    positive,
     print_seal,
 )
 
@@ -29,9 +29,7 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
     curves.add_argument("file", type=Path, metavar="FILE.csv", help="the file")
     curves.add_argument("--name", help="a name for the curves (default: the file's name)")
     for action in (published, tables, curves):
-        action.add_argument(
-            "--take", type=positive, default=1, help="the take's number (default: 1)"
-        )
+        NEW_TAKE(action)
 
 
 @command("import", _import_arguments)

@@ -10,9 +10,11 @@ from nearfree.cli.common import (
     argument,
     command,
     config_of,
+    flag,
     in_one_thread,
     json_text,
     layout_of,
+    output_format,
 )
 from nearfree.cli.deployment_options import (
     CONDITIONS,
@@ -41,13 +43,8 @@ _ENGINE = ("engine", "release")
     partial(add_deployment, required=False),
     add_serving_engine,
     add_answer_options,
-    argument("--published", action="store_true", help="recompute the paper's table and compare"),
-    argument(
-        "--format",
-        choices=["text", "csv", "json"],
-        default="text",
-        help="output format (default: text)",
-    ),
+    flag("--published", "recompute the paper's table and compare"),
+    output_format("text", "csv", "json"),
     answers=True,
 )
 def run_lookup(args: argparse.Namespace) -> int:

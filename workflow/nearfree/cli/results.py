@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from nearfree.cli.common import argument, command, config_of, in_one_thread, layout_of, log_of
+from nearfree.cli.common import argument, command, config_of, flag, in_one_thread, layout_of, log_of
 from nearfree.derive.stages import STAGES
 from nearfree.errors import ConfigError, printable
 
@@ -54,10 +54,9 @@ def run_figures(args: argparse.Namespace) -> int:
 @command(
     "report",
     argument("--as-of", metavar="LEDGER", help="the ledger to report (default: the current state)"),
-    argument(
+    flag(
         "--other-code",
-        action="store_true",
-        help="with --as-of: continue with a note if the ledger's code or libraries are not the "
+        "with --as-of: continue with a note if the ledger's code or libraries are not the "
         "installed ones",
     ),
 )

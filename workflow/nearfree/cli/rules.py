@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nearfree.cli.binaries import run_check, run_compile
 from nearfree.cli.common import (
+    NEW_TAKE,
     OFFLINE,
     TABLE_OR_JSON,
     TAKE,
@@ -15,7 +16,6 @@ from nearfree.cli.common import (
     config_of,
     json_text,
     layout_of,
-    positive,
     print_seal,
 )
 
@@ -53,9 +53,7 @@ def _rules_arguments(parser: argparse.ArgumentParser) -> None:
     )
     compiled.add_argument("release", help="package==version, pinned in envs/kernels.lock")
     for action in (check, compiled):
-        action.add_argument(
-            "--take", type=positive, default=1, help="the take's number (default: 1)"
-        )
+        NEW_TAKE(action)
     history = add_action(actions, "history", "list the releases at which a package's rules changed")
     history.add_argument("package", help="such as vllm")
     history.add_argument("--from", dest="oldest", metavar="VERSION", help="the oldest release")
@@ -245,18 +243,13 @@ def _change_text(release: "Release", *, first: bool) -> str:
     if first:
         change = "the first one read"
     if release.refused is not None:
-        change = f"refused: {release.refused.removeprefix(_refusal_prefix(release))}"
+        *_, reason = release.refused.split(f" {release.version}: ", maxsplit=1)
+        change = f"refused: {reason}"  # without the release, so that lines can be grouped
     if not release.had:
         return change
     if release.locked is None:
         return f"{change}; not in the lock"
     return change if release.locked else f"{change}; differs from the lock"
-
-
-def _refusal_prefix(release: "Release") -> str:
-    """Return the package and version with which a refusal begins, so that lines can be grouped."""
-    before, _, _ = (release.refused or "").partition(f" {release.version}: ")
-    return f"{before} {release.version}: "
 
 
 def _classes(args: argparse.Namespace) -> int:

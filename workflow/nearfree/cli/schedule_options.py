@@ -23,7 +23,7 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
         help=f"the engine whose option is written: {', '.join(ENGINES)}; with its release as "
         "vllm==0.33.0, the same as --moe",
     )
-    add_deployment(parser, many=False, batch=False, contexts=True)
+    add_deployment(parser, many=False)
     parser.set_defaults(batch=None)
     add_answer_options(parser, largest=False)
     parser.add_argument(

@@ -54,11 +54,13 @@ class Job(NamedTuple):
 
 def tune(args: argparse.Namespace) -> int:
     """Run the steps that are not sealed yet, and print the answer."""
+    from nearfree.measure.texts import texts_folder
     from nearfree.measure.visits import no_progress, stoppable
     from nearfree.show.text.tune import document, tune_text
 
     job = _job(args)
-    print(f"results: {job.layout.root}; prompts and outputs: {_texts(job)}", file=sys.stderr)
+    texts = texts_folder(job.layout)
+    print(f"results: {job.layout.root}; prompts and outputs: {texts}", file=sys.stderr)
     with stoppable(no_progress) as go_on:
         forward_takes = [_measure_forwards(job, job.forwards, f"1/{_STEPS} T(N)")]
         if job.draft:
@@ -208,6 +210,8 @@ def _plans(
     threads: tuple[int, ...],
     release: str,
 ) -> "tuple[OwnFile, OwnFile | None]":
+    from msgspec import structs
+
     from nearfree.core.candidates import REPACKS
     from nearfree.core.protocols import Thinned
     from nearfree.derive.tune.plans import (
@@ -249,18 +253,12 @@ def _plans(
     _refuse_too_large(args, target)
     if args.batch > 1:
         unbatched = tuple(n for n in GRID if n < args.batch)
-        target = _with_sweeps(target, forwards(args.model_path, unbatched, repack, args.name))
+        single = forwards(args.model_path, unbatched, repack, args.name)
+        sweeps = (*single.plan.sweeps, *target.plan.sweeps)
+        target = target._replace(plan=structs.replace(target.plan, sweeps=sweeps))
     if args.draft_model is None:
         return target, None
     return target, forwards(args.draft_model, DRAFT_GRID, (True,))
-
-
-def _with_sweeps(own: "OwnFile", other: "OwnFile") -> "OwnFile":
-    """Return a study with the sweeps of another study of the same file added."""
-    from msgspec import structs
-
-    sweeps = (*other.plan.sweeps, *own.plan.sweeps)
-    return own._replace(plan=structs.replace(own.plan, sweeps=sweeps))
 
 
 def _refuse_too_large(args: argparse.Namespace, own: "OwnFile") -> None:
@@ -381,20 +379,7 @@ def _decode(job: Job, plan: "DecodePlan", suffix: str, progress_text: str) -> "T
             job.layout, SCOPE, stream, 1, plan, prompts=prompts, files=job.files, progress=progress
         )
 
-    return _ensure_take(
-        job, stream, plan, progress_text, measure_here, "--prompts", str(job.texts), *_weights(job)
-    )
-
-
-def _weights(job: Job) -> list[str]:
-    """Return the options with the weights files of the model and the draft model."""
-    options = ["--weights", str(next(iter(job.forwards.files.values())))]
-    return options + (
-        ["--draft-weights", str(next(iter(job.draft.files.values())))] if job.draft else []
-    )
-
-
-def _texts(job: Job) -> Path:
-    from nearfree.measure.texts import texts_folder
-
-    return texts_folder(job.layout)
+    options = ["--prompts", str(job.texts)]
+    for name, own in (("--weights", job.forwards), ("--draft-weights", job.draft)):
+        options += [name, str(next(iter(own.files.values())))] if own else []
+    return _ensure_take(job, stream, plan, progress_text, measure_here, *options)

@@ -108,21 +108,15 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(WHOLE_BY)} (default: {','.join(_BY)}, and in_sample with --own; with "
         "--dataset whole several tables)",
     )
-    parser.add_argument(
-        "--unseen",
-        action="store_true",
-        help="leave out the platforms that constants were calibrated on",
-    )
-    parser.add_argument(
-        "--own",
-        action="store_true",
-        help="use platforms' own constants, and leave out the curves they were fitted to",
-    )
-    parser.add_argument(
-        "--leave-one-out",
-        action="store_true",
-        help="also score the work model with constants of all platforms but the scored one",
-    )
+    for name, text in (
+        ("unseen", "leave out the platforms that constants were calibrated on"),
+        ("own", "use platforms' own constants, and leave out the curves they were fitted to"),
+        (
+            "leave-one-out",
+            "also score the work model with constants of all platforms but the scored one",
+        ),
+    ):
+        parser.add_argument(f"--{name}", action="store_true", help=text)
     parser.add_argument(
         "--regime",
         choices=REGIMES,

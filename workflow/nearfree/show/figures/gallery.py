@@ -60,6 +60,11 @@ class Exhibit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         parts = (named, self.model, routed, self.backend, self.platform)
         return ", ".join(part for part in parts if part)
 
+    @property
+    def fills(self) -> tuple[str, ...]:
+        """The commands that would measure it."""
+        return tuple(f"snakemake {self.platform}/{study}" for study in self.studies)
+
 
 class Paper(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All exhibits, and the sets of panels by name: a panel's content, and its figure family."""
@@ -190,19 +195,18 @@ def _results(layout: Layout, paper: Paper, scopes: Sequence[str]) -> Results:
 
 
 def _entry(exhibit: Exhibit, families: set[str], results: Results) -> Entry:
-    if exhibit.module:
-        table = BOUNDARIES.name
-        rows_by_scope = {
-            scope: _boundaries_of(frame, exhibit) for scope, frame in results.boundaries.items()
-        }
-    else:
-        table = GRANULARITY.name
-        rows_by_scope = {
-            scope: _rules_of(frame, exhibit) for scope, frame in results.granularity.items()
-        }
-    rows_by_scope = {scope: frame for scope, frame in rows_by_scope.items() if not frame.is_empty()}
-    data = [_data(f"{scope}/{table}", frame.height) for scope, frame in rows_by_scope.items()]
-    data += [_data(name, rows) for name, rows in results.counts.items() if name == exhibit.table]
+    frames = results.boundaries if exhibit.module else results.granularity
+    table = BOUNDARIES if exhibit.module else GRANULARITY
+    rows_of = _boundaries_of if exhibit.module else _rules_of
+    selected = {scope: rows_of(frame, exhibit) for scope, frame in frames.items()}
+    rows_by_scope = {scope: frame for scope, frame in selected.items() if not frame.is_empty()}
+    data = [
+        Data(scope=scope, table=table.name, rows=frame.height)
+        for scope, frame in rows_by_scope.items()
+    ]
+    if exhibit.table in results.counts:
+        scope, _, name = exhibit.table.partition("/")
+        data.append(Data(scope=scope, table=name, rows=results.counts[exhibit.table]))
     status = _status(exhibit, rows_by_scope, data)
     figures, alike = _figures_of(exhibit, families, results, rows_by_scope)
     return Entry(
@@ -213,7 +217,7 @@ def _entry(exhibit: Exhibit, families: set[str], results: Results) -> Entry:
         figures=figures,
         alike=alike,
         data=tuple(data),
-        fills=() if status == MEASURED else _fills(exhibit),
+        fills=() if status == MEASURED else exhibit.fills,
         document=exhibit.document,
     )
 
@@ -276,12 +280,3 @@ def _figures_of(
                 figure_id = DrawnFigure(scope=scope, name=figure.name)
                 (matching if matches else alike).append(figure_id)
     return tuple(matching), tuple(alike)
-
-
-def _data(name: str, rows: int) -> Data:
-    scope, _, table = name.partition("/")
-    return Data(scope=scope, table=table, rows=rows)
-
-
-def _fills(exhibit: Exhibit) -> tuple[str, ...]:
-    return tuple(f"snakemake {exhibit.platform}/{study}" for study in exhibit.studies)

@@ -96,12 +96,12 @@ def limiters(composition: pl.DataFrame) -> pl.DataFrame:
         pl.col("measured_limiter").alias("limiter"),
         "row_id",
     )
-    several_bases = pl.col("stream").n_unique().over("model") > 1
+    several_studies = pl.col("stream").n_unique().over("model") > 1
     named = pl.concat([measured_rows, predicted]).drop_nulls("limiter")
     texts = [label(row, NESTED) for row in named.select(NESTED).to_dicts()]
     return named.with_columns(
         pl.Series("setting", texts, dtype=pl.String),
-        panel("model", pl.when(several_bases).then("stream")),
+        panel("model", pl.when(several_studies).then("stream")),
     ).sort("model", "stream", *NESTED, "setting_key", "place", "who")
 
 
@@ -154,17 +154,19 @@ def nmax_of_models(
     largest = [*marks["y"], *marks["high"].drop_nulls(), *settings["next_n"].drop_nulls()]
     low, top = min(marks["y"]) / 1.6, 1.6 * max(largest)
     series = [_MEASURED, *order_of(predictions["predictor"])]
+    values = sorted(settings["own"].unique())
+    around = [values[0] / 2**_ROOM, values[-1] * 2**_ROOM]
     x = alt.X(
         "x:Q",
         title=f"{module.variable} {module.letter}",
-        scale=alt.Scale(type="log", base=2, nice=False, domain=_around(settings["own"])),
-        axis=alt.Axis(values=sorted(settings["own"].unique()), format="d", grid=False),
+        scale=alt.Scale(type="log", base=2, nice=False, domain=around),
+        axis=alt.Axis(values=values, format="d", grid=False),
     )
     scale = alt.Scale(type="log", base=2, domain=[low, top], nice=False)
     ticks = [2**k for k in range(16) if low < 2**k < top]
     axis = alt.Axis(values=ticks, format="~g", labelOverlap="greedy")
     y = alt.Y("y:Q", title="N_max, positions", scale=scale, axis=axis)
-    size = 62 if settings["own"].n_unique() * len(series) <= _FEW else 34
+    size = 62 if len(values) * len(series) <= _FEW else 34
     channels = _look(series)
     colour = channels["color"]
     point_chart = of_kind("point")
@@ -191,11 +193,6 @@ def nmax_of_models(
         "Bars: intervals, 95 % for measured N_max. Green: from N_max to the next N of the grid, "
         "where a prediction is a hit. Arrow: the grid ends there.",
     )
-
-
-def _around(values: pl.Series) -> list[float]:
-    """Return a domain with room for the marks of each value."""
-    return [min(values) / 2**_ROOM, max(values) * 2**_ROOM]
 
 
 def _measured(settings: pl.DataFrame) -> pl.DataFrame:
@@ -275,11 +272,16 @@ def model_drawings(rows: ModelRows, epsilon: float) -> Iterator[Drawing]:
         frame.filter(pl.col("epsilon") == epsilon).join(latency, on=CURVE, how="semi")
         for frame in (rows.boundaries.filter(whole_models), rows.composition)
     )
-    for module, settings in (
-        (DENSE, pl.col("top_k").is_null()),
-        (MOE, pl.col("top_k").is_not_null()),
-    ):
-        yield from _boundaries(boundaries.filter(settings), predictions, epsilon, module)
+    answered = predictions.drop_nulls("predicted")
+    has_experts = pl.col("top_k").is_not_null()
+    for module, settings in ((DENSE, ~has_experts), (MOE, has_experts)):
+        ends = boundaries.filter(settings)
+        if not ends.is_empty():
+            drawn = answered.join(ends, on=CURVE, how="semi")
+            caption = f"N_max against {module.letter}: measured and predicted."
+            arguments: tuple[object, ...] = (ends, drawn, epsilon, module)
+            name = f"nmax_against_{module.own}"
+            yield _drawing(nmax_of_models, arguments, name, caption, ends, drawn)
     limiter_rows = limiters(predictions)
     if not limiter_rows.is_empty():
         caption = "the limiting module, measured and by predictor."
@@ -305,19 +307,6 @@ def model_drawings(rows: ModelRows, epsilon: float) -> Iterator[Drawing]:
             yield _drawing(
                 time_shares_against_n, arguments, name, caption, model_shares, ends, subject=model
             )
-
-
-def _boundaries(
-    boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float, module: ModuleKind
-) -> Iterator[Drawing]:
-    """Yield the figure of N_max over one variable, none without boundaries."""
-    if not boundaries.is_empty():
-        drawn = predictions.drop_nulls("predicted").join(boundaries, on=CURVE, how="semi")
-        caption = f"N_max against {module.letter}: measured and predicted."
-        arguments = (boundaries, drawn, epsilon, module)
-        yield _drawing(
-            nmax_of_models, arguments, f"nmax_against_{module.own}", caption, boundaries, drawn
-        )
 
 
 def _drawing(

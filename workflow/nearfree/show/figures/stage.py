@@ -145,20 +145,16 @@ def _charts(tables: _Tables, scope: str, epsilon: float, *, imported: bool) -> l
         accuracy, drift = (tables.of(table, IMPORTED) for table in (ACCURACY, DRIFT))
         result += _specified(imported_drawings(accuracy, drift))
     if scope == PUBLIC:
+        lookup, forecast = tables.of(LOOKUP, PUBLIC), tables.of(FORECAST, PUBLIC)
         result += _specified(kernel_drawings(tables.of(KERNELS, PUBLIC)))
-        result += _specified(_outlook(tables, epsilon))
+        result += _specified(outlook_drawings(lookup, forecast, epsilon))
+        result += _specified(trend_drawings(tables.of(TREND, PUBLIC)))
+        result += _specified(drift_drawings(tables.of(VERSION_DRIFT, PUBLIC)))
     return result
 
 
 def _specified(drawings: Iterable[Drawing]) -> list[Chart]:
     return [(figure, specification(chart)) for figure, chart in drawings]
-
-
-def _outlook(tables: _Tables, epsilon: float) -> Iterator[Drawing]:
-    """Yield the figures of predictions of models and of datasheets."""
-    yield from outlook_drawings(tables.of(LOOKUP, PUBLIC), tables.of(FORECAST, PUBLIC), epsilon)
-    yield from trend_drawings(tables.of(TREND, PUBLIC))
-    yield from drift_drawings(tables.of(VERSION_DRIFT, PUBLIC))
 
 
 def outlook_drawings(

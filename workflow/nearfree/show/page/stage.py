@@ -176,15 +176,8 @@ def write_report(
             *headline.unseen(rows["accuracy"]),
         ],
         "galleries": [
-            (
-                scope,
-                [
-                    picture
-                    for picture in scope_pictures
-                    if picture.figure.about not in OTHER_SECTIONS
-                ],
-            )
-            for scope, scope_pictures in galleries.items()
+            (scope, [picture for picture in drawn if picture.figure.about not in OTHER_SECTIONS])
+            for scope, drawn in galleries.items()
         ],
         "curves": _pictures_about(chain(*galleries.values()), IMPORTED_CURVES),
         "paper": paper,

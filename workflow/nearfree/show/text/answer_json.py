@@ -43,17 +43,18 @@ def answer(
     answers = forecast.answers.filter(deployment=index).drop("deployment")
     rows = _with_share(answers, accepted).to_dicts()
     deployment, refusal = forecast.deployments[index], forecast.total.refusals[index]
-    known = refusal is None
+    known, regimes = refusal is None, to_builtins(first.bases) if first else []
     return {
         "schema": SCHEMA,
         "deployment": deployment_json(deployment),
         "answer": _first(first) if first else None,
-        "basis": _basis(first) if first else None,
+        # the regime of the weakest module, with its calibration events, then all regimes
+        "basis": {**regimes[0], "events": first.events, "regimes": regimes} if first else None,
         "memory": memory_json(deployment.memory),
         "refusals": []
         if refusal is None
         else [Refusal("", "", refusal, no_forward(deployment))._asdict()],
-        "predictors": [_finite(row) for row in rows],
+        "predictors": [finite(row) for row in rows],
         "modules": _modules(forecast, index, epsilon) if known else [],
         "besides": _besides(forecast, index) if known else {},
         "caveats": deployment.caveats,
@@ -91,12 +92,6 @@ def _first(first: FirstAnswer) -> dict[str, Any]:
         "eager_from_n": first.eager,
         "cost": {str(n): first.cost.get(n) for n in COSTS},
     }
-
-
-def _basis(first: FirstAnswer) -> dict[str, Any]:
-    """Return the regime of the weakest module, with its calibration events, then all regimes."""
-    regimes = to_builtins(first.bases)
-    return {**regimes[0], "events": first.events, "regimes": regimes}
 
 
 def _graphs(forecast: Forecast, index: int) -> dict[str, Any] | None:
@@ -159,7 +154,7 @@ def rows_json(deployments: Sequence[Deployment], rows: pl.DataFrame) -> list[dic
     """Return `with_about` as dictionaries with caveats; an unbounded N_max as in `answer`."""
     described = with_about(deployments, rows).to_dicts()
     return [
-        _finite(row) | {"caveats": deployments[index].caveats}
+        finite(row) | {"caveats": deployments[index].caveats}
         for index, row in zip(rows["deployment"], described, strict=True)
     ]
 
@@ -196,6 +191,7 @@ def _besides(forecast: Forecast, index: int) -> dict[str, float]:
     return {role: shares[role] for role in forecast.total.roles[index].values() if role in ROLES}
 
 
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
+def finite(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a predictor's answer with None for infinity, and whether its N_max is unbounded."""
     infinite = [name for name, value in row.items() if value == float("inf")]
     return {**row, **dict.fromkeys(infinite), "unbounded": "n_max" in infinite}

@@ -7,6 +7,7 @@ from typing import Any
 
 from nearfree.derive.granularity.engine import Change
 from nearfree.derive.predict.engine_forecast import MOST_ROWS, EngineForecast
+from nearfree.show.text.answer_json import finite
 from nearfree.show.text.forecast import columns
 from nearfree.units import US_PER_MS
 
@@ -77,24 +78,20 @@ def engine_json(query: dict[str, Any], forecast: EngineForecast, epsilon: float)
         "threads": forward.threads,
         "repack": forward.repack,
         "epsilon": epsilon,
-        "predictors": [_finite(answer) for answer in answers],
+        "predictors": [finite(answer) for answer in answers],
         "steps": forecast.changes,
         "constants": None if forecast.timed is None else forecast.timed.calibration.constants,
         "latency": [{"n": n, "t_us": us, "ratio": us / times[1]} for n, us in times.items()],
     }
 
 
-def _finite(answer: dict[str, Any]) -> dict[str, Any]:
-    unbounded = answer["n_max"] == inf
-    numbers = {name: None if value == inf else value for name, value in answer.items()}
-    return numbers | {"unbounded": unbounded}
-
-
 def _steps(forecast: EngineForecast) -> Iterator[str]:
-    kinds = dict.fromkeys(change.type for change in forecast.changes)
-    for weight_type in sorted(kinds, key=lambda name: -_weight(forecast.changes, name)):
-        type_changes = [change for change in forecast.changes if change.type == weight_type]
-        yield f"  {weight_type}, {type_changes[0].weight:.0%} of the weights' elements"
+    changes_by_type: dict[str, list[Change]] = {}
+    for change in forecast.changes:
+        changes_by_type.setdefault(change.type, []).append(change)
+    for type_changes in sorted(changes_by_type.values(), key=lambda group: -group[0].weight):
+        first = type_changes[0]
+        yield f"  {first.type}, {first.weight:.0%} of the weights' elements"
         rows = []
         for _, run in groupby(type_changes, key=lambda change: (change.place, change.path)):
             changes = list(run)
@@ -111,10 +108,6 @@ def _places(changes: list[Change]) -> str:
     ns, rows = [change.n for change in changes], [str(change.rows) for change in changes]
     consecutive = len(changes) > 2 and ns == list(range(ns[0], ns[-1] + 1))
     return f"each from {rows[0]} to {rows[-1]}" if consecutive else ", ".join(rows)
-
-
-def _weight(changes: list[Change], weight_type: str) -> float:
-    return next(change.weight for change in changes if change.type == weight_type)
 
 
 def _reason(answer: dict[str, Any]) -> str:

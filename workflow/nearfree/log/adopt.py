@@ -13,7 +13,7 @@ from nearfree.log.ledger import write_ledger
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName, check_part, take_of
 from nearfree.log.reader import read_bytes
-from nearfree.log.seal import check_sealed, read_seal
+from nearfree.log.seal import Seal, check_sealed, read_seal
 
 
 def _git(*args: str) -> str:
@@ -69,9 +69,7 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
         check_sealed(layout, seal)
     new_takes = [take for take in takes if take not in adopted_before]
     for take in new_takes:
-        seal = seals[take]
-        files = [layout.seal(take), *(layout.segment(take, p.attempt) for p in seal.segments)]
-        _git("add", "-f", "--", *map(str, files))
+        _git("add", "-f", "--", *_files(layout, seals[take]))
     _git("add", "-f", "--", str(write_ledger(layout, layout.ledgers, config, takes=seals)))
     return new_takes
 
@@ -116,9 +114,11 @@ def retire(
     _git("add", "-f", "--", str(ledger))
     for take in takes:
         layout.receipt(take).unlink(missing_ok=True)
-        files = [
-            layout.seal(take),
-            *(layout.segment(take, p.attempt) for p in seals[take].segments),
-        ]
-        _git("rm", "-q", "-f", "--", *map(str, files))
+        _git("rm", "-q", "-f", "--", *_files(layout, seals[take]))
     return takes
+
+
+def _files(layout: Layout, seal: Seal) -> list[str]:
+    """Return the files of a sealed take: its seal and its segments."""
+    segments = (layout.segment(seal.name, part.attempt) for part in seal.segments)
+    return list(map(str, (layout.seal(seal.name), *segments)))

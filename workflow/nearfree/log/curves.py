@@ -179,9 +179,9 @@ def curve_samples(curve: Curve) -> CurveSamples:
     """
     samples = sum(visits.samples for visits in curve.visits.values())
     clean = sum(visits.clean for visits in curve.visits.values())
-    wall = in_wall_time(curve.first, clean=clean, samples=samples)
+    wall, timer = in_wall_time(curve.first, clean=clean, samples=samples), curve.first.timer
     return CurveSamples(
-        timer=_timer(curve.first, wall=wall),
+        timer=timer if timer != "cpu" else "wall" if wall else "process",
         baseline=curve.first.baseline,
         rounds={n: visits.by_round(wall=wall) for n, visits in curve.visits.items()},
     )
@@ -191,10 +191,6 @@ def in_wall_time(visit: LatencyMeasured, *, clean: int, samples: int) -> bool:
     """Return whether a curve uses wall time, given one of its visits and its sample counts."""
     several = several_threads(visit.setting)
     return visit.timer != "cpu" or several or clean >= _MIN_CLEAN_SHARE * samples
-
-
-def _timer(visit: LatencyMeasured, *, wall: bool) -> str:
-    return visit.timer if visit.timer != "cpu" else "wall" if wall else "process"
 
 
 def samples_ratios(samples: CurveSamples, protocol: Timing) -> list[Ratio]:

@@ -148,8 +148,14 @@ def retracted_targets(layout: Layout, scope: str) -> set[str]:
 
     A retracted take is never read, so a damaged take can be retracted as well.
     """
-    takes = [read_take(layout, name) for name in layout.takes(scope, RETRACTED)]
-    return {event.data.target for take in takes for event in take.events_of(ObservationRetracted)}
+    return {*retractions(layout, layout.takes(scope, RETRACTED))}
+
+
+def retractions(layout: Layout, takes: Iterable[TakeName]) -> dict[str, str]:
+    """Return the events and takes that some takes retract, each with the reason."""
+    read = (read_take(layout, take) for take in takes if take.stream == RETRACTED)
+    events = (event.data for take in read for event in take.events_of(ObservationRetracted))
+    return {event.target: event.reason for event in events}
 
 
 def is_simulated(layout: Layout, take: TakeName) -> bool | None:

@@ -315,9 +315,10 @@ def ensure_events(
 
 def _refuse_another_release(take: OpenTake, run: RunStarted) -> None:
     """Raise EvidenceError if kept samples were taken with other package versions than now."""
+    sampled = {event.source for event in take.events if isinstance(event.data, _SAMPLES)}
     for event in take.events:
         earlier = event.data
-        if not isinstance(earlier, RunStarted) or not _sampled(take, event.source):
+        if not isinstance(earlier, RunStarted) or event.source not in sampled:
             continue
         for name in sorted((earlier.versions.keys() | run.versions.keys()) - {"nearfree"}):
             old, new = earlier.versions.get(name), run.versions.get(name)
@@ -328,7 +329,3 @@ def _refuse_another_release(take: OpenTake, run: RunStarted) -> None:
                     remedy="Continue in the earlier environment, or ask for another take: "
                     f"`nearfree retake {take.name.scope} {take.name.stream}`",
                 )
-
-
-def _sampled(take: OpenTake, segment: str) -> bool:
-    return any(e.source == segment and isinstance(e.data, _SAMPLES) for e in take.events)

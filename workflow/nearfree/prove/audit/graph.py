@@ -15,8 +15,8 @@ from nearfree.derive.outlook.about import MODELS, model_fields, model_id
 from nearfree.derive.tables.platforms import config_id
 from nearfree.derive.tables.schema import Formula
 from nearfree.errors import EvidenceError
-from nearfree.log.events import Event, ObservationRetracted, RunFinished
-from nearfree.log.evidence import RETRACTED, Take, read_take, stored_line
+from nearfree.log.events import Event, RunFinished
+from nearfree.log.evidence import RETRACTED, Take, read_take, retractions, stored_line
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName, parse_take
 from nearfree.log.reader import read_bytes
@@ -152,10 +152,8 @@ class Tracer:
     def _retraction(self, take: TakeName, name: str) -> dict[str, str]:
         """Return the reason why an event or its take was retracted; empty if it was not."""
         if take.scope not in self._reasons:
-            names = self.layout.takes(take.scope, RETRACTED)
-            takes = [read_take(self.layout, name) for name in names]
-            events = [event for take in takes for event in take.events_of(ObservationRetracted)]
-            self._reasons[take.scope] = {e.data.target: e.data.reason for e in events}
+            takes = self.layout.takes(take.scope, RETRACTED)
+            self._reasons[take.scope] = retractions(self.layout, takes)
         reasons = self._reasons[take.scope]
         matches = [reasons[target] for target in (name, str(take)) if target in reasons]
         return {"retracted": matches[0]} if matches else {}
@@ -194,10 +192,8 @@ class Tracer:
         entry = name.partition("@")[0]
         sheets = {config_id(k, sheet): (k, sheet) for k, sheet in self.config.platforms.items()}
         if name in sheets:
-            title, values = (
-                f"the datasheet of {sheets[name][0]}",
-                msgspec.to_builtins(sheets[name][1]),
-            )
+            platform, sheet = sheets[name]
+            title, values = f"the datasheet of {platform}", msgspec.to_builtins(sheet)
         else:
             model = entry.removeprefix(MODELS)
             file = find_model_file(self.config.folder, model)

@@ -8,8 +8,7 @@ from typing import Any
 from nearfree.config.yaml_file import load
 from nearfree.core.scopes import PUBLIC, SOURCES
 from nearfree.derive.jobs import TABLES, make
-from nearfree.log.events import ObservationRetracted
-from nearfree.log.evidence import RETRACTED, read_take
+from nearfree.log.evidence import retractions
 from nearfree.log.ledger import Ledger
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName, parse_take
@@ -55,9 +54,7 @@ class LedgerSnapshot:
     @cached_property
     def retracted(self) -> dict[str, str]:
         """Retracted events and takes, each with its reason."""
-        takes = [read_take(self.layout, take) for take in self.takes if take.stream == RETRACTED]
-        events = [event.data for take in takes for event in take.events_of(ObservationRetracted)]
-        return {event.target: event.reason for event in events}
+        return retractions(self.layout, self.takes)
 
     @cached_property
     def config_inputs(self) -> dict[str, Any]:

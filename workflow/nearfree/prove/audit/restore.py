@@ -11,8 +11,7 @@ from nearfree.core.modules.engine import ENGINE
 from nearfree.decoders.config_file import find_file
 from nearfree.errors import ConfigError, DamageError, EvidenceError, WriteError
 from nearfree.log.document import new_folder, replace
-from nearfree.log.events import ObservationRetracted
-from nearfree.log.evidence import RETRACTED, read_take
+from nearfree.log.evidence import retractions
 from nearfree.log.ledger import retired_seals
 from nearfree.log.line import REMEDY, sha256
 from nearfree.log.names import Layout, TakeName, parse_take
@@ -90,12 +89,7 @@ def _verified_takes(log: Layout, named: NamedLedger) -> Iterator[TakeName]:
                 )
             state = "is not the one" if path.exists() else "is gone"
             raise DamageError(f"{take} {state} that ledger {named.name} lists", remedy=REMEDY)
-    retracted = {
-        event.data.target
-        for take in takes
-        if take.stream == RETRACTED
-        for event in read_take(log, take).events_of(ObservationRetracted)
-    }
+    retracted = retractions(log, takes)
     for take in takes:
         seal = read_seal(log, take)
         if str(take) not in retracted:  # a retracted take may be damaged: nothing reads it
@@ -121,17 +115,13 @@ def as_of(
 ) -> tuple[RestoredPipeline, str]:
     """Recompute the tables, figures and report of a ledger, and return their pipeline.
 
-    Earlier results stay until all new ones are complete.
+    Also return a warning to show with the results, if code or libraries differ. Earlier results
+    stay until all new ones are complete.
 
     Parameters
     ----------
     other_code
         Continue although code or libraries differ from the ledger's, so that numbers may differ.
-
-    Returns
-    -------
-    tuple
-        The pipeline, and a warning to show with the results if code or libraries differ.
 
     Raises
     ------

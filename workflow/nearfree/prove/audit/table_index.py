@@ -203,18 +203,13 @@ def rules_behind(row: dict[str, object], index: TableIndex) -> list[str]:
         branches = index.matching("granularity", same_file, in_lines, place=place)
         # The rows of a tuned file have no line numbers, so all its intervals are returned.
         matches = branches or index.matching("tuned", same_file, file=place)
-        rules += matches or _one_row_per_rule(index.matching("granularity", same_file, place=place))
+        whole_file = () if matches else index.matching("granularity", same_file, place=place)
+        # All rows of a rule come from one event, which quotes all its lines: one of them is enough.
+        one_per_rule = {(r["package"], r["versions"], r["path"]): r for r in whole_file}
+        rules += matches or one_per_rule.values()
     for place in _PRINTED.findall(text):
         printed = index.matching("granularity", place=place)
-        named_rules = [rule for rule in printed if _is_named(rule, text)]
-        rules += named_rules or printed
+        rules += [
+            rule for rule in printed if rule["condition"] in text or f", {rule['path']}" in text
+        ] or printed
     return list(dict.fromkeys(rule["row_id"] for rule in rules))[:_MAX_RULES]
-
-
-def _one_row_per_rule(rules: list[Row]) -> list[Row]:
-    """Return one row per rule: all its rows come from one event, which quotes all its lines."""
-    return list({(row["package"], row["versions"], row["path"]): row for row in rules}.values())
-
-
-def _is_named(rule: Row, text: str) -> bool:
-    return rule["condition"] in text or f", {rule['path']}" in text

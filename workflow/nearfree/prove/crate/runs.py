@@ -71,6 +71,7 @@ def add_run(graph: Graph, layout: Layout, take: Take, rule: str | None) -> Entit
     ended = take.events_of(RunFinished)
     partial = take.seal.outcome == "partial"
     name = f"#run/{take.name}"
+    software = {field: getattr(started, field) for field in _SOFTWARE_FIELDS}
     paths = [layout.segment(take.name, part.attempt) for part in take.seal.segments]
     crate_folder = layout.root.parent
     return graph.add(
@@ -82,7 +83,7 @@ def add_run(graph: Graph, layout: Layout, take: Take, rule: str | None) -> Entit
         endTime=ended[-1].time if ended else None,
         actionStatus=_FAILED if partial else COMPLETED,
         error="closed before its plan was done" if partial else None,
-        agent=_software(graph, started),
+        agent=_add_software(graph, {"python": started.python} | started.versions, software),
         instrument={"@id": _tool_id(COMMANDS[rule]) if rule else NEARFREE},
         object=refs([plan_id(take.name)]),
         result=refs(
@@ -99,12 +100,6 @@ def _run_facts(started: RunStarted) -> dict[str, object]:
         scheduler: dict[str, Any] = msgspec.to_builtins(started.scheduler)
         facts |= {f"scheduler_{name}": value for name, value in scheduler.items()}
     return facts | {"attempt": started.attempt}
-
-
-def _software(graph: Graph, started: RunStarted) -> Entity:
-    packages = {"python": started.python} | started.versions
-    facts = {name: getattr(started, name) for name in _SOFTWARE_FIELDS}
-    return _add_software(graph, packages, facts)
 
 
 def _add_software(graph: Graph, packages: Mapping[str, str], facts: Mapping[str, object]) -> Entity:
@@ -139,10 +134,7 @@ def add_derivations(
 ) -> dict[str, list[Entity]]:
     """Add the actions of each subcommand that derives files, and that of the whole workflow.
 
-    Returns
-    -------
-    dict
-        References to the actions, by subcommand.
+    Return references to the actions, by subcommand.
     """
     derived = _derived_files(files)
     tables = [

@@ -13,7 +13,7 @@ from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_bytes
 from nearfree.log.verify import verify
-from nearfree.prove.audit.ledgers import NamedLedger, differences, find_ledger
+from nearfree.prove.audit.ledgers import differences, find_ledger
 from nearfree.prove.crate.derived_root import DERIVED, check_config, derived_root, newest_ledger
 from nearfree.prove.crate.describe import describe
 from nearfree.prove.crate.graph import METADATA, crate_layout, read_contents
@@ -66,11 +66,13 @@ def write_crate(
     with new_folder(out) as folder:
         copied = crate_layout(folder)
         _copy_workflow(project, folder)
-        for path, text in ledger.config.items():
-            _put(folder / "config" / path, text.encode())
+        for file, text in ledger.config.items():
+            _put(folder / "config" / file, text.encode())
         for take in ledger.seals:
             _copy_take(layout, copied, take)
-        _copy_ledgers(layout, copied, named)
+        for number in range(1, ledger.number + 1):  # a ledger and all ledgers before it
+            path = Path("." if named.adopted else "local", f"{number:06}.json")
+            _put(copied.ledgers / path, read_bytes(layout.ledgers / path))
         for kind in DERIVED:
             _copy_derived(source.root, copied.root, kind)
         _check_sound(copied, source)
@@ -78,13 +80,6 @@ def write_crate(
         contents = read_contents(folder)
     size = sum(file.size for file in contents.values())
     return WrittenCrate(named.name, len(ledger.seals), len(contents), size, differences(ledger))
-
-
-def _copy_ledgers(layout: Layout, copied: Layout, named: NamedLedger) -> None:
-    """Copy a ledger and all ledgers before it."""
-    for number in range(1, named.ledger.number + 1):
-        path = Path("." if named.adopted else "local", f"{number:06}.json")
-        _put(copied.ledgers / path, read_bytes(layout.ledgers / path))
 
 
 def _check_sound(copied: Layout, original: Layout) -> None:

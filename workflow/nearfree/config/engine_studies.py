@@ -1,6 +1,5 @@
 """Studies of real engines: the weights that engines run, and the sweeps."""
 
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -12,7 +11,6 @@ from nearfree.backends.builds import builds, engine_environment
 from nearfree.core.modules.engine import EngineStudy, Release
 from nearfree.core.names import Name
 from nearfree.core.plan import Sweep
-from nearfree.core.setting import Setting
 from nearfree.core.weights import AnyWeights, Digest, FileType, RandomWeights, WeightsFile
 from nearfree.decoders.config_file import find_file
 from nearfree.errors import ConfigError
@@ -70,13 +68,15 @@ def engine_sweeps(study: EngineStudy, weights: AnyWeights) -> tuple[Sweep, ...]:
     """Return one sweep per setting; ConfigError for an impossible release, axis or grid."""
     study.check_axes()
     engine_environment(study.backend, study.release)
+    first = study.setting(weights.digest, weights.file_type)
+    settings = (
+        structs.replace(first, **dict(zip(study.axes, values, strict=True)))
+        for values in product(*(getattr(study, axis) for axis in study.axes))
+    )
+    baseline = study.baseline or 1
     sweeps = tuple(
-        Sweep(
-            setting=setting,
-            positions=study.grid(setting.batch),
-            baseline=study.baseline or 1,
-        )
-        for setting in _settings(study, weights)
+        Sweep(setting=setting, positions=study.grid(setting.batch), baseline=baseline)
+        for setting in settings
     )
     if not builds(study.backend):
         _check_served(study, weights, len(sweeps))
@@ -96,9 +96,3 @@ def _check_served(study: EngineStudy, weights: AnyWeights, settings: int) -> Non
             f"{settings} settings of {study.backend} in one study: a process holds one engine",
             remedy="Make a separate study for each batch, context and number of threads",
         )
-
-
-def _settings(study: EngineStudy, weights: AnyWeights) -> Iterator[Setting]:
-    first = study.setting(weights.digest, weights.file_type)
-    for values in product(*(getattr(study, axis) for axis in study.axes)):
-        yield structs.replace(first, **dict(zip(study.axes, values, strict=True)))

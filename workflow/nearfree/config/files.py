@@ -368,7 +368,11 @@ def schemas() -> dict[str, dict[str, Any]]:
     }
     by_name = {name: _dedented(msgspec.json.schema(kind)) for name, kind in kinds.items()}
     _free_of_tag(by_name["studies"]["$defs"])
-    _either(by_name["weights"]["$defs"]["WeightsSpec"], "member", "random")
+    # Exactly one of the two, as in the struct.
+    by_name["weights"]["$defs"]["WeightsSpec"]["oneOf"] = [
+        {"properties": {name: {"not": {"type": "null"}}}, "required": [name]}
+        for name in ("member", "random")
+    ]
     return by_name
 
 
@@ -382,13 +386,6 @@ def _dedented(schema: Any) -> Any:
             for key, value in schema.items()
         }
     return [_dedented(item) for item in schema] if isinstance(schema, list | tuple) else schema
-
-
-def _either(schema: dict[str, Any], *names: str) -> None:
-    """Require exactly one of some fields in a schema, as the struct does."""
-    schema["oneOf"] = [
-        {"properties": {name: {"not": {"type": "null"}}}, "required": [name]} for name in names
-    ]
 
 
 def _free_of_tag(defs: dict[str, Any]) -> None:

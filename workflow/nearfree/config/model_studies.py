@@ -86,18 +86,15 @@ def uses(setting: Setting, model: Model, spread: Controlled | None = None) -> tu
         routing=routing,
         precision=uniform(setting.dtype),
     )
+    # Attention calls have the model's mask and dtype, indexers its dtype, too.
+    mask = None if setting.mask == "causal" else setting.mask
+    changed = {"mask": mask, "page_size": None, "dtype": setting.dtype}
     return tuple(
-        structs.replace(use, setting=_with_model_mask(use.setting, setting))
+        structs.replace(use, setting=structs.replace(use.setting, **changed))
         if use.setting.module in (ATTENTION.name, MLA.name, INDEXER.name)
         else use
         for use in modules_used
     )
-
-
-def _with_model_mask(attention: Setting, model: Setting) -> Setting:
-    """Return an attention call with the model's mask and dtype; the latter for indexers, too."""
-    mask = None if model.mask == "causal" else model.mask
-    return structs.replace(attention, mask=mask, page_size=None, dtype=model.dtype)
 
 
 def _settings(study: ModelStudy, model: Model) -> Iterator[Setting]:

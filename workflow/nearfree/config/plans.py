@@ -180,7 +180,7 @@ def raise_takes(
     study: str | None = None,
     backend: str | None = None,
 ) -> dict[str, int]:
-    """Request the take after the newest one of a platform's streams.
+    """Request the take after the newest one of a platform's streams; return the takes by stream.
 
     Parameters
     ----------
@@ -188,11 +188,6 @@ def raise_takes(
         The one stream to request; None for those of all studies.
     backend
         If given, only streams of studies on this backend.
-
-    Returns
-    -------
-    dict
-        The take that is now requested, by stream.
 
     Raises
     ------
@@ -208,9 +203,11 @@ def raise_takes(
     if backend is not None:
         streams = [name for name in streams if backend in _backends(config, name)]
         if not streams:
+            studied = config.studied(scope)
+            backends = sorted({each for name in studied for each in config.backends_of(name)})
             raise ConfigError(
                 f"none of the named studies of {scope} runs on {backend!r}",
-                remedy=f"Backends there: {', '.join(_all_backends(config, scope)) or 'none'}",
+                remedy=f"Backends there: {', '.join(backends) or 'none'}",
             )
     if study and study.endswith(MODULES_SUFFIX):  # predictions depend on the modules' takes
         streams.append(f"{study.removesuffix(MODULES_SUFFIX)}{PREDICTIONS_SUFFIX}")
@@ -229,9 +226,3 @@ def raise_takes(
 def _backends(config: Config, stream: str) -> set[str]:
     study = stream.removesuffix(MODULES_SUFFIX).removesuffix(PREDICTIONS_SUFFIX)
     return config.backends_of(study) if study in config.studies else set()
-
-
-def _all_backends(config: Config, scope: str) -> list[str]:
-    return sorted(
-        {backend for name in config.studied(scope) for backend in config.backends_of(name)}
-    )

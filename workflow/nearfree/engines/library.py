@@ -8,6 +8,7 @@ import ctypes
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from nearfree.backends.builds import Build
 from nearfree.engines.abi import Calls
 from nearfree.errors import EvidenceError, LockError
 
+_ANEW = "Delete the environment {} and make it again"
 _COPIES_FOLDER = "lib"
 """The folder in which a build leaves further copies of the package's libraries."""
 _ORDER = ("libggml-base", "libggml-cpu", "libggml", "libllama")
@@ -46,44 +48,50 @@ def installed_folder(build: Build) -> Path:
     LockError
         The package is not installed in this interpreter, or a library was changed or added.
     """
-    try:
-        distribution = metadata.distribution(build.package)
-    except metadata.PackageNotFoundError:
-        raise LockError(
-            f"{build.package} is not installed in this interpreter",
-            remedy=f"Run `nearfree environment make {build.environment}`",
-        ) from None
-    remedy = f"Delete the environment {build.environment} and make it again"
-    folder, recorded_paths = None, set()
-    for name, digest in recorded_files(distribution):
-        if Path(name).parts[0] == _COPIES_FOLDER or not _is_library(Path(name)):
-            continue
-        path = Path(str(distribution.locate_file(name)))
-        if not path.is_file() or recorded_sha256(path) != digest:
-            raise LockError(f"{name} is not what {build.package} installed", remedy=remedy)
-        folder = path.parent
-        recorded_paths.add(path)
-    if folder is None:
+    recorded_paths = recorded_files(
+        build.package,
+        build.environment,
+        lambda name: Path(name).parts[0] != _COPIES_FOLDER and _is_library(Path(name)),
+    )
+    remedy = _ANEW.format(build.environment)
+    if not recorded_paths:
         raise LockError(f"{build.package} installed no library of llama.cpp", remedy=remedy)
-    extra = sorted(set(filter(_is_library, folder.iterdir())) - recorded_paths)
+    folder = recorded_paths[-1].parent
+    extra = sorted(set(filter(_is_library, folder.iterdir())) - {*recorded_paths})
     if extra:
         raise LockError(f"{extra[0].name} is not what {build.package} installed", remedy=remedy)
     return folder
 
 
-def recorded_files(distribution: metadata.Distribution) -> list[tuple[str, bytes]]:
-    """Return each file's name and SHA-256, in base64, from an installation's record.
+def installed(package: str, environment: str) -> metadata.Distribution:
+    """Return a package of an environment; LockError if this interpreter does not have it."""
+    try:
+        return metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        raise LockError(
+            f"{package} is not installed in this interpreter",
+            remedy=f"Run `nearfree environment make {environment}`",
+        ) from None
+
+
+def recorded_files(package: str, environment: str, chosen: Callable[[str], bool]) -> list[Path]:
+    """Return the chosen files of an installation's record; LockError if one of them was changed.
 
     From Python 3.12 on `Distribution.files` omits missing files. So does the backport
     `importlib_metadata`, which replaces the standard library's once any package imports it.
     """
     import csv
 
+    paths, distribution = [], installed(package, environment)
     rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
-    return [
-        (name, digest.removeprefix("sha256=").encode())
-        for name, digest, *_ in (row for row in rows if len(row) > 1 and row[0])
-    ]
+    for name, digest, *_ in (row for row in rows if len(row) > 1 and row[0] and chosen(row[0])):
+        path = Path(str(distribution.locate_file(name)))
+        if not path.is_file() or f"sha256={recorded_sha256(path).decode()}" != digest:
+            raise LockError(
+                f"{name} is not what {package} installed", remedy=_ANEW.format(environment)
+            )
+        paths.append(path)
+    return paths
 
 
 def _is_library(path: Path) -> bool:
@@ -125,17 +133,17 @@ def load(folder: Path, build: Build) -> Library:
                 f"another build than {build.package} was loaded by this process",
                 remedy="Measure each release by a command of its own",
             )
-        _refuse_variables()
+        refuse_variables(_CHANGING_VARIABLES, "llama.cpp")
         _loaded[folder] = _load(build, folder)
     return _loaded[folder]
 
 
-def _refuse_variables() -> None:
+def refuse_variables(changing: re.Pattern[str], engine: str) -> None:
     """Raise EvidenceError if an environment variable adds a library or changes a forward."""
-    names = sorted(filter(_CHANGING_VARIABLES.fullmatch, os.environ))
+    names = sorted(filter(changing.fullmatch, os.environ))
     if names:
         raise EvidenceError(
-            f"{names[0]} is set, which changes what llama.cpp runs", remedy="Unset it"
+            f"{names[0]} is set, which changes what {engine} runs", remedy="Unset it"
         )
 
 
@@ -170,13 +178,9 @@ def _in_order(build: Build, folder: Path) -> list[Path]:
     for stem in _ORDER:
         if stem == "libggml-cpu" and build.prebuilt:
             continue
-        matches = [p for p in sorted(folder.glob(f"{stem}*.so*")) if _stem(p) == stem]
+        matches = [p for p in sorted(folder.glob(f"{stem}.*")) if ".so" in p.name]
         paths += matches[:1]
     return paths
-
-
-def _stem(path: Path) -> str:
-    return re.split(r"\.", path.name, maxsplit=1)[0]
 
 
 def mapped_sha256(folder: Path) -> dict[str, str]:

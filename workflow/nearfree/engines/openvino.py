@@ -8,19 +8,23 @@ in the pipeline; latency does not depend on it.
 """
 
 import fcntl
-import os
 import re
 import shutil
 import tempfile
 from contextlib import suppress
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
 from msgspec import Struct
 
 from nearfree.backends.builds import Build
-from nearfree.engines.library import mapped_sha256, recorded_files, recorded_sha256
+from nearfree.engines.library import (
+    installed,
+    mapped_sha256,
+    recorded_files,
+    refuse_variables,
+)
 from nearfree.errors import EvidenceError, LockError
 from nearfree.gguf.header import GgufHeader
 from nearfree.sources.fetching.cache import default_cache
@@ -76,11 +80,7 @@ def load(release: str, build: Build) -> Runtime:
         An environment variable changes what they run.
     """
     if release not in _loaded:
-        names = sorted(filter(_CHANGING_VARIABLES.fullmatch, os.environ))
-        if names:
-            raise EvidenceError(
-                f"{names[0]} is set, which changes what OpenVINO runs", remedy="Unset it"
-            )
+        refuse_variables(_CHANGING_VARIABLES, "OpenVINO")
         folders = package_folders(release, build)
         try:
             _loaded[release] = Runtime(
@@ -106,38 +106,24 @@ def package_folders(release: str, build: Build) -> tuple[Path, ...]:
         As `load`.
     """
     remedy = f"Delete the environment {build.environment} and make it again"
-    folders: set[Path] = set()
+    all_folders: set[Path] = set()
     for package in PACKAGES:
-        try:
-            distribution = metadata.distribution(package)
-        except metadata.PackageNotFoundError:
-            raise LockError(
-                f"{package} is not installed in this interpreter",
-                remedy=f"Run `nearfree environment make {build.environment}`",
-            ) from None
-        if package == build.package and distribution.version != release:
-            raise LockError(f"{package} {distribution.version} is not {release}", remedy=remedy)
-        folders |= _compared(distribution, package, remedy)
-    return tuple(sorted(folders))
-
-
-def _compared(distribution: metadata.Distribution, package: str, remedy: str) -> set[Path]:
-    """Return the folders with a package's libraries; LockError unless they match its record."""
-    recorded_paths: set[Path] = set()
-    for name, digest in recorded_files(distribution):
-        if not (_LIBRARY.search(name) or name.endswith(".py")):
-            continue
-        path = Path(str(distribution.locate_file(name)))
-        if not path.is_file() or recorded_sha256(path) != digest:
+        version = installed(package, build.environment).version
+        if package == build.package and version != release:
+            raise LockError(f"{package} {version} is not {release}", remedy=remedy)
+        recorded_paths = recorded_files(package, build.environment, _is_code)
+        folders = {path.parent for path in recorded_paths if _LIBRARY.search(path.name)}
+        libraries = {p for folder in folders for p in folder.iterdir() if _LIBRARY.search(p.name)}
+        extra = libraries - {*recorded_paths}
+        if extra or not folders:
+            name = min(extra).name if extra else "no library"
             raise LockError(f"{name} is not what {package} installed", remedy=remedy)
-        recorded_paths.add(path)
-    folders = {path.parent for path in recorded_paths if _LIBRARY.search(path.name)}
-    libraries = {p for folder in folders for p in folder.iterdir() if _LIBRARY.search(p.name)}
-    extra = libraries - recorded_paths
-    if extra or not folders:
-        name = min(extra).name if extra else "no library"
-        raise LockError(f"{name} is not what {package} installed", remedy=remedy)
-    return folders
+        all_folders |= folders
+    return tuple(sorted(all_folders))
+
+
+def _is_code(name: str) -> bool:
+    return _LIBRARY.search(name) is not None or name.endswith(".py")
 
 
 def refuse_unread(header: GgufHeader) -> None:
@@ -171,6 +157,7 @@ class Converted:
         EvidenceError
             The reader does not load the file; the message quotes its error.
         """
+        self.file = path
         cache = default_cache().absolute()
         cache.mkdir(parents=True, exist_ok=True)
         self._folder, self._lock = _held_folder(cache)

@@ -162,10 +162,10 @@ class OpenVinoGenerator:
 
     def _draft_choices(self, prompt: Sequence[int], output: Sequence[int]) -> list[int]:
         """Return the draft model's best token after each token of a known output but the last."""
-        path = self._options.draft_model
-        compiled = Compiled(self._runtime, self._drafting_model, 1)
+        draft = self._drafting_model
+        compiled = Compiled(self._runtime, draft, 1)
         tokens = [*prompt, *output[:-1]]
-        best = [int(row.argmax()) for row in self._logits(compiled, path, tokens)]
+        best = [int(row.argmax()) for row in self._logits(compiled, draft.file, tokens)]
         return best[len(prompt) :]
 
     def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
@@ -176,10 +176,8 @@ class OpenVinoGenerator:
         runner_up, best = np.partition(logits, -2)[-2:]
         return float(best - runner_up)
 
-    def _logits(self, compiled: Compiled, path: Path | None, tokens: Sequence[int]) -> Any:
+    def _logits(self, compiled: Compiled, path: Path, tokens: Sequence[int]) -> Any:
         """Yield the logits after each of some tokens."""
-        if path is None:
-            raise ConfigError("no draft model is given", remedy="Name a GGUF file: --draft-model")
         pages = Pages(
             compiled,
             batch=1,

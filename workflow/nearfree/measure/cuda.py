@@ -121,15 +121,13 @@ class CudaTimer:
             )
         self.launch: Launch = launch
         self.forwards_a_sample = graph_forwards if launch == "graph" else 1
-        self._warm_ups = max(
-            _WARM_UPS, copies
-        )  # each copy plans its kernels at its first forward over an N
+        # Each copy of the weights plans its kernels at its first forward over an N.
+        self._warm_ups = max(_WARM_UPS, copies)
         self._nvml = Nvml()
         self._pool = torch.cuda.graph_pool_handle() if self.launch == "graph" else None
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._capture_stream = (
-            torch.cuda.Stream()
-        )  # one stream for all graphs: libraries keep a workspace per stream
+        # One stream for all graphs: libraries keep a workspace per stream.
+        self._capture_stream = torch.cuda.Stream()
 
     def _graph(self, kernel: Kernel, n: int) -> torch.cuda.CUDAGraph:
         """Return the graph of a kernel at one N, captured at the first call."""

@@ -75,7 +75,10 @@ def measure_decodes(
     refuse_mixed(layout, as_simulated=False)
     fingerprint = machine_fingerprint(require_probe(layout, scope).fingerprint.kind)
     check_identity(layout, scope, fingerprint)
-    _check_texts(plan, prompts)
+    if tuple(prompt.part for prompt in prompts) != plan.prompts:
+        raise ConfigError(
+            "the prompts differ from the plan's", remedy="Give the file that the plan was made from"
+        )
     refuse_threads(run.threads for run in plan.runs)
 
     def observe(open_take: OpenTake) -> float:
@@ -99,13 +102,6 @@ def measure_decodes(
         observe,
         keep=whole_rounds,
     )
-
-
-def _check_texts(plan: DecodePlan, prompts: Sequence[Prompt]) -> None:
-    if tuple(prompt.part for prompt in prompts) != plan.prompts:
-        raise ConfigError(
-            "the prompts differ from the plan's", remedy="Give the file that the plan was made from"
-        )
 
 
 def _options(plan: DecodePlan, files: Mapping[str, Path]) -> GeneratorOptions:
@@ -221,19 +217,14 @@ class _Decodes:
 
     def _decode(self, drafting: Drafting, texts: Sequence[_TokenizedPrompt]) -> list[Decoded]:
         limit = self._plan.limit
+        prompts = [text.ids for text in texts]
+        all_draws: list[tuple[float, ...]] = [() for _ in texts]
+        if self._plan.temperature:
+            hashes = (text.prompt.part.sha256 for text in texts)
+            all_draws = [draws(self._plan.seed, sha256, limit) for sha256 in hashes]
         if len(texts) > 1:
-            prompts, draws_by_prompt = (
-                [text.ids for text in texts],
-                [self._draws(text) for text in texts],
-            )
-            return self._generator.decode_all(prompts, drafting, limit, draws_by_prompt)
-        return [
-            self._generator.decode(text.ids, drafting, limit, self._draws(text)) for text in texts
-        ]
-
-    def _draws(self, text: _TokenizedPrompt) -> tuple[float, ...]:
-        plan = self._plan
-        return draws(plan.seed, text.prompt.part.sha256, plan.limit) if plan.temperature else ()
+            return self._generator.decode_all(prompts, drafting, limit, all_draws)
+        return [self._generator.decode(prompts[0], drafting, limit, all_draws[0])]
 
     def _plain_output(
         self, text: _TokenizedPrompt, drafting: Drafting, *, output: tuple[int, ...] | None = None
@@ -269,12 +260,10 @@ class _Decodes:
     ) -> DecodeMeasured:
         plain = self._plain_output(text, drafting)
         same_tokens = agreed_length(decoded.tokens, plain)
-        differs = decoded.tokens != plain
-        has_margin = (
-            differs and not self._plan.temperature
-        )  # a sampled token need not have the best logit
-        prefix = (*text.ids, *plain[:same_tokens])
-        margin = self._generator.margin(prefix, repack=drafting.repack) if has_margin else None
+        margin = None
+        if decoded.tokens != plain and not self._plan.temperature:  # a sample may not be the best
+            prefix = (*text.ids, *plain[:same_tokens])
+            margin = self._generator.margin(prefix, repack=drafting.repack)
         return DecodeMeasured(
             **self._common_fields(text.prompt, decoded.tokens),
             drafting=drafting,

@@ -61,7 +61,7 @@ def ensure_files(config: Config, study: EngineStudy, *, offline: bool = False) -
 
         if not random_path(weights.digest).is_file():
             ensure_library(MAKER, weights.release, offline=offline)
-        yield f"{study.model}: {ensure_random(MAKER, weights)}"
+        yield f"{study.model}: {ensure_random(weights)}"
         return
     path = cached_weights(weights.sha256)
     if not path.is_file() and spec.member is not None:

@@ -15,10 +15,7 @@ ROUNDS = 2
 def measure_shares(take: OpenTake, points: Sequence[Point]) -> float:
     """Append the rounds of shares that a take lacks, at each baseline times a power of two.
 
-    Returns
-    -------
-    float
-        The seconds inside forwards.
+    Return the seconds inside forwards.
     """
     recorded = {
         (event.data.setting, event.data.n, event.data.round)
@@ -29,7 +26,9 @@ def measure_shares(take: OpenTake, points: Sequence[Point]) -> float:
     for number in range(ROUNDS):
         for point in points:
             kernel = point.kernel
-            if not isinstance(kernel, EngineKernel) or not _is_timed(point):
+            factor, remainder = divmod(point.n, point.baseline)
+            timed = not remainder and factor & (factor - 1) == 0
+            if not isinstance(kernel, EngineKernel) or not timed:
                 continue
             if (point.setting, point.n, number) in recorded:
                 continue
@@ -52,9 +51,3 @@ def measure_shares(take: OpenTake, points: Sequence[Point]) -> float:
             take.append(shares, sync=False)
         take.sync()
     return timed_s
-
-
-def _is_timed(point: Point) -> bool:
-    """Return whether N is the baseline times a power of two."""
-    factor, remainder = divmod(point.n, point.baseline)
-    return not remainder and factor & (factor - 1) == 0

@@ -312,10 +312,8 @@ def record(layout: Layout, scope: str, study: str, take: int, plan: ProfilePlan)
 
 def profile_file(file: Path) -> None:
     """Profile the plan in a file; `ncu` runs this in its child process."""
-    plan, fingerprint = (
-        json.decode(file.read_bytes(), type=ProfilePlan),
-        machine_fingerprint("cuda"),
-    )
+    plan = json.decode(file.read_bytes(), type=ProfilePlan)
+    fingerprint = machine_fingerprint("cuda")
     execution = ExecutionContext(
         device="cuda", cache_bytes=max(fingerprint.caches.values()), sms=fingerprint.cores
     )

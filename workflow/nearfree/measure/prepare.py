@@ -108,10 +108,7 @@ def resolved_setting(sweep: Sweep, fingerprint: Fingerprint) -> Setting:
 def record_work(take: OpenTake, points: Sequence[Point], device: str) -> float:
     """Run each point once, refuse output that is not finite, and record its work and kernels.
 
-    Returns
-    -------
-    float
-        The seconds inside these forwards, which also warm every point up.
+    Return the seconds inside these forwards, which also warm every point up.
     """
     warm_s = 0.0
     loaded = [event.data for event in take.events if isinstance(event.data, EngineLoaded)]

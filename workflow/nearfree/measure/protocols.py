@@ -118,7 +118,9 @@ class Search(Struct):
     def probes(self, protocol: Adaptive) -> list[int]:
         """Return the N of the next paired round, as chosen at the last look."""
         paired_count = len(self.paired)
-        if paired_count >= protocol.looks[-1] or self._exhausted(protocol):
+        forwards_max = protocol.forwards_a_point * len(self.curve)
+        exhausted = self.forwards >= forwards_max or self.spent_s >= protocol.seconds_max
+        if paired_count >= protocol.looks[-1] or exhausted:
             return []
         if self.baseline not in self.curve:
             return []  # the baseline has no clean sample, so there are no ratios
@@ -132,10 +134,6 @@ class Search(Struct):
             curve = ratios(seen, self.baseline, repeated_looks(protocol))
             self.decided = last_look, open_positions(curve, self.baseline, protocol)
         return self.decided[1]
-
-    def _exhausted(self, protocol: Adaptive) -> bool:
-        forwards_max = protocol.forwards_a_point * len(self.curve)
-        return self.forwards >= forwards_max or self.spent_s >= protocol.seconds_max
 
 
 def run_adaptive(bench: Bench, points: Sequence[Point], protocol: Adaptive) -> None:

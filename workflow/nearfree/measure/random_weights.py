@@ -21,7 +21,7 @@ _FTYPE_NUMBERS = {name.lower(): number for number, name in FILE_TYPES.items()}
 """`llama_ftype` has the numbers of GGUF's file types: include/llama.h of 3.22.1, line 117."""
 
 
-def ensure_random(engine: str, weights: RandomWeights) -> Path:
+def ensure_random(weights: RandomWeights) -> Path:
     """Return the file of random weights; write it first if it is missing.
 
     Raises
@@ -39,7 +39,7 @@ def ensure_random(engine: str, weights: RandomWeights) -> Path:
         written_type = weights.file_type if weights.file_type in _UNQUANTIZED else "bf16"
         written = _write_plain(Path(folder), weights, written_type)
         if written_type != weights.file_type:
-            written = _quantize(engine, weights, written, Path(folder, "stored.gguf"))
+            written = _quantize(weights, written, Path(folder, "stored.gguf"))
         written.replace(path)
     return path
 
@@ -54,10 +54,10 @@ def _write_plain(folder: Path, weights: RandomWeights, type_: str) -> Path:
     return folder / "plain.gguf"
 
 
-def _quantize(engine: str, weights: RandomWeights, plain: Path, target: Path) -> Path:
+def _quantize(weights: RandomWeights, plain: Path, target: Path) -> Path:
     """Quantize a file by the engine's own function; return the quantized file."""
-    build = build_of(engine, weights.release)
-    calls = load(library_folder(engine, weights.release, build), build).calls
+    build = build_of(MAKER, weights.release)
+    calls = load(library_folder(MAKER, weights.release, build), build).calls
     parameters = calls.llama_model_quantize_default_params()
     parameters.ftype = _FTYPE_NUMBERS[weights.file_type]
     parameters.nthread = 0

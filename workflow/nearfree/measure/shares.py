@@ -23,10 +23,7 @@ _AHEAD_CYCLES = 200_000_000
 def measure_shares(take: OpenTake, points: Sequence[Point], device: str) -> float:
     """Append the rounds of shares that a take lacks: every point of a model once per round.
 
-    Returns
-    -------
-    float
-        The seconds inside forwards, including the GPU's spinning before them.
+    Return the seconds inside forwards, including the GPU's spinning before them.
     """
     recorded = {
         (event.data.setting, event.data.n, event.data.round)

@@ -254,19 +254,19 @@ def _check_platforms(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iter
         if isinstance(state, str):
             yield NodeReport(platform=platform, resources=resources, state=None, wrong=(state,))
             continue
-        faults = tuple(_faults(config.platforms, platform, state))
-        faults += tuple(
-            _MISSING_PYTHON.format(name, config.site.python[name])
-            for name in pipeline.interpreters(platform).keys() - pythons[platform]
-            if name in config.site.python
-        )
-        unmade = sorted(pipeline.interpreters(platform).keys() - pythons[platform])
-        notes = (
-            *_notes(state, submitted_s),
-            *(_UNMADE.format(name) for name in unmade if name not in config.site.python),
-        )
+        faults = [*_faults(config.platforms, platform, state)]
+        notes = [*_notes(state, submitted_s)]
+        for name in sorted(pipeline.interpreters(platform).keys() - pythons[platform]):
+            if name in config.site.python:
+                faults.append(_MISSING_PYTHON.format(name, config.site.python[name]))
+            else:
+                notes.append(_UNMADE.format(name))
         yield NodeReport(
-            platform=platform, resources=resources, state=state, wrong=faults, notes=notes
+            platform=platform,
+            resources=resources,
+            state=state,
+            wrong=tuple(faults),
+            notes=tuple(notes),
         )
 
 

@@ -51,8 +51,7 @@ def run_schedule(args: argparse.Namespace) -> int:
     """
     in_one_thread()
     from nearfree.derive.schedule.doubts import release_warnings
-    from nearfree.show.text.choices import choices_table
-    from nearfree.show.text.schedule import ASSUMED
+    from nearfree.show.text.schedule import ASSUMED, choices_table
     from nearfree.show.text.schedule_json import choices_json, schedules_json
 
     use_release(args)

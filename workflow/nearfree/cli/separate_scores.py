@@ -80,7 +80,7 @@ def validate_collectives(args: argparse.Namespace, layout: "Layout", config: "Co
     from nearfree.derive.granularity.facts import datasheet_facts
     from nearfree.derive.score.collectives import BY as COLUMNS
     from nearfree.derive.score.collectives import grouped, left_out_errors
-    from nearfree.show.text.collectives import lines
+    from nearfree.show.text.scores import collective_lines
 
     if args.module != ["collective"] or not (args.curves or args.dataset == "aiconfigurator"):
         raise ConfigError(
@@ -113,7 +113,7 @@ def validate_collectives(args: argparse.Namespace, layout: "Layout", config: "Co
     if args.format == "json":
         print(json_text(rows.to_dicts()))
     else:
-        print("\n".join(lines(source, rows, by)))
+        print("\n".join(collective_lines(source, rows, by)))
     return 0
 
 
@@ -126,7 +126,7 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     from nearfree.derive.score.narrowing import select, training_curves
     from nearfree.derive.score.regimes import regime_scores
     from nearfree.derive.score.scores import groups
-    from nearfree.show.text.regimes import lines
+    from nearfree.show.text.scores import regime_lines
     from nearfree.sources.fetching.cache import Cache, default_cache
 
     unused = _given_options(args, _NOT_REGIMES)
@@ -159,7 +159,7 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     if args.format == "json":
         print(json_text(rows))
     else:
-        print("\n".join(lines(source, scored, epsilons, rows, by)))
+        print("\n".join(regime_lines(source, scored, epsilons, rows, by)))
     return 0
 
 

@@ -188,8 +188,7 @@ def run_validate(args: argparse.Namespace) -> int:
     from nearfree.derive.score.evaluation import evaluate
     from nearfree.derive.score.scores import groups
     from nearfree.derive.work_model.constants import recorded_constants
-    from nearfree.show.text.engine_steps import steps_lines
-    from nearfree.show.text.scores import answered_as_predicted, basis, head, table
+    from nearfree.show.text.scores import answered_as_predicted, basis, head, steps_lines, table
 
     layout, config = layout_of(args), config_of(args)
     aliases = {alias: name for name, sheet in config.platforms.items() for alias in sheet.aliases}

@@ -113,7 +113,13 @@ def nmax_against_own(
     drawn = boundaries.filter("newest", pl.col("epsilon") == epsilon)
     drawn = (
         with_platform_panels(readings(drawn), module)
-        .with_columns(pl.col(variable).alias("own"), _series())
+        .with_columns(
+            pl.col(variable).alias("own"),
+            pl.when("from_one")
+            .then(pl.format("{}, from N = 1", "origin"))
+            .otherwise("origin")
+            .alias("series"),
+        )
         .sort("origin", "panel", "own", "from_one")
     )
     lines = laws(predictions.filter(pl.col("epsilon") == epsilon), drawn, module)
@@ -159,15 +165,6 @@ def nmax_against_own(
 def _at_end() -> pl.Expr:
     """Return whether the grid ends at a boundary from the baseline; from N = 1 it is unknown."""
     return pl.col("next_n").is_null() & ~pl.col("from_one")
-
-
-def _series() -> pl.Expr:
-    return (
-        pl.when("from_one")
-        .then(pl.format("{}, from N = 1", "origin"))
-        .otherwise("origin")
-        .alias("series")
-    )
 
 
 def _look(points: pl.DataFrame) -> Look:

@@ -109,6 +109,8 @@ def ratio_against_n(
     ticks = [multiple * 2**k for k in range(16) for multiple in multiples if multiple * 2**k <= top]
     axis = alt.Axis(values=ticks, format="~g", labelOverlap="greedy")
     x, y = positions(points), alt.Y("ratio:Q", title="T(N)/T(1)", scale=scale, axis=axis)
+    names = changes(steps)["change"].to_list()
+    colours = {name: colour for name, colour in _CHANGES.items() if name in names}
     point_chart, bound_chart, step_chart = of_kind("point"), of_kind("boundary"), of_kind("step")
     point_hover = tooltip(
         "n:Q",
@@ -136,7 +138,7 @@ def ratio_against_n(
         step_chart.mark_tick(orient="vertical", size=8, thickness=1.5).encode(
             x=x,
             y=alt.Y("height:Q", scale=scale),
-            color=keyed(alt.Color, "change:N", _drawn(steps), title=None, columns=3),
+            color=keyed(alt.Color, "change:N", colours, title=None, columns=3),
             tooltip=step_hover,
         ),
         of_kind("type")
@@ -177,9 +179,7 @@ def ratio_against_n(
         f"{', '.join(points['origin'].unique().sort())}",
         subtitle if kinds else subtitle[:1],
     )
-    if (
-        points["panel"].n_unique() == 1
-    ):  # the title is wider than the panel, and more so in a wide font
+    if points["panel"].n_unique() == 1:  # the title is wider than the panel
         chart.padding = {"left": 12, "top": 12, "bottom": 12, "right": _SPARE}
     return chart
 
@@ -235,12 +235,6 @@ def changes(steps: pl.DataFrame) -> pl.DataFrame:
             pl.format("{}:{}", "file", "lines").alias("place"),
         )
     )
-
-
-def _drawn(steps: pl.DataFrame) -> dict[str, str]:
-    """Return the colours of the changes that are drawn."""
-    names = changes(steps)["change"].to_list()
-    return {name: colour for name, colour in _CHANGES.items() if name in names}
 
 
 def _marks(

@@ -44,17 +44,14 @@ class Rows(Struct, frozen=True, kw_only=True):
         """
         frames = {n: f.filter(pl.col("module") == module) for n, f in structs.asdict(self).items()}
         predictions = frames.pop("predictions")
-        kept = {name: frame.filter(~_of_models_modules()) for name, frame in frames.items()}
+        study = pl.col("stream").str.strip_suffix(PROFILE_SUFFIX)  # a profile belongs to its study
+        isolated = study.str.ends_with(MODULES_SUFFIX)
+        kept = {name: frame.filter(~isolated) for name, frame in frames.items()}
         excluded = frames["boundaries"].join(kept["boundaries"], on=_SETTING, how="anti")
         kept_predictions = predictions.join(
             excluded, on=_SETTING, how="anti", maintain_order="left"
         )
         return Rows(**kept, predictions=kept_predictions)
-
-
-def _of_models_modules() -> pl.Expr:
-    """Return whether a row belongs to a study of a model's isolated modules, or to its profile."""
-    return pl.col("stream").str.strip_suffix(PROFILE_SUFFIX).str.ends_with(MODULES_SUFFIX)
 
 
 def drawings(rows: Rows, epsilon: float, module: ModuleKind) -> Iterator[Drawing]:

@@ -58,6 +58,8 @@ def imported_curves(kernels: pl.DataFrame) -> alt.FacetChart:
     """
     epsilon = float(kernels["epsilon"][0])
     points = _with_panels(kernels)
+    backends = points.group_by("module").agg(pl.col("backend").n_unique())["backend"].unique()
+    across = int(backends[0]) if len(backends) == 1 else None  # a module's backends side by side
     lowest = min(_LOWEST, *(points["ratio"] - _ROOM))
     scale = alt.Scale(domain=[lowest, 1 + _TOLERANCES * epsilon], nice=False)
     x, y = positions(points), alt.Y("ratio:Q", title="T(N) / T(baseline)", scale=scale)
@@ -86,7 +88,7 @@ def imported_curves(kernels: pl.DataFrame) -> alt.FacetChart:
         data=pl.concat([_bands(points, epsilon), points.select(_DRAWN)], how="diagonal_relaxed"),
     )  # fmt: skip
     return styled(
-        in_rows(layers, points, _across(points)).resolve_scale(x="independent"),
+        in_rows(layers, points, across).resolve_scale(x="independent"),
         "T(N) / T(baseline) against N, public curves of kernels, imported",
         [
             *wrap(f"Imported, not measured here: {_sources(points)}", _ACROSS),
@@ -120,12 +122,6 @@ def _with_panels(kernels: pl.DataFrame) -> pl.DataFrame:
     return titled.with_columns(panel("title", "shape")).sort(
         module_order, *("backend", "platform", "kernel", "n")
     )
-
-
-def _across(points: pl.DataFrame) -> int | None:
-    """Return the number of panels per row: a module's backends, if all modules have as many."""
-    backends = points.group_by("module").agg(pl.col("backend").n_unique())["backend"].unique()
-    return int(backends[0]) if len(backends) == 1 else None
 
 
 def _bands(points: pl.DataFrame, epsilon: float) -> pl.DataFrame:

@@ -69,14 +69,11 @@ def _over(
         (paper, "_paper_baseline", "from the paper's baseline (every expert active)"),
     ):
         panels = rows.with_columns(panel("condition", equals(fixed)))
-        for part in figures_of(f"boundary_over_{variable}{suffix}", panels, drawable=_answered()):
+        answered = pl.col("n_max").is_not_null() | pl.col("unbounded")
+        for part in figures_of(f"boundary_over_{variable}{suffix}", panels, drawable=answered):
             subject = f"N_max against {variable}, {start}"
             figure = part.figure(draw, subject, part.rows)
             yield figure, _chart(part.rows, variable, epsilon, part.title(subject))
-
-
-def _answered() -> pl.Expr:
-    return pl.col("n_max").is_not_null() | pl.col("unbounded")
 
 
 def fits() -> pl.Expr:

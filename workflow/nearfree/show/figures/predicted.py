@@ -216,7 +216,10 @@ def imported_drawings(accuracy: pl.DataFrame, drift: pl.DataFrame) -> Iterator[D
             "Of all measured settings: refused ones are misses. twin version: the curve of another "
             f"version, where there is one. {OF_INTERVALS}"
         )
-        arguments = (_shares(unseen), title, subtitle)
+        answered = (pl.col("answered") / pl.col("settings")).alias("answered_share")
+        panelled = unseen.with_columns(panel(_ROUTED, pl.lit("unseen GPUs")), answered)
+        shares = _long(panelled.drop("answered"), _SHARES).sort("panel", maintain_order=True)
+        arguments = (shares, title, subtitle)
         caption = "Imported curves: shares of hits on GPUs without calibrated constants."
         yield drawing(share_bars, arguments, "imported_shares", caption, unseen)
     with_error = scores.filter(pl.col("t_ratio_error").is_not_null(), grouping="version")
@@ -230,12 +233,6 @@ def imported_drawings(accuracy: pl.DataFrame, drift: pl.DataFrame) -> Iterator[D
         name = f"imported_drift_{module}"
         caption = f"Imported curves: N_max of {module} with one version against another version's."
         yield drawing(drift_between_versions, (module_drift,), name, caption, module_drift)
-
-
-def _shares(groups: pl.DataFrame) -> pl.DataFrame:
-    answered = (pl.col("answered") / pl.col("settings")).alias("answered_share")
-    panelled = groups.with_columns(panel(_ROUTED, pl.lit("unseen GPUs")), answered).drop("answered")
-    return _long(panelled, _SHARES).sort("panel", maintain_order=True)
 
 
 def error_by_version(timed: pl.DataFrame) -> alt.FacetChart:

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 import vl_convert
-from msgspec import structs
+from msgspec import Struct, structs
 
 from nearfree.core.modules.registry import MAIN
 from nearfree.core.scopes import IMPORTED, PUBLIC
@@ -54,12 +54,11 @@ SIMULATED = "simulated"
 _WORDS = {"Measured": "Simulated", "measured": SIMULATED}
 
 
-class _Tables:
+class _Tables(Struct):
     """The tables of a results root, with the digests of those that were read."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.digests: dict[str, str] = {}
+    layout: Layout
+    digests: dict[str, str] = {}
 
     def of(self, table: Table, *scopes: str) -> pl.DataFrame:
         for scope in scopes:
@@ -145,8 +144,8 @@ def _charts(tables: _Tables, scope: str, epsilon: float, *, imported: bool) -> l
         accuracy, drift = (tables.of(table, IMPORTED) for table in (ACCURACY, DRIFT))
         result += _specified(imported_drawings(accuracy, drift))
     if scope == PUBLIC:
-        lookup, forecast = tables.of(LOOKUP, PUBLIC), tables.of(FORECAST, PUBLIC)
         result += _specified(kernel_drawings(tables.of(KERNELS, PUBLIC)))
+        lookup, forecast = tables.of(LOOKUP, PUBLIC), tables.of(FORECAST, PUBLIC)
         result += _specified(outlook_drawings(lookup, forecast, epsilon))
         result += _specified(trend_drawings(tables.of(TREND, PUBLIC)))
         result += _specified(drift_drawings(tables.of(VERSION_DRIFT, PUBLIC)))

@@ -66,6 +66,9 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
     series = [*DTYPES, *sorted(tiles["series"].unique().drop_nulls())]
     colours = dict(zip(series, PALETTE, strict=False))
     colour = keyed(alt.Color, "series:N", colours, title=None, columns=3, symbolType="circle")
+    groups = tiles["group"].drop_nulls().unique().sort()
+    shapes = dict(zip(groups, ("triangle-up", "diamond", "square", "cross"), strict=False))
+    shape = keyed(alt.Shape, "group:N", shapes, title=None)
     marks = [alt.Tooltip(f"{name}:N") for name in ("series", "platform", "rule", "row_id")]
     value = alt.Tooltip("y:Q", title="value", format=".1f")
     gpus = of_kind("gpu")
@@ -73,7 +76,7 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
         of_kind("paper").mark_rule(strokeDash=[5, 4], color=THEORY).encode(y=y),
         of_kind("tile")
         .mark_point(size=32, filled=True, opacity=0.9)
-        .encode(x=x, y=y, color=colour, shape=_by_group(tiles), tooltip=[*marks, value]),
+        .encode(x=x, y=y, color=colour, shape=shape, tooltip=[*marks, value]),
         gpus.transform_filter(f"datum.series == '{DTYPES[0]}'")
         .mark_circle(size=60, opacity=0.9)
         .encode(x=x, y=y, color=colour, tooltip=[*marks, value]),
@@ -192,13 +195,6 @@ def _tiles(dated: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([paper, resolved], how="diagonal_relaxed")
 
 
-def _by_group(tiles: pl.DataFrame) -> alt.Shape:
-    """Return the shape channel of tiles, by their query group."""
-    groups = tiles["group"].drop_nulls().unique().sort()
-    shapes = dict(zip(groups, ("triangle-up", "diamond", "square", "cross"), strict=False))
-    return keyed(alt.Shape, "group:N", shapes, title=None)
-
-
 VERSION_LAWS = {"n_max_resolved": "principle_resolved", "n_max_work": "work_model"}
 """The predictors that are drawn, by column."""
 _OCTAVES_UPWARDS = 0.07
@@ -283,8 +279,9 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
 def _answers(drift: pl.DataFrame) -> pl.DataFrame:
     """Return one row per predicted value, of packages with at least two versions."""
     with_versions = drift.filter(pl.col("version").n_unique().over(*_KEY) > 1)
+    settings = [_setting(row) for row in with_versions.to_dicts()]
     return (
-        with_versions.with_columns(_settings(with_versions))
+        with_versions.with_columns(pl.Series("setting", settings, dtype=pl.String))
         .with_columns(panel("setting", "package"))
         .rename(VERSION_LAWS)
         .unpivot(
@@ -298,13 +295,8 @@ def _answers(drift: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _settings(rows: pl.DataFrame) -> pl.Series:
-    """Return a short label of each row's setting."""
-    texts = [_setting(row) for row in rows.to_dicts()]
-    return pl.Series("setting", texts, dtype=pl.String)
-
-
 def _setting(row: dict[str, Any]) -> str:
+    """Return a short label of a row's setting."""
     if row["experts"] is None:
         return f"{row['model']}, {row['heads']} / {row['kv_heads']} heads"
     return label(row, ("model", "experts", "top_k", "routing"))

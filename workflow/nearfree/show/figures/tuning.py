@@ -89,11 +89,8 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
     y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True))
     channels = lines_by("drafter:N", "predicted", lines_of(drafters), drafters, columns=2)
     hover = tooltip(("drafter:N", "drafter"), ("k:Q", "K"), ("value:Q", "", ".2f"))
-    curve_chart, predicted_chart, measured_chart = (
-        of_kind("curve"),
-        of_kind("predicted"),
-        of_kind("measured"),
-    )
+    curve_chart = of_kind("curve")
+    predicted_chart, measured_chart = of_kind("predicted"), of_kind("measured")
     layers = alt.layer(
         curve_chart.mark_line(color=MEASURED, point=True).encode(x=x, y=y, tooltip=tooltip("n:Q")),
         of_kind("none").mark_rule(color=THEORY, strokeDash=[4, 3]).encode(y=y),

@@ -208,7 +208,9 @@ def steps(rows: pl.DataFrame) -> Grid:
         "weights": "type",
         "matrices": "parts",
         "from rows b N": backed(lambda row: row["rows"] or "-"),
-        "passes there": backed(_passes_text),
+        "passes there": backed(
+            lambda row: "-" if row["rows"] is None else f"{row['passes_before']} to {row['passes']}"
+        ),
         "and at": lambda row: number_runs(row["at"][1:]) or None,
         "way": "path",
         "rule": lambda row: row["rule"] or row["refusal"],
@@ -222,12 +224,6 @@ def steps(rows: pl.DataFrame) -> Grid:
         ),
     )
     return grid(ordered, columns)
-
-
-def _passes_text(row: Row) -> str:
-    if row["rows"] is None:
-        return "-"
-    return f"{row['passes_before']} to {row['passes']}"
 
 
 def number_runs(numbers: Sequence[int | None]) -> str:

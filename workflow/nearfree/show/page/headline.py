@@ -93,16 +93,12 @@ def _chips(rows: list[Row], limiters: dict[str, str]) -> Iterator[Chip]:
     studies = Counter(key for key, _ in {(row["setting_key"], row["stream"]) for row in rows})
     for row in rows:
         fields = [*differing, "stream"] if studies[row["setting_key"]] > 1 else differing
-        yield _chip(label(row, fields, "short"), row, limiters)
-
-
-def _chip(label: str, row: Row, limiters: dict[str, str]) -> Chip:
-    return Chip(
-        label,
-        cell(n_max(row), row["row_id"]),
-        tuple(_notes(row)),
-        limiters.get(row["stream"] + row["setting_key"], ""),
-    )
+        yield Chip(
+            label(row, fields, "short"),
+            cell(n_max(row), row["row_id"]),
+            tuple(_notes(row)),
+            limiters.get(row["stream"] + row["setting_key"], ""),
+        )
 
 
 def _notes(row: Row) -> Iterator[str]:

@@ -79,15 +79,13 @@ def predictor_scores(scores: pl.DataFrame) -> Grid:
         "answered": backed(lambda row: f"{row['answered']} of {row['settings']}"),
         "hits": backed(lambda row: f"{row['hits']} of {row['settings']}"),
         "within the interval": backed(lambda row: f"{row['within']} of {row['settings']}"),
-        "widest interval": backed(_widest_interval),
+        "widest interval": backed(
+            lambda row: "-" if row["measured_width"] is None else f"x{row['measured_width']:.2f}"
+        ),
         "same limiter": backed(lambda row: f"{row['same_limiter']} of {row['limiters']}"),
         "foretold": backed(lambda row: f"{row['foretold']} of {row['settings']}"),
     }
     return grid(scores.sort(rank(), *_PREDICTOR_KEY).to_dicts(), columns)
-
-
-def _widest_interval(row: Row) -> str:
-    return "-" if row["measured_width"] is None else f"x{row['measured_width']:.2f}"
 
 
 def position_text(value: float) -> str:
@@ -175,15 +173,12 @@ def uncovered(time_shares: pl.DataFrame) -> Grid:
         for role in (HEAD, BETWEEN):
             role_rows = group.filter(role=role).sort("share", maintain_order=True).to_dicts()
             ends = (role_rows[0], role_rows[-1]) if role_rows else ()
-            cells += [_share(row) for row in ends] or [Cell("-")] * 2
+            shares = [cell(f"{row['share']:.1%}", row["row_id"]) for row in ends]
+            cells += shares or [Cell("-")] * 2
         rows.append((Cell(str(model)), Cell(str(group["setting_key"].n_unique())), *cells))
     roles = (HEAD, f"{BETWEEN} modules")
     heads = tuple(f"{name}, {end}" for name in roles for end in ("least", "most"))
     return Grid(("model", "settings", *heads), tuple(rows))
-
-
-def _share(row: Row) -> Cell:
-    return cell(f"{row['share']:.1%}", row["row_id"])
 
 
 class ModelSection(Struct, frozen=True, kw_only=True):

@@ -65,19 +65,11 @@ def scope_frames(layout: Layout, scope: str) -> dict[str, pl.DataFrame]:
     }
 
 
-def outlook_frames(layout: Layout, scopes: list[str]) -> dict[str, pl.DataFrame]:
-    """Return the tables that only the public scope has, empty without that scope."""
-    has_public = PUBLIC in scopes
-    return {
-        table.name: read_table(layout, PUBLIC, table) if has_public else empty(table)
-        for table in _PUBLIC_TABLES
-    }
-
-
 def all_rows(layout: Layout, loaded: Mapping[str, Frames], scopes: list[str]) -> Frames:
     """Return the rows of all scopes by table, without duplicates.
 
-    Of tuned files only those are included that a row cites as evidence.
+    Tables that only the public scope has are empty without that scope. Of tuned files only those
+    are included that a row cites as evidence.
     """
     frames = {
         table.name: pl.concat(frames_of[table.name] for frames_of in loaded.values()).unique(
@@ -85,7 +77,10 @@ def all_rows(layout: Layout, loaded: Mapping[str, Frames], scopes: list[str]) ->
         )
         for table in _SCOPE_TABLES
     }
-    frames |= outlook_frames(layout, scopes)
+    frames |= {
+        table.name: read_table(layout, PUBLIC, table) if PUBLIC in scopes else empty(table)
+        for table in _PUBLIC_TABLES
+    }
     if SOURCES in scopes:
         cited_digests = _cited_digests(frames)
         tuned = read_table(layout, SOURCES, TUNED)
@@ -103,11 +98,6 @@ def _cited_digests(frames: Frames) -> list[str]:
         for text in frame[column].drop_nulls().unique()
     }
     return sorted({digest for text in texts for digest in _RULE.findall(text)})
-
-
-def imported_accuracy(layout: Layout, *, imported: bool) -> pl.DataFrame:
-    """Return the scores on imported curves, empty where no curves were imported."""
-    return read_table(layout, IMPORTED, ACCURACY) if imported else empty(ACCURACY)
 
 
 def empty(table: Table) -> pl.DataFrame:
@@ -148,9 +138,10 @@ def write_report(
         Whether to show the scores on imported curves.
     """
     loaded = {scope: scope_frames(layout, scope) for scope in scopes}
+    on_imported = read_table(layout, IMPORTED, ACCURACY) if imported else empty(ACCURACY)
     rows = {
         **all_rows(layout, loaded, scopes),
-        ACCURACY.name: accuracy.by_module(imported_accuracy(layout, imported=imported)),
+        ACCURACY.name: accuracy.by_module(on_imported),
     }
     platforms = [scope for scope in scopes if scope not in (PUBLIC, SOURCES)]
     takes = {

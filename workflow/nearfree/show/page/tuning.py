@@ -44,14 +44,12 @@ def tuning_section(tuning: pl.DataFrame) -> TuningSection | None:
         "steps as replayed": lambda row: {True: "yes", False: "no"}.get(row["steps_equal"]),
     }
     return TuningSection(
-        verdicts=tuple(_verdict(row) for row in _runs(newest)),
+        verdicts=tuple(
+            _verdict(row) for row in newest.filter("run", kind=ALL).sort(PROOF).to_dicts()
+        ),
         settings=grid(ran.filter(kind=ALL).to_dicts(), columns),
         kinds=grid(ran.filter(pl.col("kind") != ALL).to_dicts(), columns),
     )
-
-
-def _runs(newest: pl.DataFrame) -> list[Row]:
-    return newest.filter("run", kind=ALL).sort(PROOF).to_dicts()
 
 
 def _model(row: Row) -> str:

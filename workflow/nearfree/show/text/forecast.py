@@ -68,23 +68,19 @@ def _numeric(text: str) -> bool:
 
 def title(query: Deployment) -> str:
     """Return one line that names the deployment."""
-    decoder = query.decoder
+    kernel = f" by {query.moe_kernel}" if query.moe_kernel else ""
     parts = [
-        f"{decoder.name} on {gpus(query)}",
+        f"{query.decoder.name} on {gpus(query)}",
         formats(query),
         f"b = {query.batch}",
         f"L = {query.context}{window(query)}",
         f"attention {query.attention}",
-        *([f"MoE {query.moe}{_by(query)}", f"{query.routing} routing"] if query.moe else []),
+        *([f"MoE {query.moe}{kernel}", f"{query.routing} routing"] if query.moe else []),
         *([f"served by {query.server}"] if query.server else []),
         *([f"dense {query.dense}"] if query.dense else []),
         *([f"CUDA graphs of {query.graphs.engine}"] if query.graphs else []),
     ]
     return ", ".join(parts)
-
-
-def _by(query: Deployment) -> str:
-    return f" by {query.moe_kernel}" if query.moe_kernel else ""
 
 
 def gpus(query: Deployment) -> str:
@@ -136,11 +132,10 @@ def report(
         rows = answers.filter(baseline=baseline)
         yield from _boundaries(forecast, rows, epsilon, accepted)
     refusal = forecast.total.refusals[index]
+    yield ""
     if refusal is not None:
-        yield ""
         yield f"Its T(N) is not predicted: {refusal}. {no_forward(query)}"
     else:
-        yield ""
         yield from _curve(forecast, index, epsilon)
         yield ""
         yield from _modules(forecast, index, epsilon)

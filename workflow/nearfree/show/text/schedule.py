@@ -1,4 +1,7 @@
-"""The text of `nearfree schedule`: N_max and T(N) by batch size, and an option's evidence."""
+"""The text of `nearfree schedule`: N_max and T(N) by batch size, and an option's evidence.
+
+Without an acceptance there is no option, but the best K and its gain by batch size and acceptance.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +17,7 @@ from nearfree.derive.schedule.engines import ENGINES
 from nearfree.derive.schedule.expected import Choice
 from nearfree.derive.schedule.option import Option, Parser
 from nearfree.errors import EvidenceError
+from nearfree.show.text.context_schedule import RATES, ContextSchedule, caveats
 from nearfree.show.text.forecast import columns, no_forward, title
 from nearfree.show.text.memory import memory_lines, unfit
 
@@ -261,3 +265,44 @@ def _by_another(query: Deployment) -> str:
         and any(f"--moe {name}==" in options for options in query.instead)
     ]
     return f"; {others[0]}'s own option is `nearfree schedule {others[0]}`" if others else ""
+
+
+def choices_table(schedules: Sequence[ContextSchedule], notes: Sequence[str]) -> Iterator[str]:
+    """Yield one table per context: the best K and its gain over no drafts, at doubling batch sizes.
+
+    Parameters
+    ----------
+    notes
+        Assumptions, and warnings about the drafter.
+    """
+    yield "# no option without --acceptance: best K, and its gain over serving without drafts"
+    yield from (f"# {note}" for note in choice_notes(schedules, notes))
+    for schedule in schedules:
+        yield f"# {heading(schedule.forecast)}"
+        head: list[object] = ["b", *(f"acceptance {rate}" for rate in RATES)]
+        rows: list[list[object]] = [head]
+        for batch in _doubling(max(schedule.best[RATES[0]])):
+            choices = (schedule.best[rate][batch] for rate in RATES)
+            cells = [f"K = {choice.k}, {choice.speedup - 1:+.0%}" for choice in choices]
+            rows.append([batch, *cells])
+        yield from columns(rows, left=0)
+        yield from memory_end(schedule.deployments, len(schedule.forecast.deployments))
+
+
+def choice_notes(schedules: Sequence[ContextSchedule], notes: Sequence[str]) -> Iterator[str]:
+    """Yield distinct notes and caveats, and a drafter's idle cost if the best K is 0 anywhere."""
+    yield from dict.fromkeys((*notes, *caveats(schedules)))
+    yield from idle_note(
+        choice
+        for schedule in schedules
+        for by_batch in schedule.best.values()
+        for choice in by_batch.values()
+    )
+
+
+def _doubling(last: int) -> Iterator[int]:
+    batch = 1
+    while batch < last:
+        yield batch
+        batch *= 2
+    yield last

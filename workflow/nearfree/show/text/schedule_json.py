@@ -6,10 +6,9 @@ from typing import Any
 from msgspec import json
 
 from nearfree.show.text.answer_json import deployment_json
-from nearfree.show.text.choices import choice_notes
 from nearfree.show.text.context_schedule import ContextSchedule, caveats
 from nearfree.show.text.memory import memory_lines, unfit
-from nearfree.show.text.schedule import entries, remarks
+from nearfree.show.text.schedule import choice_notes, entries, remarks
 
 
 def schedules_json(

@@ -1,9 +1,13 @@
-"""Scores of predictors as text: data, truth and constants, and one line per group."""
+"""Scores of predictors as text: data, truth and constants, and one line per group.
+
+Of curves in general, of regimes, and of collectives; and the steps of engines that are unexplained.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
+from nearfree.derive.score.engine_steps import TOLERATED, CurveSteps, UnnamedStep
 from nearfree.derive.score.evaluation import Evaluation
 from nearfree.derive.score.narrowing import calibrated_on
 from nearfree.derive.truth.truth import Truth
@@ -115,3 +119,73 @@ def _text(value: object) -> str:
 
 def _share(value: object) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+LEFT_OUT = {
+    "R0": "a GPU and its siblings",
+    "R1": "a GPU",
+    "R2m": "a model, everywhere: d_model, experts and top_k; of products K, of attention its "
+    "heads, of attention layers d_model with a rank's heads",
+    "R2s": "a shape, everywhere",
+    "R3": "a release, of kernels measured in another one",
+}
+"""The curves that each regime leaves out."""
+
+
+def regime_lines(
+    source: str, known: Truth, epsilons: Sequence[float], rows: Sequence[Row], by: Sequence[str]
+) -> Iterator[str]:
+    """Yield the definitions of the regimes' scores, and one line per group of `by`."""
+    yield f"data        {source}: {known.settings.height} curves"
+    yield f"tolerance   {', '.join(f'{epsilon:g}' for epsilon in epsilons)}"
+    yield f"truth       {TRUTH}"
+    yield f"hit         {HIT}"
+    for name, text in LEFT_OUT.items():
+        yield f"{name:11} leaves out {text}"
+    yield "bands       calibrated on one half of the models, scored on the other"
+    yield "forms       chosen on these same tables (docs/history.md, Regimes)"
+    yield ""
+    yield from table(rows, by)
+
+
+def collective_lines(source: str, rows: pl.DataFrame, by: Sequence[str]) -> Iterator[str]:
+    """Yield the definitions of the error of collectives' T, and one line per group of `by`."""
+    from nearfree.derive.score.collectives import LEAST_KIB, MOST_MIB
+
+    yield f"data        {source}"
+    yield "predicted   T(N) by constants fitted on every platform but the point's own"
+    yield "error       |predicted / measured - 1| of T: its median, and its 90th percentile (90 %)"
+    yield (
+        f"points      payloads of {LEAST_KIB} KiB to {MOST_MIB} MiB; dispatch and combine: every "
+        "number of tokens"
+    )
+    yield "siblings    GPUs of the same generation stay in the fit; only the A100 has none"
+    yield ""
+    names = [*by, "platforms", "points"]
+    cells = [
+        [*(row[name] for name in names), f"{row['median_error']:.3f}", f"{row['error_90']:.3f}"]
+        for row in rows.iter_rows(named=True)
+    ]
+    yield from columns([[*(name.replace("_", " ") for name in names), "median", "90 %"], *cells])
+
+
+def steps_lines(curves: Sequence[CurveSteps]) -> Iterator[str]:
+    """Yield one line per engine curve with its unexplained steps; nothing without curves."""
+    if not curves:
+        return
+    steps = [step for curve in curves for step in curve.steps]
+    certain = sum(step.sure for step in steps)
+    yield ""
+    yield (
+        f"unexplained steps of engines' curves: {len(steps)} N at which T(N)/T(1) rises by "
+        f"{TOLERATED:g} more than the work model's and no source rule names a step; {certain} of "
+        "them at the lower end of the interval, too"
+    )
+    for curve in curves:
+        seen = " (in sample)" if curve.in_sample else ""
+        yield f"  {curve.curve}{seen}: {', '.join(map(_step, curve.steps)) or 'none'}"
+
+
+def _step(step: UnnamedStep) -> str:
+    perhaps = "" if step.sure else " (within its interval)"
+    return f"N = {step.n} from {step.since} by {step.excess:.2f}{perhaps}"

@@ -83,7 +83,8 @@ def surface_report(
             yield from _matrix(block, rows, single=single)
     if any(unfit(query.memory) for query in queries):
         yield f"{_UNFIT} does not fit in memory"
-    yield from _refused(boundaries)
+    reasons = boundaries["refusal"].drop_nulls().unique(maintain_order=True)
+    yield from (f"refused: {reason}" for reason in reasons)
 
 
 def _matrix(
@@ -101,11 +102,6 @@ def _matrix(
         cells.setdefault(query.batch, []).append(cell)
     table += [[batch, *values] for batch, values in cells.items()]
     yield from columns(table, left=0)
-
-
-def _refused(boundaries: pl.DataFrame) -> Iterator[str]:
-    for reason in boundaries["refusal"].drop_nulls().unique(maintain_order=True):
-        yield f"refused: {reason}"
 
 
 def _block(entry: tuple[int, Deployment]) -> tuple[Decoder, str, str | None]:

@@ -130,8 +130,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
 
 def _refuse_combinations(args: argparse.Namespace) -> None:
     """Raise ConfigError for two separate calibrations, or an option that one of them ignores."""
-    values = {name: getattr(args, name) for name in SEPARATE_OPTIONS}
-    options = [name for name, value in values.items() if value]
+    options = [name for name in SEPARATE_OPTIONS if getattr(args, name)]
     if len(options) > 1:
         raise ConfigError(
             f"{' and '.join(f'--{name}' for name in options)} are separate calibrations",

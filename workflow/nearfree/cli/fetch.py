@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from nearfree.cli.common import OFFLINE, argument, command, config_of, flag
+from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config
@@ -43,7 +44,6 @@ def run_fetch(args: argparse.Namespace) -> int:
 
 def _studies(config: "Config", names: list[str]) -> "list[EngineStudy]":
     from nearfree.core.modules.engine import EngineStudy
-    from nearfree.errors import ConfigError
 
     engines = {n: s for n, s in config.studies.items() if isinstance(s, EngineStudy)}
     for name in names:

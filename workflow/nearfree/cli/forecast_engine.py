@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.engine_forecast import EngineForecast
     from nearfree.gguf.header import GgufHeader
-    from nearfree.sources.extraction import Extraction
 
 CONTEXT = 64
 """The default of L, which is that of the project's own curves."""
@@ -75,6 +74,7 @@ def predict_engine(args: argparse.Namespace) -> int:
     from nearfree.gguf.reader import read_header
     from nearfree.hardware.platforms import resolve
     from nearfree.models.gguf_forward import matrices_of, shape_of
+    from nearfree.show.text.engine_forecast import engine_json, engine_lines
     from nearfree.sources.packages import parse_release
 
     refuse_options(args, _REFUSED, "with --engine", "leave out --engine")
@@ -122,25 +122,12 @@ def predict_engine(args: argparse.Namespace) -> int:
             }
             rules = answerer.engines.rules(forward)
             forecasts.append((query, engine_forecast(rules, name, curves)))
-    _print(args, forecasts, epsilon)
-    return 0
-
-
-def _print(
-    args: argparse.Namespace,
-    forecasts: "list[tuple[dict[str, Any], EngineForecast]]",
-    epsilon: float,
-) -> None:
-    from nearfree.show.text.engine_forecast import engine_json, engine_lines
-
     if args.format == "json":
         print(json_text([engine_json(query, forecast, epsilon) for query, forecast in forecasts]))
-        return
-    print(
-        "\n\n".join(
-            "\n".join(engine_lines(query, forecast, epsilon)) for query, forecast in forecasts
-        )
-    )
+    else:
+        texts = ("\n".join(engine_lines(*answer, epsilon)) for answer in forecasts)
+        print("\n\n".join(texts))
+    return 0
 
 
 def _refuse_too_long(header: "GgufHeader", context: int) -> None:
@@ -191,6 +178,7 @@ def _flags(
     args: argparse.Namespace, answerer: "Answerer", platform: str, engine: str, release: str
 ) -> tuple[frozenset[str], str]:
     """Return the CPU flags that the library is compiled for, and their origin."""
+    from nearfree.cli.products import library_flags
     from nearfree.derive.granularity.releases import Release
     from nearfree.sources.answers.ggml_cpu import NAMES, UNREAD, loaded_flags
     from nearfree.sources.packages import parse_release
@@ -205,13 +193,6 @@ def _flags(
         if loaded:
             flags = loaded_flags(extraction.by_name(), loaded[-1].system_info)
             return flags & (NAMES | UNREAD), "as the library reported when it was measured"
-    return _named_flags(args, extraction)
-
-
-def _named_flags(args: argparse.Namespace, extraction: "Extraction") -> tuple[frozenset[str], str]:
-    from nearfree.cli.products import library_flags
-    from nearfree.sources.answers.ggml_cpu import NAMES, UNREAD
-
     flags, variant, _ = library_flags(args, extraction)
     origin = "as given" if args.cpu_flags is not None else "this machine's"
     return flags & (NAMES | UNREAD), origin if variant is None else f"the variant {variant.name}"

@@ -109,47 +109,38 @@ def _take_maker(
     plan: "MeasurePlan | DecodePlan",
     curves: Path | None,
 ) -> Make:
+    """Return the function that makes a take: of decodes, of a simulated machine, or of this one."""
     from nearfree.core.plan import MeasurePlan
-
-    if not isinstance(plan, MeasurePlan):
-        return _decode_maker(args, scope, take, plan)
-    return (
-        _simulated_maker(args, scope, take, plan, curves)
-        if curves
-        else _real_maker(args, scope, take, plan)
-    )
-
-
-def _real_maker(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") -> Make:
     from nearfree.log.names import check_part
 
-    layout, stream = layout_of(args), check_part(args.study)
+    where = layout_of(args), scope, check_part(args.study), take
+    if not isinstance(plan, MeasurePlan):
+        from nearfree.config.prompts import read_prompts, shipped_prompts
+        from nearfree.measure.decodes import measure_decodes
+
+        hashes = {part.sha256 for part in plan.prompts}
+        texts = read_prompts(args.prompts or shipped_prompts())
+        prompts = [prompt for prompt in texts if prompt.part.sha256 in hashes]
+        files = weights_by_hash(args.weights) | weights_by_hash(args.draft_weights)
+        require_environment(*where, plan)
+        return lambda progress: measure_decodes(
+            *where, plan, prompts=prompts, files=files, progress=progress
+        )
+    if curves:
+        from nearfree.hardware.simulated import read_machine
+        from nearfree.measure.simulated import simulate
+
+        machine = read_machine(curves, scope)
+        return lambda progress: simulate(*where, plan, machine=machine, progress=progress)
     if not plan.curves:
-        require_environment(layout, scope, stream, take, plan)
+        require_environment(*where, plan)
     if not plan.weights:
         need_torch()
     from nearfree.measure.run import measure
 
-    files, untested = weights_by_hash(args.weights), bool(args.untested)
+    weights, untested = weights_by_hash(args.weights), bool(args.untested)
     return lambda progress: measure(
-        layout, scope, stream, take, plan, untested=untested, files=files, progress=progress
-    )
-
-
-def _decode_maker(args: argparse.Namespace, scope: str, take: int, plan: "DecodePlan") -> Make:
-    """Return the function that decodes the prompts of a plan; --prompts holds their texts."""
-    from nearfree.config.prompts import read_prompts, shipped_prompts
-    from nearfree.log.names import check_part
-    from nearfree.measure.decodes import measure_decodes
-
-    hashes = {part.sha256 for part in plan.prompts}
-    prompts_read = read_prompts(args.prompts or shipped_prompts())
-    prompts = [prompt for prompt in prompts_read if prompt.part.sha256 in hashes]
-    files = weights_by_hash(args.weights) | weights_by_hash(args.draft_weights)
-    layout, stream = layout_of(args), check_part(args.study)
-    require_environment(layout, scope, stream, take, plan)
-    return lambda progress: measure_decodes(
-        layout, scope, stream, take, plan, prompts=prompts, files=files, progress=progress
+        *where, plan, untested=untested, files=weights, progress=progress
     )
 
 
@@ -158,20 +149,6 @@ def weights_by_hash(path: Path | None) -> dict[str, Path]:
     from nearfree.gguf.reader import weights_sha256
 
     return {} if path is None else {weights_sha256(path): path}
-
-
-def _simulated_maker(
-    args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan", curves: Path
-) -> Make:
-    from nearfree.hardware.simulated import read_machine
-    from nearfree.log.names import check_part
-    from nearfree.measure.simulated import simulate
-
-    layout, stream = layout_of(args), check_part(args.study)
-    machine = read_machine(curves, scope)
-    return lambda progress: simulate(
-        layout, scope, stream, take, plan, machine=machine, progress=progress
-    )
 
 
 def require_environment(

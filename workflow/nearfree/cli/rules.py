@@ -159,13 +159,11 @@ def _origin(source: "SourceFetched") -> str:
 def _show(args: argparse.Namespace) -> int:
     extraction = extraction_of(args, args.release)
     if args.format == "json":
-        import msgspec
-
         shown = {
             "package": extraction.package,
             "version": extraction.version,
-            "sources": [msgspec.to_builtins(source) for source in extraction.fetched],
-            "rules": [msgspec.to_builtins(rule) for rule in extraction.rules],
+            "sources": extraction.fetched,
+            "rules": extraction.rules,
         }
         print(json_text(shown))
         return 0

@@ -297,6 +297,7 @@ def make_started(plan: Plan, attempt: int = 1) -> RunStarted:
 
 def make_latency(number: int = 0, n: int = 1, **changes: Any) -> LatencyMeasured:
     """Return the samples of one visit: round `number`, position count `n`."""
+    samples = len(changes.get("wall_us", (0, 0)))
     fields: dict[str, Any] = {
         "setting": make_setting(),
         "n": n,
@@ -304,8 +305,8 @@ def make_latency(number: int = 0, n: int = 1, **changes: Any) -> LatencyMeasured
         "round": number,
         "order": 0,
         "wall_us": (12.5 + n, 12.25 + n),
-        "process_us": (12.0 + n, 12.0 + n),
-        "dirty": (False, False),
+        "process_us": (12.0 + n,) * samples,
+        "dirty": (False,) * samples,
         "cache": "cold",
         "protocol": Interleaved(rounds=3),
     }

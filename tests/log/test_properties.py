@@ -2,11 +2,12 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from conftest import make_plan, make_setting, write_payloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nearfree.core.protocols import Interleaved
+from nearfree.core.protocols import MOST, Interleaved
 from nearfree.log.events import (
     BandwidthPeak,
     BoundaryPublished,
@@ -32,12 +33,34 @@ from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import take_name
 
 HOME = str(Path.home())
-TEXT = st.text(st.characters(exclude_categories=["Cs"])).filter(
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
     lambda text: "://" not in text and HOME not in text
 )
-INTS = st.integers(-(2**63), 2**63 - 1)
+DIGEST = st.text("0123456789abcdef", min_size=64, max_size=64)
+NATURAL = st.integers(0, MOST)
+POSITIVE = st.integers(1, MOST)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-MANY_FLOATS = st.lists(FLOATS, max_size=5).map(tuple)
+AT_LEAST_ZERO = st.floats(0, allow_nan=False, allow_infinity=False)
+ABOVE_ZERO = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
+TOLERANCE = st.floats(0, 1, exclude_min=True, exclude_max=True)
+
+
+def make_visit(samples: list[tuple[float, float, bool]], **fields: Any) -> LatencyMeasured:
+    """Return a visit with these samples: wall time, process time and whether it was disturbed."""
+    wall_us, process_us, dirty = zip(*samples, strict=True)
+    return LatencyMeasured(wall_us=wall_us, process_us=process_us, dirty=dirty, **fields)
+
+
+def make_imported(
+    points: list[tuple[int, float, int]], *, varied: bool, **fields: Any
+) -> LatencyImported:
+    """Return an imported curve of these points: N, latency and context, if that is `varied`."""
+    n, latency_us, contexts = zip(*points, strict=True)
+    return LatencyImported(
+        n=n, latency_us=latency_us, contexts=contexts if varied else None, **fields
+    )
+
+
 SETTINGS = st.builds(
     make_setting,
     backend=TEXT,
@@ -49,22 +72,22 @@ PAYLOADS: st.SearchStrategy[Payload] = st.one_of(
     st.builds(
         RunFinished,
         outcome=st.sampled_from(["complete", "partial"]),
-        wall_s=FLOATS,
-        timed_s=st.none() | FLOATS,
+        wall_s=AT_LEAST_ZERO,
+        timed_s=st.none() | AT_LEAST_ZERO,
     ),
     st.builds(
-        LatencyMeasured,
+        make_visit,
+        samples=st.lists(
+            st.tuples(ABOVE_ZERO, AT_LEAST_ZERO, st.booleans()), min_size=1, max_size=5
+        ),
         setting=SETTINGS,
-        n=INTS,
-        baseline=INTS,
-        round=INTS,
-        order=INTS,
-        wall_us=MANY_FLOATS,
-        process_us=MANY_FLOATS,
-        dirty=st.lists(st.booleans(), max_size=5).map(tuple),
+        n=POSITIVE,
+        baseline=POSITIVE,
+        round=NATURAL,
+        order=NATURAL,
         cache=st.sampled_from(["cold", "warm"]),
         protocol=st.builds(Interleaved, rounds=st.integers(3, 99), seed=st.integers(0, 2**32 - 1)),
-        load_1m=st.none() | FLOATS,
+        load_1m=st.none() | AT_LEAST_ZERO,
     ),
     st.builds(
         HardwareProbed,
@@ -73,35 +96,34 @@ PAYLOADS: st.SearchStrategy[Payload] = st.one_of(
             kind=st.sampled_from(["cpu", "cuda"]),
             model=TEXT,
             features=st.lists(TEXT, max_size=3).map(tuple),
-            cores=INTS,
-            caches=st.dictionaries(TEXT, INTS, max_size=3),
+            cores=POSITIVE,
+            caches=st.dictionaries(TEXT, NATURAL, max_size=3),
         ),
         compute=st.just(()),
         bandwidth=st.lists(
             st.builds(
                 BandwidthPeak,
                 method=st.sampled_from(["stream", "gemm"]),
-                gb_s=FLOATS,
-                bytes_read=INTS,
-                samples=MANY_FLOATS,
+                gb_s=ABOVE_ZERO,
+                bytes_read=NATURAL,
+                samples=st.lists(ABOVE_ZERO, max_size=5).map(tuple),
             ),
             max_size=2,
         ).map(tuple),
-        threads=INTS,
+        threads=POSITIVE,
     ),
     st.builds(
-        LatencyImported,
+        make_imported,
+        points=st.lists(st.tuples(POSITIVE, ABOVE_ZERO, NATURAL), min_size=1, max_size=5),
+        varied=st.booleans(),
         source=TEXT,
         member=TEXT,
-        member_sha256=TEXT,
+        member_sha256=DIGEST,
         platform=TEXT,
         setting=SETTINGS,
         backend_version=TEXT,
         kernel=st.none() | TEXT,
         distribution=st.none() | TEXT,
-        n=st.lists(INTS, max_size=3).map(tuple),
-        latency_us=MANY_FLOATS,
-        contexts=st.none() | st.lists(INTS, max_size=3).map(tuple),
     ),
     st.builds(
         ConstantsCalibrated,
@@ -118,14 +140,14 @@ PAYLOADS: st.SearchStrategy[Payload] = st.one_of(
             ),
             max_size=2,
         ).map(tuple),
-        band=FLOATS,
-        epsilon=FLOATS,
+        band=AT_LEAST_ZERO,
+        epsilon=TOLERANCE,
         platforms=st.lists(TEXT, max_size=2).map(tuple),
         selection=TEXT,
-        curves=INTS,
-        rows_sha256=TEXT,
-        files=st.dictionaries(TEXT, TEXT, max_size=2),
-        members=st.dictionaries(TEXT, TEXT, max_size=2),
+        curves=POSITIVE,
+        rows_sha256=DIGEST,
+        files=st.dictionaries(TEXT, DIGEST, max_size=2),
+        members=st.dictionaries(TEXT, DIGEST, max_size=2),
         tried=st.lists(TEXT, max_size=2).map(tuple),
     ),
     st.builds(
@@ -136,29 +158,29 @@ PAYLOADS: st.SearchStrategy[Payload] = st.one_of(
         column=TEXT,
         quantity=st.sampled_from(["n_max", "idle_compute", "principle"]),
         setting=SETTINGS,
-        n_max=FLOATS,
+        n_max=ABOVE_ZERO,
         platform=TEXT,
-        epsilon=st.none() | FLOATS,
-        grid=st.lists(INTS, max_size=3).map(tuple),
+        epsilon=st.none() | TOLERANCE,
+        grid=st.lists(POSITIVE, max_size=3).map(tuple),
     ),
     st.builds(
         RulePublished,
         source=TEXT,
         table=TEXT,
-        row=INTS,
+        row=POSITIVE,
         package=TEXT,
         versions=TEXT,
         path=TEXT,
         condition=TEXT,
-        value=INTS,
+        value=POSITIVE,
     ),
     st.builds(ObservationRetracted, target=TEXT, reason=TEXT),
     st.builds(
         SegmentRecovered,
         segment=TEXT,
-        kept_events=INTS,
-        kept_bytes=INTS,
-        ignored_bytes=INTS,
+        kept_events=NATURAL,
+        kept_bytes=NATURAL,
+        ignored_bytes=NATURAL,
         head=TEXT,
         torn=st.booleans(),
     ),

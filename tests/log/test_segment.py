@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_synced_leaves_no_open_writer(
     "event",
     [
         make_latency(wall_us=(1.0, float("nan"))),
-        make_latency(wall_us=(float("inf"),)),
+        make_latency(wall_us=(1.0, float("inf"))),
         make_latency(load_1m=float("nan")),
         make_latency(order="1"),
         make_latency(setting=make_setting(batch=0)),

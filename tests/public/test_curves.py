@@ -59,7 +59,7 @@ def put(
         scope=IMPORTED,
         stream=stream,
         take=take,
-        plan=ImportPlan(files={plan: "0"}),
+        plan=ImportPlan(files={plan: "0" * 64}),
         work=work,
     )
 

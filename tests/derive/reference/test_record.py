@@ -321,7 +321,7 @@ class Named:
 
 def test_groups_are_unpacked_when_they_are_asked_for(layout: Layout) -> None:
     """A broken group stops nobody who does not ask for its curves; a good one is unpacked once."""
-    broken = replace(EVENTS["moe_library"], packed="")
+    broken = replace(EVENTS["moe_library"], packed="0")
     put(layout, EVENTS["gemm"], broken)
     groups = Recorded(newest_kernels(layout)[0])
     assert list(groups) == [OF_EACH["gemm"].key, OF_EACH["moe_library"].key]

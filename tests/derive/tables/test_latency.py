@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.core.protocols import Adaptive, Interleaved, Paper, Timing
 from nearfree.derive.tables.latency import LATENCY, latency_rows
-from nearfree.errors import EvidenceError
 from nearfree.log.curves import curves
 from nearfree.log.events import LatencyMeasured
 
@@ -277,18 +276,6 @@ def test_what_was_simulated_says_so() -> None:
     assert {(row["timer"], row["origin"]) for row in points(*made_up)} == {
         ("simulated", "simulated")
     }
-
-
-def test_a_round_that_cannot_be_is_refused() -> None:
-    """A visit whose round no machine could count to is named, whoever wrote it."""
-    with pytest.raises(EvidenceError, match=r"1#2 is of round 1\d+: no take has that many rounds"):
-        points(make_visit(10**30, 1, [1.0], [False]))
-
-
-def test_samples_of_which_not_all_are_told_of_are_refused() -> None:
-    """A visit with marks for another number of samples than it has is named, whoever wrote it."""
-    with pytest.raises(EvidenceError, match=r"1#2 has 2 samples, and says of 1 whether"):
-        points(make_visit(0, 1, [1.0, 2.0], [True]))
 
 
 def test_the_cpu_time_of_several_threads_is_no_latency() -> None:

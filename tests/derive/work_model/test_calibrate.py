@@ -103,7 +103,7 @@ def test_an_event_is_read_as_it_was_written(log: Layout) -> None:
     (take,) = read_scope(log, PUBLIC, stream=CONSTANTS)
     for event in take.events_of(ConstantsCalibrated):
         assert json.decode(json.encode(event.data), type=ConstantsCalibrated) == event.data
-    plan = CalibratePlan(source=STREAM, files={"a": "0"}, platforms=BOTH, epsilon=0.2, form=2)
+    plan = CalibratePlan(source=STREAM, files={"a": "0" * 64}, platforms=BOTH, epsilon=0.2, form=2)
     assert take.started.data.plan == plan
     assert take.name == take_name(PUBLIC, CONSTANTS, 1, plan)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, json
 
+from nearfree.core.bounds import Text, Tolerance
 from nearfree.core.drafting import Drafting
 from nearfree.core.names import Name
 from nearfree.core.precision import Dtype
@@ -90,7 +91,7 @@ class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="d
     """
 
     engine: Name
-    release: str
+    release: Text
     model: Name
     weights: AnyWeights
     draft: AnyWeights | None = None
@@ -110,7 +111,7 @@ class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="d
     """In a proof: the engine's default setting."""
     defaults: tuple[Drafting, ...] = ()
     """In a proof: the default setting of each of the engine's own drafters."""
-    made_from: tuple[str, ...] = ()
+    made_from: tuple[Text, ...] = ()
     """In a proof: the takes of forwards and of traces on which the choice is based."""
     repeats: Positive = 1
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
@@ -134,8 +135,8 @@ class ForetellPlan(PlanBase, frozen=True, kw_only=True, tag="foretell"):
 
     sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
     models: dict[Name, dict[str, Any]]
-    tolerances: tuple[Annotated[float, Meta(gt=0, lt=1)], ...]
-    form: int = 1
+    tolerances: tuple[Tolerance, ...]
+    form: Positive = 1
     curves: Digest | UnsetType = UNSET
 
 
@@ -152,51 +153,51 @@ class ProbePlan(PlanBase, frozen=True, kw_only=True, tag="probe"):
 class ImportPlan(PlanBase, frozen=True, kw_only=True, tag="import"):
     """The reference files that one import reads, by name and SHA-256."""
 
-    files: dict[str, str]
-    form: int | UnsetType = UNSET
+    files: dict[Text, Digest]
+    form: Positive | UnsetType = UNSET
     """Version of what is read of them; another form makes another plan."""
 
 
 class ExtractPlan(PlanBase, frozen=True, kw_only=True, tag="extract"):
     """The release whose rules are read, and the version of the extraction."""
 
-    package: str
-    version: str
-    form: int = 1
+    package: Text
+    version: Text
+    form: Positive = 1
 
 
 class ListPlan(PlanBase, frozen=True, kw_only=True, tag="list"):
     """The binaries of a release whose kernels are listed, and the version of the listing."""
 
-    package: str
-    version: str
-    members: tuple[str, ...]
+    package: Text
+    version: Text
+    members: tuple[Text, ...]
     """The binaries' paths in the release's wheel."""
-    form: int = 1
+    form: Positive = 1
 
 
 class CompilePlan(PlanBase, frozen=True, kw_only=True, tag="compile"):
     """A release's kernel to compile, the lock of the compiler, and the blocks to compile for."""
 
-    package: str
-    version: str
+    package: Text
+    version: Text
     file_sha256: Digest
     lock_sha256: Digest
-    blocks: tuple[tuple[int, ...], ...]
+    blocks: tuple[tuple[Positive, ...], ...]
     """Per block: compute capability, block_m, block_n, block_k, warps and stages."""
-    form: int = 1
+    form: Positive = 1
 
 
 class CalibratePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="calibrate"):
     """The curves that constants are fitted to, by import and platform; the version of the fit."""
 
-    source: str
+    source: Text
     """The stream of the curves."""
-    files: dict[str, str]
+    files: dict[Text, Digest]
     """The files imported into the stream, by name and SHA-256."""
     platforms: tuple[Name, ...]
-    epsilon: Annotated[float, Meta(gt=0, lt=1)]
-    form: int
+    epsilon: Tolerance
+    form: Positive
     modules: tuple[Name, ...] = ()
     """The modules whose curves are used; all if empty."""
 
@@ -204,8 +205,8 @@ class CalibratePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag
 class RetractPlan(PlanBase, frozen=True, kw_only=True, tag="retract"):
     """One observation, or one take, that is declared invalid."""
 
-    target: str
-    reason: str
+    target: Text
+    reason: Text
 
 
 RequestedPlan = ProbePlan | MeasurePlan | ForetellPlan

@@ -4,8 +4,10 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-Positive = Annotated[int, Meta(ge=1)]
-Natural = Annotated[int, Meta(ge=0)]
+MOST = 2**63 - 1
+"""The largest whole number that a table can hold."""
+Positive = Annotated[int, Meta(ge=1, le=MOST)]
+Natural = Annotated[int, Meta(ge=0, le=MOST)]
 Launch = Literal["eager", "graph"]
 EAGER: Launch = "eager"
 """Kernels are launched one by one, not by a CUDA graph."""

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
+from nearfree.core.bounds import Text
 from nearfree.core.names import Name
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
@@ -62,7 +63,7 @@ class Setting(
     """
 
     module: Annotated[Module, Field("what", f"{', '.join(MODULES[:-1])} or {MODULES[-1]}")]
-    backend: Annotated[str, Field("what", "what ran it")]
+    backend: Annotated[Text, Field("what", "what ran it")]
     dtype: Annotated[Dtype, Field("what", "element type")]
     weights: Annotated[
         Dtype | None,

@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, json
 
+from nearfree.core.bounds import Text
 from nearfree.core.names import Name
+from nearfree.core.protocols import Natural, Positive
 
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 """A SHA-256 as hexadecimal digits."""
@@ -40,10 +42,10 @@ class RandomWeights(Weights, frozen=True, kw_only=True, tag="random"):
 
     config: dict[str, Any]
     """The model's config.json."""
-    release: str
+    release: Text
     """The engine's release whose function quantizes them."""
-    seed: int = 0
-    form: int = 1
+    seed: Natural = 0
+    form: Positive = 1
     """Version of how they are drawn and written; another form makes another file."""
 
 

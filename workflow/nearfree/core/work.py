@@ -8,28 +8,30 @@ import math
 
 from msgspec import Struct
 
+from nearfree.core.bounds import AtLeastZero, Text
 from nearfree.core.precision import ELEMENT_BYTES
+from nearfree.core.protocols import Natural
 from nearfree.core.setting import Setting
 
 
 class ExecutedWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The work of one forward: by the module's definition, and as its kernels execute it."""
 
-    flop_logical: int
+    flop_logical: Natural
     """FLOPs of the module's definition: no padding, masked keys left out."""
-    flop_executed: int
+    flop_executed: Natural
     """FLOPs that the kernels execute, including padding rows and keys of blocks and tiles."""
-    bytes_compulsory: int
+    bytes_compulsory: Natural
     """Weights, keys, values, inputs and outputs, each moved once."""
-    blocks: int | None = None
+    blocks: Natural | None = None
     """Number of row blocks: blocks of an expert's tokens, or query tiles times heads."""
-    block_rows: int | None = None
+    block_rows: Natural | None = None
     """Rows per block: M_moe, or the query tile."""
-    tiles: int | None = None
+    tiles: Natural | None = None
     """Number of thread blocks of the largest kernel."""
-    waves: float | None = None
+    waves: AtLeastZero | None = None
     """`tiles` divided by the GPU's SMs."""
-    basis: str
+    basis: Text
     """The source of these numbers: a release's rule, the setting, or the adapter's algorithm."""
 
 

@@ -14,7 +14,6 @@ from nearfree.core.boundary import Ratio, median, ratios, repeated_looks, unpair
 from nearfree.core.label import setting_key
 from nearfree.core.protocols import Adaptive, Paired, Paper, Timing
 from nearfree.core.setting import Setting
-from nearfree.errors import EvidenceError
 from nearfree.log.events import Event, LatencyMeasured
 from nearfree.log.evidence import Take
 
@@ -47,7 +46,7 @@ class Visits:
         self.wall_us = array("d")
         """Per visit, the median over clean samples; NaN without one."""
         self.process_us = array("d")
-        """Per visit, the median over all samples; NaN without one."""
+        """Per visit, the median over all samples."""
         self.numbers: dict[str, array[int]] = {}
         """The visits' line numbers in the log, by segment."""
         self.samples = self.clean = 0
@@ -60,7 +59,7 @@ class Visits:
         wall_us = clean_us(data)
         self.rounds.append(data.round)
         self.wall_us.append(nan if wall_us is None else wall_us)
-        self.process_us.append(median(data.process_us) if data.process_us else nan)
+        self.process_us.append(median(data.process_us))
         self.numbers.setdefault(event.source, array("q")).append(int(event.id))
         self.samples += len(data.dirty)
         self.clean += data.dirty.count(False)
@@ -128,19 +127,7 @@ class Gathering:
         n = event.data.n
         if n not in by_n:
             by_n[n] = Visits()
-        try:
-            by_n[n].add(event)
-        except OverflowError as error:
-            raise EvidenceError(
-                f"{event.event_id} is of round {event.data.round}: no take has that many rounds",
-                remedy="Retract the event",
-            ) from error
-        except ValueError as error:
-            raise EvidenceError(
-                f"{event.event_id} has {len(event.data.wall_us)} samples, and says of "
-                f"{len(event.data.dirty)} whether they were disturbed",
-                remedy="Retract it",
-            ) from error
+        by_n[n].add(event)
 
     def curves(self, take: Take) -> list[Curve]:
         """Return the collected curves of a take, in the order of tables."""

@@ -171,8 +171,9 @@ def _decode_in_place(line: bytes, name: str, path: Path, number: int) -> Event:
         event = decode(line)
     except (*UNREADABLE, NearfreeError) as error:
         raise LogError(
-            f"{path} line {number} holds an event that this version does not know: {error}",
-            remedy="Read it with the nearfree version that wrote it, or a newer one",
+            f"{path} line {number} holds an event that this version refuses: {error}",
+            remedy="Read it with the nearfree version that wrote it, or a newer one; where that "
+            "refuses it, too, retract the take",
         ) from error
     place = (name, str(number), sequence_text(number))
     if (event.source, event.id, event.sequence) != place:

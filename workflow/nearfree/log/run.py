@@ -98,7 +98,7 @@ def describe_run(
         versions=versions(),
         lock_sha256=sha256(lock.read_bytes()) if lock.is_file() else None,
         environment_sha256=environment_sha256(),
-        host_label=os.environ.get("NEARFREE_HOST_LABEL", "unnamed"),
+        host_label=os.environ.get("NEARFREE_HOST_LABEL") or "unnamed",
         device=device,
         scheduler=scheduler(),
     )

@@ -140,15 +140,15 @@ class SegmentWriter:
         """
         try:
             same = decode(line).data == data
-        except (msgspec.MsgspecError, NearfreeError):
-            same = False
+        except (msgspec.MsgspecError, NearfreeError) as error:
+            raise self._unreadable(data, f": {error}") from error
         if not same:
             raise self._unreadable(data)
         refuse_private(line.decode(), f"an event of {self.name}", self._private)
 
-    def _unreadable(self, data: Payload) -> LogError:
+    def _unreadable(self, data: Payload, reason: str = "") -> LogError:
         return LogError(
-            f"a {data.type_name} of {self.name} would not read back as it is",
+            f"a {data.type_name} of {self.name} would not read back as it is{reason}",
             remedy="Record finite numbers, text in UTF-8, and values that its type allows",
         )
 

@@ -1,9 +1,8 @@
 """Events of texts that an engine decoded: step lists and times, never the tokens themselves."""
 
-from typing import Annotated
+from msgspec import structs
 
-from msgspec import Meta, structs
-
+from nearfree.core.bounds import AtLeastZero, Text
 from nearfree.core.drafting import Available, Drafting, Steps
 from nearfree.core.names import Name
 from nearfree.core.protocols import Natural, Positive
@@ -16,12 +15,12 @@ class DecodeMeasuredV1(Payload, frozen=True, kw_only=True):
 
     type_name = "nearfree.decode.measured.v1"
     engine: Name
-    release: str
+    release: Text
     model: Name
     weights_sha256: Digest
     draft_sha256: Digest | None = None
     drafting: Drafting
-    loop: str
+    loop: Text
     exact: bool
     prompt_sha256: Digest
     kind: Name
@@ -35,10 +34,10 @@ class DecodeMeasuredV1(Payload, frozen=True, kw_only=True):
     same_tokens: Natural
     margin: float | None = None
     steps: Steps | None = None
-    wall_s: Annotated[float, Meta(ge=0)]
-    process_s: Annotated[float, Meta(ge=0)]
-    draft_s: Annotated[float, Meta(ge=0)] = 0.0
-    load_1m: float | None = None
+    wall_s: AtLeastZero
+    process_s: AtLeastZero
+    draft_s: AtLeastZero = 0.0
+    load_1m: AtLeastZero | None = None
 
     def upcast(self) -> "DecodeMeasured":
         """Return version 2 with a batch of one prompt."""
@@ -58,13 +57,13 @@ class DecodeMeasured(Payload, frozen=True, kw_only=True):
     type_name = "nearfree.decode.measured.v2"
     before = DecodeMeasuredV1
     engine: Name
-    release: str
+    release: Text
     model: Name
     weights_sha256: Digest
     draft_sha256: Digest | None = None
     """SHA-256 of the draft model's file, if a draft model drafts."""
     drafting: Drafting
-    loop: str
+    loop: Text
     """Whose loop speculates: the engine's own, or this project's."""
     batch: Positive
     """Number of slots in which prompts were decoded together."""
@@ -85,10 +84,10 @@ class DecodeMeasured(Payload, frozen=True, kw_only=True):
     """At the first difference, the best logit minus the second best, without drafts."""
     steps: Steps | None = None
     """None if the engine's own loop does not report them."""
-    wall_s: Annotated[float, Meta(ge=0)]
-    process_s: Annotated[float, Meta(ge=0)]
-    draft_s: Annotated[float, Meta(ge=0)] = 0.0
-    load_1m: float | None = None
+    wall_s: AtLeastZero
+    process_s: AtLeastZero
+    draft_s: AtLeastZero = 0.0
+    load_1m: AtLeastZero | None = None
 
 
 class DraftsTraced(Payload, frozen=True, kw_only=True):
@@ -99,7 +98,7 @@ class DraftsTraced(Payload, frozen=True, kw_only=True):
 
     type_name = "nearfree.drafts.traced.v1"
     engine: Name
-    release: str
+    release: Text
     model: Name
     weights_sha256: Digest
     draft_sha256: Digest | None = None

@@ -4,8 +4,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from nearfree.core.protocols import Timing
+from nearfree.core.bounds import AboveZero, AtLeastZero, Share, Text
+from nearfree.core.names import Name
+from nearfree.core.protocols import Natural, Positive, Timing
 from nearfree.core.setting import Setting
+from nearfree.core.weights import Digest
 from nearfree.core.work import ExecutedWork
 from nearfree.log.events.payload import Payload
 
@@ -14,20 +17,20 @@ class Fingerprint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The identity of a platform's machine: facts that do not change with load or updates."""
 
     kind: Literal["cpu", "cuda", "simulated"]
-    model: str
-    features: tuple[str, ...]
-    cores: int
-    caches: dict[str, int]
+    model: Text
+    features: tuple[Text, ...]
+    cores: Positive
+    caches: dict[Text, Natural]
     """Bytes of each cache level, by name."""
 
 
 class ComputePeak(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """phi of one dtype: the best of several square matrix products, one thread, in GFLOP/s."""
 
-    dtype: str
-    gflop_s: float
-    size: int
-    samples: tuple[float, ...]
+    dtype: Text
+    gflop_s: AboveZero
+    size: Natural
+    samples: tuple[AboveZero, ...]
     guarded: bool
     """True when the time guard stopped the dtype before its full size."""
 
@@ -36,9 +39,9 @@ class BandwidthPeak(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """beta by one method, one thread, in GB/s."""
 
     method: Literal["stream", "gemm"]
-    gb_s: float
-    bytes_read: int
-    samples: tuple[float, ...]
+    gb_s: AboveZero
+    bytes_read: Natural
+    samples: tuple[AboveZero, ...]
 
 
 class HardwareProbed(Payload, frozen=True, kw_only=True):
@@ -48,27 +51,27 @@ class HardwareProbed(Payload, frozen=True, kw_only=True):
     fingerprint: Fingerprint
     compute: tuple[ComputePeak, ...]
     bandwidth: tuple[BandwidthPeak, ...]
-    threads: int
-    load_1m: float | None = None
+    threads: Positive
+    load_1m: AtLeastZero | None = None
 
 
 class LaunchFloor(Payload, frozen=True, kw_only=True):
     """The launch latency of an empty forward, in microseconds: T(N) is never below it."""
 
     type_name = "nearfree.launch.floor.v1"
-    eager_us: float
-    graph_us: float | None = None
-    samples: tuple[float, ...]
+    eager_us: AboveZero
+    graph_us: AboveZero | None = None
+    samples: tuple[AboveZero, ...]
 
 
 class DeviceState(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A GPU's state right after a visit: clocks, power, temperature, throttling."""
 
-    sm_mhz: int
-    memory_mhz: int
-    power_w: float
+    sm_mhz: Natural
+    memory_mhz: Natural
+    power_w: AtLeastZero
     temperature_c: int
-    throttle: tuple[str, ...] = ()
+    throttle: tuple[Text, ...] = ()
     """Names of the reasons why its clocks were throttled."""
 
 
@@ -81,26 +84,34 @@ class LatencyMeasured(Payload, frozen=True, kw_only=True):
 
     type_name = "nearfree.latency.measured.v1"
     setting: Setting
-    n: int
-    baseline: int
-    round: int
-    order: int
-    wall_us: tuple[float, ...]
-    process_us: tuple[float, ...]
+    n: Positive
+    baseline: Positive
+    round: Natural
+    order: Natural
+    wall_us: tuple[AboveZero, ...]
+    process_us: tuple[AtLeastZero, ...]
     dirty: tuple[bool, ...]
     cache: Literal["cold", "warm"]
     protocol: Timing
-    load_1m: float | None = None
-    round_points: int | None = None
+    load_1m: AtLeastZero | None = None
+    round_points: Positive | None = None
     """Number of visits in a whole round; None in older logs, whose plan holds it."""
     paired: bool = False
     """Whether the round is a palindrome around its baseline, not a sweep over all points."""
-    key_length: int | None = None
+    key_length: Natural | None = None
     """Number of keys that attention reads: L cached and N new ones."""
     timer: Literal["cpu", "cuda_events", "simulated"] = "cpu"
     launch: Literal["eager", "graph"] = "eager"
-    forwards_a_sample: int = 1
+    forwards_a_sample: Positive = 1
     state: DeviceState | None = None
+
+    def __post_init__(self) -> None:
+        samples = len(self.wall_us), len(self.process_us), len(self.dirty)
+        if len(set(samples)) > 1 or not self.wall_us:
+            raise ValueError(
+                "a visit has a wall time, a process time and a flag for each sample; this one has "
+                f"{samples[0]}, {samples[1]} and {samples[2]}"
+            )
 
 
 class EngineMatrix(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -110,22 +121,22 @@ class EngineMatrix(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     the outputs and `columns` the inputs of one matrix. A token uses only some of `routed` ones.
     """
 
-    part: str
-    type: str
-    rows: int
-    columns: int
-    count: int
+    part: Text
+    type: Text
+    rows: Positive
+    columns: Positive
+    count: Positive
     routed: bool = False
 
 
 class EngineShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The shape of attention and the experts per token, as given in the weights' file."""
 
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    taken_experts: int = 1
+    layers: Positive
+    heads: Natural
+    kv_heads: Natural
+    head_dim: Natural
+    taken_experts: Positive = 1
 
 
 class EngineLoaded(Payload, frozen=True, kw_only=True):
@@ -135,19 +146,19 @@ class EngineLoaded(Payload, frozen=True, kw_only=True):
     """
 
     type_name = "nearfree.engine.loaded.v1"
-    engine: str
-    release: str
-    package: str
-    library_sha256: dict[str, str]
+    engine: Name
+    release: Text
+    package: Text
+    library_sha256: dict[Text, Digest]
     """SHA-256 of the library files that the process had loaded, by name."""
-    header_sha256: dict[str, str]
+    header_sha256: dict[Text, Digest]
     """SHA-256 of the headers that declare the called functions, by name."""
     system_info: str
     """CPU features and options as the library reports them: they select its rules."""
-    model: str
-    weights_sha256: str
-    weights_bytes: int
-    file_type: str
+    model: Name
+    weights_sha256: Digest
+    weights_bytes: Positive
+    file_type: Name
     repack: bool
     matrices: tuple[EngineMatrix, ...]
     shape: EngineShape
@@ -158,9 +169,9 @@ class WorkCounted(Payload, frozen=True, kw_only=True):
 
     type_name = "nearfree.work.counted.v1"
     setting: Setting
-    n: int
+    n: Positive
     work: ExecutedWork
-    kernels: tuple[str, ...]
+    kernels: tuple[Text, ...]
 
 
 class SharesMeasured(Payload, frozen=True, kw_only=True):
@@ -172,9 +183,9 @@ class SharesMeasured(Payload, frozen=True, kw_only=True):
 
     type_name = "nearfree.shares.measured.v1"
     setting: Setting
-    n: int
-    round: int
-    part_us: dict[str, float]
+    n: Positive
+    round: Natural
+    part_us: dict[Text, AtLeastZero]
     dirty: bool
     timer: Literal["cpu", "cuda_events"]
 
@@ -187,13 +198,13 @@ class KernelProfiled(Payload, frozen=True, kw_only=True):
 
     type_name = "nearfree.kernel.profiled.v1"
     setting: Setting
-    n: int
-    profiler: str
-    forwards: int
-    kernels: tuple[str, ...]
-    kernel_us: float
+    n: Positive
+    profiler: Text
+    forwards: Positive
+    kernels: tuple[Text, ...]
+    kernel_us: AboveZero
     """Time inside kernels per forward, in microseconds."""
-    flop: float | None = None
-    dram_bytes: float | None = None
-    tensor_utilization: float | None = None
-    dram_utilization: float | None = None
+    flop: AtLeastZero | None = None
+    dram_bytes: AtLeastZero | None = None
+    tensor_utilization: Share | None = None
+    dram_utilization: Share | None = None

@@ -2,7 +2,10 @@
 
 from msgspec import Struct, structs
 
+from nearfree.core.bounds import AboveZero, AtLeastZero, Share, Text, Tolerance
+from nearfree.core.protocols import Positive
 from nearfree.core.setting import Setting
+from nearfree.core.weights import Digest
 from nearfree.log.events.payload import Payload
 
 
@@ -15,31 +18,35 @@ class PredictionRecorded(Payload, frozen=True, kw_only=True):
 
     type_name = "nearfree.prediction.recorded.v1"
     setting: Setting
-    baseline: int
-    predictor: str
-    basis: str | None = None
-    epsilon: float
-    n_max: float | None = None
-    low: float | None = None
-    high: float | None = None
-    limiting_module: str | None = None
-    limiting_term: str | None = None
-    evidence: str | None = None
+    baseline: Positive
+    predictor: Text
+    basis: Text | None = None
+    epsilon: Tolerance
+    n_max: AtLeastZero | None = None
+    low: AtLeastZero | None = None
+    high: AtLeastZero | None = None
+    limiting_module: Text | None = None
+    limiting_term: Text | None = None
+    evidence: Text | None = None
     margin: float | None = None
-    balance_flop_per_byte: float | None = None
-    refusal: str | None = None
-    made_from: tuple[str, ...] = ()
-    n: tuple[int, ...] = ()
-    latency_us: tuple[float, ...] = ()
+    balance_flop_per_byte: AboveZero | None = None
+    refusal: Text | None = None
+    made_from: tuple[Text, ...] = ()
+    n: tuple[Positive, ...] = ()
+    latency_us: tuple[AboveZero, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.n) != len(self.latency_us):
+            raise ValueError(f"{len(self.n)} N have {len(self.latency_us)} latencies")
 
 
 class CalibratedConstant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One constant of a form of T(N), under one hypothesis where the source leaves a choice."""
 
-    hypothesis: str
-    name: str
-    unit: str
-    meaning: str
+    hypothesis: Text
+    name: Text
+    unit: Text
+    meaning: Text
     value: float
 
 
@@ -47,17 +54,17 @@ class ConstantsCalibratedV1(Payload, frozen=True, kw_only=True):
     """Version 1: constants of 16-bit kernels alone; without the field `dtypes`."""
 
     type_name = "nearfree.constants.calibrated.v1"
-    family: str
+    family: Text
     constants: tuple[CalibratedConstant, ...]
-    band: float
-    epsilon: float
-    platforms: tuple[str, ...]
-    selection: str
-    curves: int
-    rows_sha256: str
-    files: dict[str, str]
-    members: dict[str, str]
-    tried: tuple[str, ...]
+    band: AtLeastZero
+    epsilon: Tolerance
+    platforms: tuple[Text, ...]
+    selection: Text
+    curves: Positive
+    rows_sha256: Digest
+    files: dict[Text, Digest]
+    members: dict[Text, Digest]
+    tried: tuple[Text, ...]
 
     def upcast(self) -> "ConstantsCalibrated":
         """Return version 2 with the element types that version 1 was calibrated for."""
@@ -74,33 +81,33 @@ class ConstantsCalibrated(Payload, frozen=True, kw_only=True):
 
     type_name = "nearfree.constants.calibrated.v2"
     before = ConstantsCalibratedV1
-    family: str
-    dtypes: tuple[str, ...]
+    family: Text
+    dtypes: tuple[Text, ...]
     """The element types that the constants hold for."""
     constants: tuple[CalibratedConstant, ...]
-    band: float
-    epsilon: float
-    platforms: tuple[str, ...]
-    selection: str
-    curves: int
-    rows_sha256: str
-    files: dict[str, str]
+    band: AtLeastZero
+    epsilon: Tolerance
+    platforms: tuple[Text, ...]
+    selection: Text
+    curves: Positive
+    rows_sha256: Digest
+    files: dict[Text, Digest]
     """The archives that the curves were imported from, by name and SHA-256."""
-    members: dict[str, str]
+    members: dict[Text, Digest]
     """The files inside the archives that hold the curves, by path and SHA-256."""
-    tried: tuple[str, ...]
+    tried: tuple[Text, ...]
     """Every form of T(N) that was fitted to these curves, and how well it fitted."""
 
 
 class RegimeBandV1(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Version 1: without the scores of the predictions."""
 
-    regime: str
-    module: str
-    formats: str
+    regime: Text
+    module: Text
+    formats: Text
     routing: str
-    band: float
-    curves: int
+    band: AtLeastZero
+    curves: Positive
 
 
 class RegimeBand(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -111,24 +118,24 @@ class RegimeBand(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     from a band that was calibrated on the other half of the models. They are None in version 1.
     """
 
-    regime: str
-    module: str
-    formats: str
+    regime: Text
+    module: Text
+    formats: Text
     routing: str
-    band: float
-    curves: int
+    band: AtLeastZero
+    curves: Positive
     """Number of curves that the band was calibrated on."""
-    hit: float | None = None
-    within_x2: float | None = None
-    covered: float | None = None
+    hit: Share | None = None
+    within_x2: Share | None = None
+    covered: Share | None = None
 
 
 class BandsCalibratedV1(Payload, frozen=True, kw_only=True):
     """Version 1: bands alone."""
 
     type_name = "nearfree.bands.calibrated.v1"
-    epsilon: float
-    covered: float
+    epsilon: Tolerance
+    covered: Share
     bands: tuple[RegimeBandV1, ...]
 
     def upcast(self) -> "BandsCalibrated":
@@ -142,6 +149,6 @@ class BandsCalibrated(Payload, frozen=True, kw_only=True):
 
     type_name = "nearfree.bands.calibrated.v2"
     before = BandsCalibratedV1
-    epsilon: float
-    covered: float
+    epsilon: Tolerance
+    covered: Share
     bands: tuple[RegimeBand, ...]

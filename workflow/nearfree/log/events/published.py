@@ -4,7 +4,10 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from nearfree.core.bounds import AboveZero, Text, Tolerance
+from nearfree.core.protocols import Natural, Positive
 from nearfree.core.setting import Setting
+from nearfree.core.weights import Digest
 from nearfree.log.events.payload import Payload
 
 
@@ -16,43 +19,51 @@ class LatencyImported(Payload, frozen=True, kw_only=True):
     """
 
     type_name = "nearfree.latency.imported.v1"
-    source: str
+    source: Text
     """The release or file that the curve is from."""
-    member: str
+    member: Text
     """The file inside an archive, or the file itself."""
-    member_sha256: str
-    platform: str
+    member_sha256: Digest
+    platform: Text
     setting: Setting
-    backend_version: str
-    kernel: str | None = None
+    backend_version: Text
+    kernel: Text | None = None
     """The source's own name of the kernel."""
-    distribution: str | None = None
+    distribution: Text | None = None
     """The source's own name of the token distribution, if `routing` does not fully describe it."""
-    n: tuple[int, ...]
-    latency_us: tuple[float, ...]
-    contexts: tuple[int, ...] | None = None
+    n: tuple[Positive, ...]
+    latency_us: tuple[AboveZero, ...]
+    contexts: tuple[Natural, ...] | None = None
+
+    def __post_init__(self) -> None:
+        varied = self.n if self.contexts is None else self.contexts
+        if not len(self.n) == len(self.latency_us) == len(varied) > 0:
+            raise ValueError(
+                f"a curve has a latency for each point; this one has {len(self.n)} N, "
+                f"{len(self.latency_us)} latencies and {len(varied)} contexts"
+            )
 
 
 class KernelReferencedV1(Payload, frozen=True, kw_only=True):
     """Version 1: codes are packed unchanged; without the field `stepped`."""
 
     type_name = "nearfree.kernel.referenced.v1"
-    source: str
-    platform: str
-    family: str
-    backend: str
-    kernel: str | None = None
-    dtype: str
-    weights: str | None = None
-    kv_dtype: str | None = None
-    constants: dict[str, dict[str, float]]
-    epsilon: float
-    curves: int
-    points: int
-    members: dict[str, str]
+    source: Text
+    platform: Text
+    family: Text
+    backend: Text
+    kernel: Text | None = None
+    dtype: Text
+    weights: Text | None = None
+    kv_dtype: Text | None = None
+    constants: dict[Text, dict[Text, float]]
+    epsilon: Tolerance
+    curves: Natural
+    points: Natural
+    members: dict[Text, Digest]
     ratio: tuple[float, float]
     residual: tuple[float, float]
-    packed: str
+    packed: Text
 
     def upcast(self) -> "KernelReferenced":
         """Return version 2 with codes packed unchanged."""
@@ -69,25 +80,25 @@ class KernelReferenced(Payload, frozen=True, kw_only=True):
 
     type_name = "nearfree.kernel.referenced.v2"
     before = KernelReferencedV1
-    source: str
+    source: Text
     """The release that holds the curves, its licence and its copyright."""
-    platform: str
-    family: str
-    backend: str
-    kernel: str | None = None
-    dtype: str
-    weights: str | None = None
-    kv_dtype: str | None = None
-    constants: dict[str, dict[str, float]]
+    platform: Text
+    family: Text
+    backend: Text
+    kernel: Text | None = None
+    dtype: Text
+    weights: Text | None = None
+    kv_dtype: Text | None = None
+    constants: dict[Text, dict[Text, float]]
     """Values by hypothesis and name."""
-    epsilon: float
-    curves: int
-    points: int
-    members: dict[str, str]
+    epsilon: Tolerance
+    curves: Natural
+    points: Natural
+    members: dict[Text, Digest]
     """The files inside the release that hold the curves, by path and SHA-256."""
     ratio: tuple[float, float]
     residual: tuple[float, float]
-    packed: str
+    packed: Text
     stepped: bool
     """Whether codes are packed as differences along N and T(baseline) byte by byte."""
 
@@ -96,42 +107,42 @@ class BoundaryPublished(Payload, frozen=True, kw_only=True):
     """A boundary that a publication prints: its place there, and its setting."""
 
     type_name = "nearfree.boundary.published.v1"
-    source: str
-    table: str
-    row: str
-    column: str
+    source: Text
+    table: Text
+    row: Text
+    column: Text
     quantity: Literal["n_max", "idle_compute", "principle"]
     setting: Setting
-    n_max: float
-    platform: str
-    epsilon: float | None = None
+    n_max: AboveZero
+    platform: Text
+    epsilon: Tolerance | None = None
     noisy: bool = False
-    baseline: int = 1
-    grid: tuple[int, ...] = ()
+    baseline: Positive = 1
+    grid: tuple[Positive, ...] = ()
     grid_inferred: bool = True
-    m_attn: int | None = None
+    m_attn: Positive | None = None
 
 
 class RulePublished(Payload, frozen=True, kw_only=True):
     """One branch of a block or tile rule as a publication prints it."""
 
     type_name = "nearfree.rule.published.v1"
-    source: str
-    table: str
-    row: int
-    package: str
+    source: Text
+    table: Text
+    row: Positive
+    package: Text
     versions: str
-    path: str
-    condition: str
-    value: int
+    path: Text
+    condition: Text
+    value: Positive
 
 
 class SourceMember(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One file of a package's artefact, by its path inside the artefact."""
 
-    path: str
-    sha256: str
-    size: int
+    path: Text
+    sha256: Digest
+    size: Natural
     """Bytes."""
 
 
@@ -148,10 +159,10 @@ class SourceFetched(Payload, frozen=True, kw_only=True):
     """
 
     type_name = "nearfree.source.fetched.v1"
-    package: str
-    version: str
-    artefact: str
-    artefact_sha256: str
+    package: Text
+    version: Text
+    artefact: Text
+    artefact_sha256: Digest
     verified: Literal["member", "artefact", "commit", "stand_in"]
     members: tuple[SourceMember, ...]
 
@@ -159,16 +170,16 @@ class SourceFetched(Payload, frozen=True, kw_only=True):
 class Quote(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A place in a source file: first and last line, and their text, shortened."""
 
-    file: str
-    lines: tuple[int, int]
+    file: Text
+    lines: tuple[Positive, Positive]
     text: str
 
 
 class Branch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One branch of a rule: its conditions and its value, each quoted from the source."""
 
-    when: tuple[str, ...]
-    value: str
+    when: tuple[Text, ...]
+    value: Text
     quotes: tuple[Quote, ...]
 
 
@@ -181,15 +192,15 @@ class RuleExtracted(Payload, frozen=True, kw_only=True):
     """
 
     type_name = "nearfree.rule.extracted.v1"
-    package: str
-    version: str
-    rule: str
-    symbol: str
-    inputs: tuple[str, ...]
+    package: Text
+    version: Text
+    rule: Text
+    symbol: Text
+    inputs: tuple[Text, ...]
     branches: tuple[Branch, ...]
-    functions: tuple[str, ...] = ()
-    meaning: str
-    points: int
+    functions: tuple[Text, ...] = ()
+    meaning: Text
+    points: Natural
     """Number of points at which path enumeration and interpretation were compared; all agreed."""
 
 
@@ -202,28 +213,28 @@ class TunedIndexed(Payload, frozen=True, kw_only=True):
     """
 
     type_name = "nearfree.tuned.indexed.v1"
-    package: str
-    version: str
-    file: str
-    sha256: str
-    experts: int | None = None
-    d_ff: int | None = None
-    device: str | None = None
-    dtype: str | None = None
-    block_shape: tuple[int, int] | None = None
+    package: Text
+    version: Text
+    file: Text
+    sha256: Digest
+    experts: Positive | None = None
+    d_ff: Positive | None = None
+    device: Text | None = None
+    dtype: Text | None = None
+    block_shape: tuple[Positive, Positive] | None = None
     per_channel_quant: bool = False
     down: bool = False
-    triton: str | None = None
-    tokens: tuple[int, ...] = ()
-    block_size_m: tuple[int, ...] = ()
-    block_size_n: tuple[int, ...] = ()
-    block_size_k: tuple[int, ...] = ()
-    group_size_m: tuple[int, ...] = ()
-    num_warps: tuple[int, ...] = ()
-    num_stages: tuple[int, ...] = ()
-    lines: tuple[int, ...] = ()
+    triton: Text | None = None
+    tokens: tuple[Positive, ...] = ()
+    block_size_m: tuple[Positive, ...] = ()
+    block_size_n: tuple[Positive, ...] = ()
+    block_size_k: tuple[Positive, ...] = ()
+    group_size_m: tuple[Positive, ...] = ()
+    num_warps: tuple[Positive, ...] = ()
+    num_stages: tuple[Natural, ...] = ()
+    lines: tuple[Positive, ...] = ()
     """The line number of each entry, if every entry starts a line."""
-    odd: str | None = None
+    odd: Text | None = None
 
 
 class HeldKernel(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -232,13 +243,13 @@ class HeldKernel(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     A log stores it as a list of the fields' values, in order.
     """
 
-    code: int
+    code: Positive
     """The compute capability it was compiled for, 90 for 9.0; other devices may run it, too."""
     kernel: Literal["standard", "split_kv", "fa3_sm80", "fa3_sm90"]
     """The first two are FlashAttention 2 kernels, the others FlashAttention 3 by instructions."""
-    head_dim: int
+    head_dim: Positive
     """Elements of a key's head: the largest that the kernel accepts."""
-    value_dim: int
+    value_dim: Positive
     dtype: Literal["float16", "bfloat16", "float8"]
     mask: Literal["none", "causal", "window"]
     paged: bool | None
@@ -246,15 +257,15 @@ class HeldKernel(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     split: bool
     pack: bool | None
     """Whether the heads of a group share a tile; None if the caller packs them."""
-    rows: int
+    rows: Positive
     """Rows of a tile of queries."""
-    columns: int
+    columns: Positive
     """Keys of a tile."""
-    kernels: int = 0
+    kernels: Natural = 0
     """Number of functions in the group."""
-    registers: tuple[int, int] = (0, 0)
+    registers: tuple[Natural, Natural] = (0, 0)
     """Registers per thread, minimum and maximum over the group."""
-    shared_bytes: tuple[int, int] = (0, 0)
+    shared_bytes: tuple[Natural, Natural] = (0, 0)
     """Static shared memory per block, minimum and maximum over the group."""
 
 
@@ -266,19 +277,19 @@ class BinaryListed(Payload, frozen=True, kw_only=True):
     """
 
     type_name = "nearfree.binary.listed.v1"
-    package: str
-    version: str
-    artefact: str
-    artefact_sha256: str
+    package: Text
+    version: Text
+    artefact: Text
+    artefact_sha256: Digest
     verified: Literal["member"]
     member: SourceMember
-    licence: str
-    carries: str | None = None
+    licence: Text
+    carries: Text | None = None
     """The FlashAttention release that the package says it was built from, if it names one."""
-    dumper: str
+    dumper: Text
     """The disassembler, and the release that it is from."""
-    dumper_sha256: str
-    functions: int
+    dumper_sha256: Digest
+    functions: Natural
     """Device functions of all kinds."""
     held: tuple[HeldKernel, ...]
 
@@ -289,19 +300,19 @@ class CompiledBlock(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     A log stores it as a list of the fields' values, in order.
     """
 
-    sm: int
-    block_m: int
-    block_n: int
-    block_k: int
-    warps: int
-    stages: int
-    registers: int
+    sm: Positive
+    block_m: Positive
+    block_n: Positive
+    block_k: Positive
+    warps: Positive
+    stages: Positive
+    registers: Natural
     """Registers per thread."""
-    shared_bytes: int
+    shared_bytes: Natural
     """Shared memory per block of threads."""
-    blocks_an_sm: int
+    blocks_an_sm: Natural
     """Resident blocks per SM; 0 if the block does not fit."""
-    instruction: str | None
+    instruction: Text | None
     """PTX name of the instruction that multiplies matrices."""
 
 
@@ -312,15 +323,15 @@ class KernelCompiled(Payload, frozen=True, kw_only=True):
     """
 
     type_name = "nearfree.kernel.compiled.v1"
-    package: str
-    version: str
-    file: str
-    file_sha256: str
-    kernel: str
-    dtype: str
-    compiler: str
-    lock_sha256: str
+    package: Text
+    version: Text
+    file: Text
+    file_sha256: Digest
+    kernel: Text
+    dtype: Text
+    compiler: Text
+    lock_sha256: Digest
     """SHA-256 of the lock file that the compiler was installed from."""
-    dumper: str
-    dumper_sha256: str
+    dumper: Text
+    dumper_sha256: Digest
     blocks: tuple[CompiledBlock, ...]

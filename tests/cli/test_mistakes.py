@@ -122,6 +122,29 @@ def test_a_wrong_call_is_one_message(project: Path, call: Call, line: str, thing
     assert re.search(r"`nearfree[a-z ]* --help` ", answer[2])
 
 
+@pytest.mark.parametrize(
+    ("words", "thing"),
+    [
+        (["import", "curves", "mine.csv", "--name", ""], "--name is empty"),
+        (["import", "curves", "mine.csv", "--name="], "--name is empty"),
+        (["log", "show", ""], "argument 3 is empty"),
+        (["log", "retract", "", "--reason", "x"], "argument 3 is empty"),
+        (["audit", ""], "argument 2 is empty"),
+        (["crate", ""], "argument 2 is empty"),
+        (["crate", "--verify", ""], "--verify is empty"),
+        (["report", "--as-of", ""], "--as-of is empty"),
+        ([""], "argument 1 is empty"),
+    ],
+)
+def test_an_empty_argument_is_one_message(
+    project: Path, call: Call, words: list[str], thing: str
+) -> None:
+    """An empty argument is refused by its option or place; it does not pass for one left out."""
+    before = folder_content(project)
+    one_message(call(*words), thing)
+    assert folder_content(project) == before
+
+
 @pytest.mark.parametrize("line", ["\x1b[31mpredict", "predict \x1b[31m", "predict --batch \x9b1"])
 def test_arguments_of_a_wrong_call_are_printed_escaped(
     project: Path, call: Call, line: str
@@ -163,14 +186,18 @@ def test_a_plan_from_a_pipe_that_is_no_text(project: Path) -> None:
     one_message((process.returncode, "", process.stderr.decode()), "- is not a plan")
 
 
-@pytest.mark.parametrize("reason", ["", "  "])
-def test_a_take_is_retracted_for_a_reason(project: Path, call: Call, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("reason", "says"), [("", "--reason is empty"), ("  ", "--reason: it is blank")]
+)
+def test_a_take_is_retracted_for_a_reason(
+    project: Path, call: Call, reason: str, says: str
+) -> None:
     """A blank one is refused, before anything is sealed for good."""
     (take, *_) = Layout(Path("results")).takes()
     before = sorted(Path("results").rglob("*"))
     code, out, err = call("log", "retract", str(take), "--reason", reason)
     assert (code, out) == (2, "")
-    assert "--reason: it is blank" in err
+    assert says in err
     assert sorted(Path("results").rglob("*")) == before
 
 

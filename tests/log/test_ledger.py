@@ -9,6 +9,7 @@ from conftest import write_take
 from nearfree.errors import BusyError, ConfigError, DamageError, LogError
 from nearfree.log.document import read_document, render, write_once
 from nearfree.log.ledger import (
+    LONGEST_PATH,
     Ledger,
     config_texts,
     current_seals,
@@ -190,6 +191,18 @@ def test_a_config_file_that_is_none_is_refused(
     """A folder, a pipe and a broken link are named as no config file, and never waited for."""
     stands_in(config / name)
     with pytest.raises(ConfigError, match=f"{name} is no file"):
+        config_texts(config)
+
+
+@pytest.mark.parametrize("folders", ["", "sets/"])
+def test_a_config_file_with_a_long_path_is_refused(config: Path, folders: str) -> None:
+    """A path that a ledger could not write out again is refused by its length, on a byte."""
+    (config / "sets").mkdir()
+    longest = f"{folders}{'a' * (LONGEST_PATH - len(folders) - 7)}é.yaml"
+    (config / longest).write_text("here: [cpu]\n")
+    assert longest in config_texts(config)
+    (config / longest).rename(config / f"{longest[:-5]}b.yaml")
+    with pytest.raises(ConfigError, match=r"aaa\.\.\. has more than 200 bytes"):
         config_texts(config)
 
 

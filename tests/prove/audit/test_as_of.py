@@ -244,6 +244,7 @@ def test_a_damaged_ledger_is_named(own: History, number: int) -> None:
     [
         *("../../x.yaml", "/x.yaml", "a/../../x.yaml", "models/../../x.json", "..", ".", ""),
         *("x\0.yaml", "x\n.yaml", "notes.txt", "models/a/b.json", "./x.yaml", "a//b.yaml", "x/"),
+        *("a" * 196 + ".yaml", "é" * 98 + ".yaml", "a/" * 98 + ".yaml"),
     ],
 )
 def test_a_config_file_never_leaves_its_folder(own: History, name: str) -> None:

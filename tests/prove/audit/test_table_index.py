@@ -12,6 +12,7 @@ from nearfree.core.scopes import SOURCES
 from nearfree.derive.tables.granularity import GRANULARITY
 from nearfree.derive.tables.project import project
 from nearfree.derive.tables.tuned import TUNED
+from nearfree.errors import EvidenceError
 from nearfree.log.names import Layout
 from nearfree.prove.audit.table_index import TableIndex, rules_behind
 from nearfree.show.page import inline
@@ -65,6 +66,15 @@ def test_each_cited_rule_is_found(index: TableIndex, cited: dict[str, str]) -> N
             rules = [node.row["path"] for node in rows]
             assert {"dense_call", "varlen_call", "kvcache_call"} < set(rules)
             assert len(rules) == len(set(rules))
+
+
+def test_a_column_has_one_value(index: TableIndex) -> None:
+    """A column with two values is refused as such, not as a row that is not there."""
+    asked = "tuned:package=vllm,package=sglang"
+    with pytest.raises(EvidenceError, match="package is asked for twice, as 'vllm' and as 'sglan"):
+        index.by_key(asked)
+    with pytest.raises(EvidenceError, match="rows of tuned fit 'package=vllm, package=vllm': "):
+        index.by_key("tuned:package=vllm, package=vllm")
 
 
 @pytest.mark.browser

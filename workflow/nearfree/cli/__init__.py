@@ -11,6 +11,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from nearfree import __version__
@@ -100,8 +101,19 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     return parser
 
 
+def _refuse_empty(words: Sequence[str]) -> None:
+    """Raise ConfigError for an empty argument, which would pass for one that is left out."""
+    for number, (before, word) in enumerate(pairwise(("", *words)), start=1):
+        option, is_given, value = word.partition("=")
+        if word and not (option.startswith("--") and is_given and not value):
+            continue
+        named = option or (before if before.startswith("--") else f"argument {number}")
+        raise ConfigError(f"{named} is empty", remedy="Give it a value, or leave it out")
+
+
 def _parse_args(words: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; an unknown option raises ConfigError with similar options."""
+    _refuse_empty(words)
     parser = make_parser(words)
     args, unknown = parser.parse_known_args(words)
     if unknown:

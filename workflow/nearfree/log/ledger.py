@@ -3,6 +3,7 @@
 `ledger/` is tracked and written by `adopt`; `ledger/local/` is this machine's own.
 """
 
+import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,6 +23,9 @@ from nearfree.log.segment import utc_now
 
 _PAUSE_S = 0.02
 _MODEL_FILE = (".json", ("models",))
+LONGEST_PATH = 200
+"""Bytes of the longest path of a config file in its folder: file systems take names of 255, and a
+name is longer while its file is written."""
 _LIBRARIES = ("polars", "pandera", "altair", "vl-convert-python")
 
 
@@ -177,7 +181,7 @@ def config_texts(config: Path) -> dict[str, str]:
     Raises
     ------
     ConfigError
-        A config path is no file, a file is no text, or the folder holds no config file.
+        A config path is no file or too long, a file is no text, or the folder holds no config file.
     """
     texts = {}
     for path in walk(config) if config.is_dir() else ():
@@ -185,6 +189,12 @@ def config_texts(config: Path) -> dict[str, str]:
         is_config = path.suffix == ".yaml" or (path.suffix, name.parts[:-1]) == _MODEL_FILE
         if not is_config or any(part.startswith(".") for part in name.parts):
             continue
+        if len(os.fsencode(name)) > LONGEST_PATH:
+            raise ConfigError(
+                f"config/{name!s:.80}... has more than {LONGEST_PATH} bytes: a ledger holds no "
+                "longer path",
+                remedy="Give it a shorter name, or move it out of the config folder",
+            )
         if not path.is_file():
             raise ConfigError(f"{path} is no file", remedy="Put a file in its place, or remove it")
         try:

@@ -97,7 +97,8 @@ class TableIndex:
         Raises
         ------
         EvidenceError
-            The table or column does not exist, or not exactly one row fits; the message lists them.
+            The table or column does not exist, a column has two values, or not exactly one row
+            fits; the message lists the rows.
         """
         name, _, rest = text.partition(":")
         if name not in TABLES:
@@ -122,8 +123,15 @@ class TableIndex:
     @staticmethod
     def _condition(table: Table, text: str) -> pl.Expr:
         condition = pl.lit(value=True)
+        value_by_column: dict[str, str] = {}
         for part in filter(None, text.split(",")):
             column, _, value = (token.strip() for token in part.partition("="))
+            if value_by_column.setdefault(column, value) != value:
+                raise EvidenceError(
+                    f"{column} is asked for twice, as {value_by_column[column]!r:.80} and as "
+                    f"{value!r:.80}",
+                    remedy="Give each column once",
+                )
             if column not in table.dtypes or table.dtypes[column] == pl.List:
                 raise EvidenceError(
                     f"{table.name} has no column {column!r} to search",

@@ -1,4 +1,4 @@
-"""A results root over a small log, with all tables and figures, and its config."""
+"""Fixtures of the audit's tests: a results root with all tables and figures, and its config."""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,7 @@ class Made(NamedTuple):
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Return a root with two takes of this machine, another machine, and the paper: to read."""
+    """Return a read-only root: two takes of this machine, one of another, the paper's values."""
 
     def make(folder: Path) -> None:
         layout = Layout(folder / "results")
@@ -43,12 +43,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture
 def made(shared: Made, tmp_path: Path) -> Made:
-    """Return a copy of that root, to be changed at will."""
+    """Return a copy of that root, which a test may change."""
     root = Path(shutil.copytree(shared.layout.root, tmp_path / "results"))
     return Made(Layout(root), shared.config)
 
 
 @pytest.fixture(scope="session")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    """Return a log with a ledger after each thing that happened to it: to read."""
+    """Return a read-only log with a ledger after each step of its history."""
     return read_history(made_once(tmp_path_factory, "history", make_history))

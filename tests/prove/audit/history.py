@@ -1,4 +1,4 @@
-"""A log that grew: a ledger after each thing that can happen to it, and what there was then."""
+"""A log with a ledger after each kind of change, and what was derived at the first ledger."""
 
 import shutil
 from pathlib import Path
@@ -39,7 +39,7 @@ class History(NamedTuple):
 
     @property
     def kept(self) -> Path:
-        """What was derived when the first ledger was written."""
+        """The results that were derived when the first ledger was written."""
         return self.folder / "kept"
 
     def ledger(self, step: str) -> NamedLedger:
@@ -47,14 +47,14 @@ class History(NamedTuple):
         return find_ledger(self.layout, str(STEPS.index(step) + 1))
 
     def copy(self, folder: Path) -> "History":
-        """Return a copy of the log and the config, to be changed at will."""
+        """Return a copy of the log and the config, which a test may change."""
         for name in ("events", "ledger"):
             shutil.copytree(self.layout.root / name, folder / "results" / name)
         shutil.copytree(self.config, folder / "config")
         return History(folder, Layout(folder / "results"), self.first, self.second)
 
     def write(self, **changes: object) -> NamedLedger:
-        """Write one more ledger as another one would have it, whole but for what it says."""
+        """Write one more ledger with changed fields, whose root and chain are right."""
         chain = read_chain(self.layout.ledgers / "local")
         fields = {name: getattr(chain[-1], name) for name in Ledger.__struct_fields__}
         fields |= {"number": len(chain) + 1, "previous": chain[-1].hash, "hash": ""} | changes
@@ -65,7 +65,7 @@ class History(NamedTuple):
 
 
 def make_history(folder: Path) -> None:
-    """Write the log step by step, with a ledger each, and keep what the first one gives."""
+    """Write the log step by step, a ledger after each, and keep the first ledger's results."""
     layout, config = Layout(folder / "results"), copy_config(folder / "config")
     local = layout.ledgers / "local"
     write_probe(layout)

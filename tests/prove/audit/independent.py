@@ -63,7 +63,7 @@ class Root:
         return event
 
     def leaves(self, row_id: str) -> set[str]:
-        """Return the events and config values that a row rests on, all of them looked up."""
+        """Return the events and config entries below a row; each must exist."""
         events, todo, seen = set(), [row_id], set()
         while todo:
             cited = todo.pop()
@@ -138,7 +138,7 @@ CHECKS = {"latency": check_latency, "boundaries": check_boundary}
 
 
 def walk(root: Root, cells: int, seed: int) -> dict[str, int]:
-    """Walk random cells to their events, as many of each table as of any other; return counts."""
+    """Follow random cells to their events, equally many of each table; return counts."""
     chance = random.Random(seed)  # noqa: S311
     counts: dict[str, int] = defaultdict(int)
     there = [key for key, frame in root.tables.items() if frame.height]
@@ -155,7 +155,7 @@ def walk(root: Root, cells: int, seed: int) -> dict[str, int]:
 
 
 def every_boundary(root: Root) -> int:
-    """Compute every boundary of every scope anew; return how many."""
+    """Compute every boundary of every scope again; return how many there are."""
     count = 0
     for (_, name), frame in root.tables.items():
         if name == "boundaries":

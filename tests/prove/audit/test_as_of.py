@@ -1,4 +1,4 @@
-"""An earlier ledger: its results come back byte for byte, or it says why they cannot."""
+"""Results of an earlier ledger are made again byte for byte, or the command says why not."""
 
 import shutil
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Return a function that runs a command and gives its exit code, output and errors."""
+    """Return a function that runs a command and returns its exit code, output and errors."""
 
     def run(*argv: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
@@ -42,7 +42,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
 @pytest.fixture
 def own(history: History, tmp_path: Path) -> History:
-    """Return a copy, to be changed at will."""
+    """Return a copy of the history, which a test may change."""
     return history.copy(tmp_path)
 
 
@@ -53,7 +53,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_what_was_derived_comes_back_byte_for_byte(history: History, call: Call) -> None:
-    """Many ledgers back, tables, figures and report are those of that time, to the byte."""
+    """As of the first ledger, tables, figures and report have the bytes that they had then."""
     code, out, err = call("report", "--results", str(history.layout.root), "--as-of", "1")
     root = history.layout.root / "as_of" / "000001" / "results"
     assert (code, out, err) == (0, f"{root}/report/index.html\n", "")
@@ -68,7 +68,7 @@ def test_what_was_derived_comes_back_byte_for_byte(history: History, call: Call)
 
 
 def test_a_tracked_ledger_without_this_machine_has_no_tables_of_it(own: History) -> None:
-    """A scope of which a ledger lists no take has no tables, though the config asks for it."""
+    """A scope without a take in the ledger has no tables, even if the config names it."""
     takes = own.layout.takes("public")
     write_ledger(own.layout, own.layout.ledgers, own.config, takes=takes)
     pipeline, _ = as_of(own.layout, find_ledger(own.layout, "adopted:1"))
@@ -79,7 +79,7 @@ def test_a_tracked_ledger_without_this_machine_has_no_tables_of_it(own: History)
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_ledger_holds_its_own_takes_alone(own: History, tmp_path: Path, step: str) -> None:
-    """The takes that are put back are those that the ledger lists, and the config its texts."""
+    """A restored root holds the takes and the config texts that the ledger lists, and no others."""
     named = own.ledger(step)
     restored = restore(own.layout, named, tmp_path / "into")
     assert [*map(str, restored.layout.takes())] == sorted(named.ledger.seals)
@@ -89,7 +89,7 @@ def test_a_ledger_holds_its_own_takes_alone(own: History, tmp_path: Path, step: 
 
 @pytest.mark.parametrize("suffix", [".seal.json", ".1.jsonl"])
 def test_a_take_that_is_gone_is_named(own: History, suffix: str) -> None:
-    """A missing seal or segment is refused by its name, and nothing is made."""
+    """A missing seal or segment is refused by name, and nothing is made."""
     take = own.layout.takes("cpu")[0]
     own.layout.events.joinpath(f"{take}{suffix}").unlink()
     with pytest.raises(LogError, match=f"{take}.*(is gone that ledger 1 lists|No such file)"):
@@ -109,7 +109,7 @@ def test_a_changed_byte_of_a_take_is_named(own: History, suffix: str) -> None:
 
 
 def test_a_take_that_was_retired_is_said_to_be(own: History) -> None:
-    """An earlier ledger that lists a take which a later one retired is refused by its name."""
+    """A take that a later ledger retired is refused by name, as retired."""
     take = own.layout.takes("cpu")[0]
     gone = {str(take): own.ledger("first").ledger.seals[str(take)]}
     own.layout.seal(take).unlink()
@@ -119,7 +119,7 @@ def test_a_take_that_was_retired_is_said_to_be(own: History) -> None:
 
 
 def test_a_take_that_was_made_anew_is_not_the_one(own: History) -> None:
-    """A sound seal of the same name and another digest is refused."""
+    """A valid seal with the name but not the digest that the ledger lists is refused."""
     take = str(own.layout.takes("cpu")[0])
     named = own.write(seals={**own.ledger("first").ledger.seals, take: "0" * 64})
     with pytest.raises(DamageError, match=f"{take} is not the one that ledger 10 lists"):
@@ -127,7 +127,7 @@ def test_a_take_that_was_made_anew_is_not_the_one(own: History) -> None:
 
 
 def test_a_damaged_take_that_was_retracted_is_not_missed(own: History) -> None:
-    """Once a take is retracted nobody reads it; before, it is refused."""
+    """A damaged take is refused unless the ledger retracts it, since nothing reads it then."""
     path = own.layout.segment(own.second, 1)
     path.write_bytes(b"x" + path.read_bytes()[1:])
     restore(own.layout, own.ledger("retraction"), own.folder / "into")
@@ -138,7 +138,7 @@ def test_a_damaged_take_that_was_retracted_is_not_missed(own: History) -> None:
 def test_what_was_made_before_stays_until_all_is_there(
     own: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An end on the way leaves what lies there as it is, and no part of what was begun."""
+    """A failure keeps the earlier results and leaves no part of the new ones."""
 
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -160,7 +160,7 @@ def test_what_was_made_before_stays_until_all_is_there(
 
 @pytest.mark.parametrize("name", ["as_of", "as_of/000001"])
 def test_nothing_is_replaced_through_a_link(own: History, name: str) -> None:
-    """What a link leads to is someone else's, and stays."""
+    """If a results folder is a link, the command refuses, and the link's target stays as it was."""
     there = own.folder / "there"
     (there / "000001").mkdir(parents=True)
     (there / "000001" / "kept").write_text("kept")
@@ -173,10 +173,10 @@ def test_nothing_is_replaced_through_a_link(own: History, name: str) -> None:
 
 
 def test_an_empty_name_is_a_mistake(history: History, call: Call) -> None:
-    """A shell variable that is not set does not stand for the state of now."""
+    """An empty ledger name, as of an unset shell variable, does not mean the present state."""
     code, out, err = call("report", "--results", str(history.layout.root), "--as-of", "")
     assert (code, out) == (2, "")
-    assert "names no ledger" in err
+    assert "--as-of is empty" in err
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_an_empty_name_is_a_mistake(history: History, call: Call) -> None:
     ],
 )
 def test_other_code_is_refused(own: History, changes: dict[str, str], message: str) -> None:
-    """Under other code or libraries both are named, and nothing is made."""
+    """If code or libraries differ from the ledger's, the error names both, and nothing is made."""
     named = own.write(**changes, seals=own.ledger("first").ledger.seals)
     with pytest.raises(ConfigError) as refused:
         as_of(own.layout, named)
@@ -197,7 +197,7 @@ def test_other_code_is_refused(own: History, changes: dict[str, str], message: s
 
 
 def test_other_code_goes_on_if_asked_to_and_says_so(own: History, call: Call) -> None:
-    """Results of other code lie beside a note that names both codes."""
+    """With --other-code a note beside the results names both codes."""
     own.write(code_digest="0" * 16, seals=own.ledger("first").ledger.seals)
     line = ("report", "--results", str(own.layout.root), "--as-of", "10")
     assert call(*line)[0] == 2
@@ -209,14 +209,14 @@ def test_other_code_goes_on_if_asked_to_and_says_so(own: History, call: Call) ->
 
 
 def test_other_code_alone_is_a_mistake(own: History, call: Call) -> None:
-    """The option says nothing without a ledger, and is not passed over."""
+    """--other-code without a ledger is refused."""
     code, _, err = call("report", "--results", str(own.layout.root), "--other-code")
     assert (code, err.count("Name an earlier ledger with --as-of")) == (2, 1)
 
 
 @pytest.mark.parametrize("name", ["10", "999999", "adopted:1"])
 def test_an_unknown_ledger_is_refused(history: History, name: str) -> None:
-    """A number without a ledger is refused with those that there are."""
+    """A number without a ledger is refused, and the error lists the existing ledgers."""
     with pytest.raises(LogError, match=f"there is no ledger {name}. There are (1 to 9|none)"):
         find_ledger(history.layout, name)
 
@@ -225,14 +225,14 @@ def test_an_unknown_ledger_is_refused(history: History, name: str) -> None:
     "name", ["", "0", "-1", "1.5", "first", "../1", "000001", "adopted:", "local:1", "1\n"]
 )
 def test_what_names_no_ledger_is_refused(history: History, name: str) -> None:
-    """Only N and adopted:N name a ledger."""
+    """Only `N` and `adopted:N` name a ledger."""
     with pytest.raises(LogError, match="names no ledger"):
         find_ledger(history.layout, name)
 
 
 @pytest.mark.parametrize("number", [1, 4, 9])
 def test_a_damaged_ledger_is_named(own: History, number: int) -> None:
-    """A changed byte anywhere in the chain is found, whichever ledger is asked for."""
+    """A changed byte in any ledger of the chain is found, whichever ledger is asked for."""
     path = own.layout.ledgers / "local" / f"{number:06}.json"
     path.write_bytes(path.read_bytes().replace(b"cpu", b"gpu", 1))
     with pytest.raises(DamageError, match=path.name):
@@ -248,7 +248,7 @@ def test_a_damaged_ledger_is_named(own: History, number: int) -> None:
     ],
 )
 def test_a_config_file_never_leaves_its_folder(own: History, name: str) -> None:
-    """A ledger of others whose config would be written elsewhere is refused, and nothing is."""
+    """A ledger with a config file's name outside the folder is refused; nothing is written."""
     named = own.write(config={**own.ledger("first").ledger.config, name: "a: 1\n"})
     before = files(own.folder)
     with pytest.raises(DamageError, match="no name of a config file"):
@@ -260,7 +260,7 @@ def test_a_config_file_never_leaves_its_folder(own: History, name: str) -> None:
 def test_any_config_name_stays_inside_or_is_refused(
     history: History, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
-    """Whatever a name is, no file is written outside of the folder that was named."""
+    """For any name, no file is written outside the named folder."""
     folder = tmp_path_factory.mktemp("hostile")
     ledger = structs.replace(
         history.ledger("first").ledger, seals={}, config={f"{name}.yaml": "a: 1\n"}
@@ -272,7 +272,7 @@ def test_any_config_name_stays_inside_or_is_refused(
 
 
 def test_a_model_outside_of_the_ledger_is_refused(own: History) -> None:
-    """A file that the config names and the ledger does not hold may be another one by now."""
+    """A model file that the config names but the ledger does not hold is refused."""
     outside = own.folder / "outside.json"
     shutil.copy(own.config / "models" / "qwen3_8b.json", outside)
     config = {**own.ledger("first").ledger.config}
@@ -283,7 +283,7 @@ def test_a_model_outside_of_the_ledger_is_refused(own: History) -> None:
 
 
 def test_a_config_that_does_not_fit_is_told_as_the_ledgers(own: History) -> None:
-    """The message names the ledger and the file in it, not a folder that was made for it."""
+    """The message names the ledger and its config file, not a temporary folder."""
     named = own.write(config={**own.ledger("first").ledger.config, "config.yaml": "odd: 1\n"})
     with pytest.raises(
         ConfigError, match=r"config of ledger 10 does not fit this code: config\.yaml"
@@ -293,12 +293,12 @@ def test_a_config_that_does_not_fit_is_told_as_the_ledgers(own: History) -> None
 
 @pytest.mark.parametrize("take", ["../../x/1-00000000", "cpu/dense_ffn/1", "a/b/c/1-00000000"])
 def test_a_take_that_is_no_name_is_refused(own: History, take: str) -> None:
-    """A ledger of others cannot have files linked from anywhere but the log."""
+    """A ledger that lists something else than a take's name is refused; nothing is linked."""
     named = own.write(seals={take: "0" * 64})
     with pytest.raises(LogError, match="is not the name of a take"):
         restore(own.layout, named, own.folder / "into")
 
 
 def test_the_chain_is_as_long_as_the_history(history: History) -> None:
-    """Each step is a ledger of its own."""
+    """The history has one ledger per step."""
     assert len({link.hash for link in read_chain(history.layout.ledgers / "local")}) == len(STEPS)

@@ -1,4 +1,4 @@
-"""What differs between two ledgers: all of it, nothing else, each with its cause."""
+"""Differences between two ledgers: all are listed, no others, each with its cause."""
 
 from collections.abc import Callable
 from functools import cache
@@ -26,7 +26,7 @@ Diff = Callable[[str, str], list[Change]]
 def snapshots(
     history: History, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, LedgerSnapshot]:
-    """Return every ledger of the history with its tables, each taken over where it can be."""
+    """Return a snapshot of every ledger of the history; unchanged scopes are reused."""
     work, sides = tmp_path_factory.mktemp("sides"), dict[str, LedgerSnapshot]()
     for before, step in zip((None, *STEPS), STEPS, strict=False):
         like = sides[before] if before else None
@@ -55,7 +55,7 @@ def of(compared: list[Change], table: str, kind: str) -> list[Change]:
 
 
 def kinds(compared: list[Change]) -> set[tuple[str, str]]:
-    """Return the kinds of all causes, and what they are about."""
+    """Return the kind and the subject of all causes."""
     return {(cause.kind, cause.what) for change in compared for cause in change.causes}
 
 
@@ -66,7 +66,7 @@ PAIRS = [*pairwise(STEPS), ("first", "sample"), ("sample", "first"), ("tolerance
 def test_the_changes_are_all_that_differs(
     diff: Diff, snapshots: dict[str, LedgerSnapshot], old: str, new: str
 ) -> None:
-    """What is told, done to the old rows, gives the new rows, and no cell is told in vain."""
+    """The old rows with the changes applied are the new rows, and each listed cell differs."""
     changes = diff(old, new)
     table, after = (rows(snapshots[step].layout) for step in (old, new))
     assert changes
@@ -85,7 +85,7 @@ def test_the_changes_are_all_that_differs(
 
 @pytest.mark.parametrize(("old", "new"), PAIRS)
 def test_every_change_has_a_cause_that_happened(diff: Diff, old: str, new: str) -> None:
-    """No change is without its cause, and each cause is one of what happened in between."""
+    """Each change has a cause, and each cause is a step between the two ledgers."""
     first, last = sorted((STEPS.index(old), STEPS.index(new)))
     words = {"retake": "take", "tolerance": "config", "sample": "retraction",
              "deployment": "config"}  # fmt: skip
@@ -97,7 +97,7 @@ def test_every_change_has_a_cause_that_happened(diff: Diff, old: str, new: str) 
 
 
 def test_a_new_take_adds_its_rows_and_supersedes(history: History, diff: Diff) -> None:
-    """The rows of the old take are only superseded; judgements change as the boundary did."""
+    """A new take adds rows and supersedes the old take's; claims change with the boundary."""
     changes = diff("first", "retake")
     assert kinds(changes) == {("new take", str(history.second))}
     assert {change.about["take"] for change in of(changes, "boundaries", "added")} == {2}
@@ -113,7 +113,7 @@ def test_a_new_take_adds_its_rows_and_supersedes(history: History, diff: Diff) -
 
 
 def test_a_tolerance_is_a_change_of_the_config(diff: Diff) -> None:
-    """Rows at a tolerance that nobody asks for any longer are gone, because of that key."""
+    """Rows at a tolerance that the config no longer lists are gone, with that key as the cause."""
     changes = diff("retake", "tolerance")
     cause = Cause(
         "config",
@@ -127,7 +127,7 @@ def test_a_tolerance_is_a_change_of_the_config(diff: Diff) -> None:
 
 
 def test_a_retraction_takes_rows_away_with_its_reason(history: History, diff: Diff) -> None:
-    """The rows of a retracted take are gone, and those that it superseded are newest again."""
+    """The retracted take's rows are gone, and the rows that it superseded are newest again."""
     changes = diff("tolerance", "retraction")
     assert {c.causes for c in changes} == {(Cause("retraction of", str(history.second), REASON),)}
     assert {c.about["take"] for c in of(changes, "boundaries", "gone")} == {2}
@@ -137,7 +137,7 @@ def test_a_retraction_takes_rows_away_with_its_reason(history: History, diff: Di
 
 
 def test_a_retracted_sample_changes_the_rows_that_it_was_in(history: History, diff: Diff) -> None:
-    """One event less moves the numbers that rest on it, for that reason, and no other row."""
+    """A retracted event changes only the rows made from it, with the retraction as the cause."""
     changes = diff("rules", "sample")
     assert kinds(changes) == {("retraction of", f"{history.first.segment(1)}#2")}
     points = of(changes, "latency", "changed")
@@ -147,7 +147,7 @@ def test_a_retracted_sample_changes_the_rows_that_it_was_in(history: History, di
 
 
 def test_a_datasheet_changes_predictions_of_its_platform_alone(diff: Diff) -> None:
-    """Another bandwidth in a datasheet is named with its key, and reaches no other platform."""
+    """A changed datasheet is named by its key, and changes rows of its own platform only."""
     changes = diff("retraction", "datasheet")
     assert kinds(changes) == {("datasheet", "platforms.yaml:h20.bandwidth_gb_s")}
     assert of(changes, "predictions", "changed")
@@ -156,7 +156,7 @@ def test_a_datasheet_changes_predictions_of_its_platform_alone(diff: Diff) -> No
 
 
 def test_new_constants_and_new_rules_are_told_as_such(diff: Diff) -> None:
-    """What predictors rest on besides measurements is a cause of its own."""
+    """New constants and new rules are each named as causes of changed predictions."""
     (kind,) = {kind for kind, _ in kinds(diff("datasheet", "constants"))}
     assert kind == "new constants"
     assert of(diff("datasheet", "constants"), "predictions", "changed")
@@ -169,7 +169,7 @@ def test_new_constants_and_new_rules_are_told_as_such(diff: Diff) -> None:
 
 
 def test_a_deployment_that_is_asked_about_is_told_by_its_entry(diff: Diff) -> None:
-    """Answers about another batch size are new for the reason that somebody asked."""
+    """Rows for an added batch size are caused by that entry of deployments.yaml."""
     changes = diff("sample", "deployment")
     cause = Cause("config", "deployments.yaml:dense.batch", "[1] became [1, 2]")
     assert {change.causes for change in changes} == {(cause,)}
@@ -178,7 +178,7 @@ def test_a_deployment_that_is_asked_about_is_told_by_its_entry(diff: Diff) -> No
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_ledger_does_not_differ_from_itself(diff: Diff, step: str) -> None:
-    """Nothing is told of one ledger twice."""
+    """A ledger compared with itself has no changes."""
     assert diff(step, step) == []
 
 
@@ -186,7 +186,7 @@ def test_a_ledger_does_not_differ_from_itself(diff: Diff, step: str) -> None:
 def test_tables_that_are_taken_over_are_those_that_would_be_made(
     history: History, snapshots: dict[str, LedgerSnapshot], tmp_path: Path, step: str
 ) -> None:
-    """A scope that is not made a second time has the bytes that it would have."""
+    """Tables that are reused for an unchanged scope equal recomputed ones, byte for byte."""
     alone = make_snapshot(history.layout, history.ledger(step), tmp_path / "alone").layout.root
     files = sorted(path.relative_to(alone) for path in (alone / "tables").rglob("*.*"))
     assert len(files) > 30
@@ -197,7 +197,7 @@ def test_tables_that_are_taken_over_are_those_that_would_be_made(
 
 
 def test_changes_are_grouped_by_cause_with_numbers_first(diff: Diff) -> None:
-    """Every change stands under its causes once, what is derived before what was observed."""
+    """Changes are grouped by their causes, derived tables before observed ones."""
     changes = diff("first", "sample")
     groups = by_cause(changes)
     assert sorted(c.row_id for _, some in groups for c in some) == sorted(c.row_id for c in changes)
@@ -210,7 +210,7 @@ def test_changes_are_grouped_by_cause_with_numbers_first(diff: Diff) -> None:
 def test_the_command_prints_text_for_people(
     history: History, diff: Diff, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says whose code is at hand, and of each cause some rows; no byte steers a terminal."""
+    """The text names the code and some rows per cause; control characters are escaped."""
     own, names = history.copy(tmp_path), []
     for digest, step in (("a" * 16, "tolerance"), ("b" * 16, "retraction")):
         then = own.ledger(step).ledger

@@ -1,4 +1,4 @@
-"""The formula that stands beside a number is the one that it was made by."""
+"""Each number's formula names the code that computed it."""
 
 import pytest
 from nearfree.derive.jobs import TABLES
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_every_table_has_a_formula_and_code_that_is_there(shared):
-    """Each row of each table, and its code is a module of this project."""
+    """Every row of every table has a formula, whose code is a module of this project."""
     index = TableIndex(shared.layout)
     for name in TABLES:
         for _, frame in index.parts(name):
@@ -42,7 +42,7 @@ def test_every_table_has_a_formula_and_code_that_is_there(shared):
     ],
 )  # fmt: skip
 def test_a_law_has_its_own_formula(table, row, text, paper):
-    """Of predictors the law of the module; what is not the paper's names no section of it."""
+    """A law's prediction has that law's formula; what is not from the paper cites no section."""
     formula = TABLES[table].formula_of(row)
     assert text in formula.text
     assert formula.paper.startswith(paper)

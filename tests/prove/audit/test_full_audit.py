@@ -1,4 +1,4 @@
-"""The audit of everything: what agrees passes, and each single fault is named."""
+"""The full audit: a sound root passes, and each single fault is named."""
 
 import json
 import random
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_everything_of_a_root_is_what_its_log_gives(shared):
-    """No finding, and the counts are those of the files on disk."""
+    """A sound root has no finding, and the counts are those of the files on disk."""
     audit = audit_all(shared.layout, shared.config)
     files = table_files(shared.layout)
     frames = [pl.read_parquet(path) for path in files]
@@ -59,14 +59,14 @@ def recomputed(shared, tmp_path_factory) -> Layout:
 
 
 def audited(job: Job, made, recomputed: Layout) -> tuple[str, ...]:
-    """Return what the audit of one stage finds."""
+    """Return the findings of the audit of one stage."""
     return full_audit._audit_job(
         job, made.layout.root, recomputed.root, made.config, drawn=False
     ).findings
 
 
 def rewrite(made: Made, name: str, frame: pl.DataFrame) -> None:
-    """Write another table in a table's place, with a manifest that fits."""
+    """Replace a table, and write a manifest that fits."""
     manifest = read_document(manifest_path(made.layout.table("cpu", name)), Manifest)
     write_table(made.layout, "cpu", TABLES[name], frame, manifest.made_from)
 
@@ -77,7 +77,7 @@ FILLED = ("latency", "boundaries", "sensitivity", "predictions", "validation", "
 
 @pytest.mark.parametrize("name", FILLED)
 def test_a_changed_cell_with_a_valid_manifest_is_found(made, recomputed, name):
-    """Whoever changes a number and its manifest, too, is still found: the log says otherwise."""
+    """A changed number is found even if its manifest fits, since the log gives another."""
     path = made.layout.table("cpu", name)
     frame, chance = pl.read_parquet(path), random.Random(name)  # noqa: S311
     if frame.is_empty():
@@ -92,7 +92,7 @@ def test_a_changed_cell_with_a_valid_manifest_is_found(made, recomputed, name):
 
 
 def test_a_valid_id_of_another_row_is_found(made, recomputed):
-    """A row that points at rows that exist, but not at those that it was made from."""
+    """A row whose ids name existing rows, but not those it was made from, is found."""
     frame = pl.read_parquet(made.layout.table("cpu", "boundaries"))
     ids = frame["from_ids"].to_list()
     swapped = frame.with_columns(pl.Series("from_ids", [*ids[1:], ids[0]]))
@@ -103,7 +103,7 @@ def test_a_valid_id_of_another_row_is_found(made, recomputed):
 
 
 def test_a_changed_byte_of_a_table_is_found(made, recomputed):
-    """A table that is not what its manifest says is not read at all."""
+    """A table that differs from its manifest is reported and not compared."""
     path = made.layout.table("cpu", "latency")
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -113,7 +113,7 @@ def test_a_changed_byte_of_a_table_is_found(made, recomputed):
 
 
 def test_a_removed_segment_fails_the_audit(made):
-    """Numbers whose events are gone are no longer audited, and the segment is named."""
+    """A missing segment is named, and rows made from it are not recomputed."""
     take = parse_take(next(str(t) for t in made.layout.takes("cpu") if t.stream == "dense_ffn"))
     made.layout.segment(take, 1).unlink()
     findings = audit_all(made.layout, made.config).findings
@@ -126,7 +126,7 @@ def test_a_removed_segment_fails_the_audit(made):
 
 
 def test_a_removed_take_is_found(made, tmp_path):
-    """Seal and segment gone together: what was made from them is no longer given by the log."""
+    """If a take's seal and segment are gone, rows made from it are reported."""
     take = next(t for t in made.layout.takes("cpu") if t.take == 2)
     made.layout.segment(take, 1).unlink()
     made.layout.seal(take).unlink()
@@ -138,7 +138,7 @@ def test_a_removed_take_is_found(made, tmp_path):
 
 
 def test_a_take_that_came_later_is_found(made, tmp_path):
-    """Tables that are older than the log are not what it gives; of many differences some are."""
+    """Tables older than the newest take are reported, with a limited list of differences."""
     write_study(made.layout, take=3, slower=1.3)
     findings = audited(Job("project", "cpu"), made, scratch_root(made.layout, tmp_path / "scratch"))
     assert any("latency.parquet" in finding and "is missing" in finding for finding in findings)
@@ -149,7 +149,7 @@ def test_a_take_that_came_later_is_found(made, tmp_path):
 
 
 def test_a_table_that_no_stage_makes_is_found(made):
-    """A file that lies among the tables is accounted for or named."""
+    """A table that no stage makes is named."""
     path = made.layout.table("cpu", "boundaries")
     path.with_name("more.parquet").write_bytes(path.read_bytes())
     findings = list(unmade_files(made.layout, Pipeline(made.layout.root, made.config)))
@@ -158,7 +158,7 @@ def test_a_table_that_no_stage_makes_is_found(made):
 
 
 def test_forged_inputs_are_found(made, recomputed):
-    """A manifest that names other inputs than the table was made from."""
+    """A manifest that lists other inputs than the table was made from is found."""
     path = manifest_path(made.layout.table("cpu", "boundaries"))
     manifest = read_document(path, Manifest)
     replace(path, render(structs.replace(manifest, made_from={"events/evil": "0" * 64})))
@@ -167,14 +167,14 @@ def test_forged_inputs_are_found(made, recomputed):
 
 
 def fit(folder: Path) -> None:
-    """Make the list of a scope's figures fit to whatever its files hold now."""
+    """Update the list of a scope's figures to what its files now hold."""
     listed = read_figures(folder)
     files = {name: sha256((folder / name).read_bytes()) for name in listed.files}
     replace(folder / "figures.json", render(structs.replace(listed, files=files)))
 
 
 def test_a_changed_mark_is_found(made, recomputed):
-    """A figure's page of which data were changed is not the one that the log gives."""
+    """A figure's page with changed data is found."""
     folder = made.layout.root / "figures/cpu"
     path = next(folder.glob("*latency_against_n.html"))
     text = re.sub(r'"latency_ms": [\d.]+', '"latency_ms": 1e-3', path.read_text(), count=1)
@@ -186,7 +186,7 @@ def test_a_changed_mark_is_found(made, recomputed):
 
 
 def test_another_specification_in_a_page_is_found(made, recomputed):
-    """A page that draws a second specification, whatever the first one says."""
+    """A page that draws another specification than the listed one is found."""
     folder = made.layout.root / "figures/cpu"
     path = next(folder.glob("*latency_against_n.html"))
     path.write_text(path.read_text().replace("<div", '<script id="spec">{}</script><div', 1))
@@ -196,7 +196,7 @@ def test_another_specification_in_a_page_is_found(made, recomputed):
 
 
 def test_figures_of_a_scope_that_nothing_draws_are_found(made):
-    """A folder of figures beside those of the log's scopes."""
+    """A folder of figures of a scope that no stage draws is found."""
     folder = made.layout.root / "figures"
     shutil.copytree(folder / "cpu", folder / "h100")
     pipeline = Pipeline(made.layout.root, made.config)
@@ -224,7 +224,7 @@ DRAWN = (
 
 @pytest.mark.slow
 def test_every_changed_drawing_and_page_is_found(whole_root, tmp_path):
-    """With manifests that fit, whoever draws again still finds each of them, and nothing else."""
+    """With --drawn, each changed file is found although the manifests fit, and no other."""
     root = Path(shutil.copytree(whole_root.layout.root, tmp_path / "results"))
     for file, old, new in DRAWN:
         raw = (root / file).read_bytes()
@@ -245,5 +245,5 @@ def test_every_changed_drawing_and_page_is_found(whole_root, tmp_path):
 
 @pytest.mark.slow
 def test_an_unchanged_report_is_what_the_log_gives(whole_root):
-    """Drawn again, figures and report are the same byte for byte."""
+    """Figures and report drawn again are the same byte for byte."""
     assert audit_all(whole_root.layout, whole_root.config, drawn=True).findings == ()

@@ -1,4 +1,4 @@
-"""What may be asked: rows, keys, figures, events and takes, and nothing that is ambiguous."""
+"""What `nearfree audit` accepts: ids of rows, keys, figures, events and takes; no other text."""
 
 import polars as pl
 import pytest
@@ -28,7 +28,7 @@ def boundary(made) -> dict:
 
 
 def test_a_row_leads_to_its_events_run_and_config(shared):
-    """By its id: points, visits, the run with its command, and the datasheet of what it uses."""
+    """A row's graph holds its points, its events, the run and its command, and the datasheet."""
     graph = graph_of(shared, boundary(shared)["row_id"])
     kinds = {node.kind for node in graph.nodes.values()}
     assert kinds == {"row", "event", "run"}
@@ -41,7 +41,7 @@ def test_a_row_leads_to_its_events_run_and_config(shared):
 
 
 def test_a_prediction_leads_to_the_printed_rule_and_the_datasheet(shared):
-    """The rule that a text names becomes the rows that hold it."""
+    """A rule that a prediction's text cites leads to the rows that hold it."""
     graph = graph_of(
         shared,
         "predictions:platform=h20,module=attention,backend=flash_attn_2,predictor=principle,"
@@ -56,14 +56,14 @@ def test_a_prediction_leads_to_the_printed_rule_and_the_datasheet(shared):
 
 
 def test_a_key_that_names_one_row_is_that_row(shared):
-    """TABLE:column=value,... with numbers, text and flags."""
+    """TABLE:column=value,... finds one row by numbers, texts and flags."""
     row = boundary(shared)
     text = f"boundaries:platform=cpu,take=2,epsilon=0.2,batch={row['batch']},newest=true"
     assert graph_of(shared, text).root == row["row_id"]
 
 
 def test_a_figure_leads_to_the_rows_of_its_marks(shared):
-    """By scope and name."""
+    """A figure, named by scope and name, leads to its marks' rows."""
     name, figure = next(iter(listed_figures(shared.layout)))
     graph = graph_of(shared, name)
     assert graph.nodes[name].made_from == figure.rows
@@ -71,7 +71,7 @@ def test_a_figure_leads_to_the_rows_of_its_marks(shared):
 
 
 def test_an_event_and_a_take_can_be_asked_for(shared):
-    """Events lead to their run; a take is its run."""
+    """An event leads to its run; a take is its run."""
     event = next(n for n in graph_of(shared, boundary(shared)["row_id"]).nodes if "#" in n)
     graph = graph_of(shared, event)
     take = event.partition("#")[0].rpartition(".")[0]
@@ -80,7 +80,7 @@ def test_an_event_and_a_take_can_be_asked_for(shared):
 
 
 def test_what_was_retracted_says_so_with_its_reason(made):
-    """A retracted event, a retracted take and the events of one name the reason, others none."""
+    """A retracted event, take or event of a retracted take shows the reason; others show none."""
     graph = graph_of(made, boundary(made)["row_id"])
     first, second, *_ = (name for name in graph.nodes if "#" in name)
     take = first.partition("#")[0].rpartition(".")[0]
@@ -93,7 +93,7 @@ def test_what_was_retracted_says_so_with_its_reason(made):
 
 
 def test_an_imported_curve_leads_to_its_kernel_s_event(shared, layout):
-    """From a point to the event that keeps its curve, its licence and its run, and back to it."""
+    """An imported point leads to the event with its curve and licence, and to the run."""
     seal = write_kept(layout, *kept_on_two())
     write_kernels(layout, "public", epsilon=0.2)
     row = read_table(layout, "public", KERNELS).row(0, named=True)
@@ -106,7 +106,7 @@ def test_an_imported_curve_leads_to_its_kernel_s_event(shared, layout):
 
 
 def test_an_event_is_shown_in_the_version_on_disk(shared):
-    """An event that readers see upcast is shown as it was written, with its own type."""
+    """An event of an old version is shown as it was written, with its own type."""
     layout = Layout(HERE / "golden_versions" / "log")
     name = "public/constants/1-08c0841e.1#2"
     node = trace_query(layout, Config(shared.config), name).nodes[name]
@@ -135,7 +135,7 @@ def test_an_event_is_shown_in_the_version_on_disk(shared):
     ],
 )
 def test_what_names_nothing_is_refused_in_one_line(shared, text, words):
-    """The message says what there is."""
+    """A text that names nothing is refused, and the message lists what exists."""
     with pytest.raises(NearfreeError, match=words) as caught:
         graph_of(shared, text)
     assert "\n" not in str(caught.value)

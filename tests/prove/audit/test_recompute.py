@@ -16,14 +16,14 @@ pytestmark = pytest.mark.slow
 
 
 def test_every_row_of_every_table_is_made_again_the_same(shared):
-    """All of them, as `nearfree audit ROW_ID` does it one by one."""
+    """Each row, recomputed as `nearfree audit ROW_ID` does it, equals the table's."""
     every = list(Root(shared.layout.root).rows)
     findings = recompute(shared.layout, shared.config, every)
     assert findings == {row: [] for row in every}
 
 
 def test_a_changed_number_ends_the_command_with_both_values(made, capsys):
-    """Exit code 2, what the table says, and what the log gives."""
+    """A changed number ends with exit code 2 and shows the table's and the log's value."""
     frame = pl.read_parquet(made.layout.table("cpu", "boundaries"))
     write_table(made.layout, "cpu", BOUNDARIES, frame.with_columns(pl.col("n_max") + 1), {})
     row = frame.row(0, named=True)
@@ -35,7 +35,7 @@ def test_a_changed_number_ends_the_command_with_both_values(made, capsys):
 
 
 def test_an_unchanged_number_ends_well(shared, capsys):
-    """Exit code 0, and the command to repeat it."""
+    """An unchanged number ends with exit code 0 and the command that repeats the check."""
     row = pl.read_parquet(shared.layout.table("public", "lookup"))["row_id"][0]
     with pytest.raises(SystemExit) as end:
         main(["audit", row, *roots(shared)])
@@ -52,18 +52,18 @@ Change = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 def boundaries(shared) -> pl.DataFrame:
-    """Return a real table."""
+    """Return the boundaries of a root."""
     return read_table(shared.layout, "cpu", BOUNDARIES)
 
 
 def test_equal_frames_have_no_differences(shared):
-    """A table is the same as itself."""
+    """A table has no difference from itself."""
     assert list(differences(BOUNDARIES, boundaries(shared), boundaries(shared))) == []
 
 
 @given(data=st.data())
 def test_any_changed_cell_is_told_with_both_values(shared, data):
-    """One cell of any column in any row, changed to another value of its type."""
+    """A changed cell of any column and row is reported with both values."""
     frame = boundaries(shared)
     column = data.draw(st.sampled_from([c for c in frame.columns if c != "row_id"]))
     place = data.draw(st.integers(0, frame.height - 1))
@@ -98,7 +98,7 @@ def changed(value, dtype):
     ],
 )
 def test_changed_rows_are_told(shared, change: Change, words: str):
-    """A row that is gone, doubled, renamed or moved."""
+    """Missing, duplicate, renamed and moved rows are reported."""
     frame = boundaries(shared)
     messages = [str(difference) for difference in differences(BOUNDARIES, change(frame), frame)]
     assert any(words in message for message in messages)

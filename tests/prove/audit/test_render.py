@@ -1,4 +1,4 @@
-"""A graph as text, JSON and Mermaid: nothing is lost, and hostile text stays text."""
+"""A graph as text, JSON and Mermaid; control characters of its data are escaped."""
 
 import json
 import re
@@ -14,14 +14,14 @@ HOSTILE = '<script>"]\n end --> x\u202e' + "y" * 1000
 
 @pytest.fixture(scope="module")
 def graph(shared) -> Graph:
-    """Return what a boundary rests on."""
+    """Return the graph of a boundary."""
     frame = pl.read_parquet(shared.layout.table("cpu", "boundaries"))
     row = frame.filter(epsilon=0.2, take=2).row(0, named=True)
     return trace_query(shared.layout, Config(shared.config), row["row_id"])
 
 
 def test_text_says_the_number_its_formula_points_lines_and_run(graph):
-    """From top to bottom what an auditor asks for."""
+    """The text shows the number, its formula, its points, the events' lines and the run."""
     text = "\n".join(as_text(graph))
     root = graph.nodes[graph.root]
     assert text.startswith(root.id)
@@ -35,7 +35,7 @@ def test_text_says_the_number_its_formula_points_lines_and_run(graph):
 
 
 def test_json_holds_every_node_with_all_values(graph):
-    """It is read back as the same graph."""
+    """The JSON, read back, is the same graph."""
     document = json.loads(as_json(graph))
     assert document["root"] == graph.root
     assert document["nodes"].keys() == graph.nodes.keys()
@@ -45,7 +45,7 @@ def test_json_holds_every_node_with_all_values(graph):
 
 
 def test_mermaid_draws_each_row_once_and_events_by_segment(graph):
-    """Every arrow joins two boxes that are drawn."""
+    """Each row is one box, events one box a segment, and each arrow joins two boxes."""
     lines = list(as_mermaid(graph))
     boxes = [m[1] for line in lines if (m := re.match(r'  (n\d+)\["[^"]*"\]$', line))]
     arrows = [m.groups() for line in lines if (m := re.match(r"  (n\d+) --> (n\d+)$", line))]
@@ -56,7 +56,7 @@ def test_mermaid_draws_each_row_once_and_events_by_segment(graph):
 
 
 def test_hostile_text_stays_text():
-    """No line break, bracket or control character of the data gets into the output as such."""
+    """Line breaks, brackets and control characters of the data are escaped in the output."""
     node = Node(id=HOSTILE, kind="run", title=HOSTILE, values={"command": HOSTILE})
     top = Node(id="t:1", kind="row", title="t", values={"module": HOSTILE}, made_from=(HOSTILE,))
     graph = Graph("t:1", {"t:1": top, HOSTILE: node})
@@ -69,7 +69,7 @@ def test_hostile_text_stays_text():
 
 @pytest.mark.parametrize("table", ["lookup", "schedules"])
 def test_text_of_a_deployment_says_formats_and_memory(shared, table):
-    """Its formats, the parts of memory and how they are counted; and what the model stores."""
+    """The text shows a deployment's formats, its memory by part, and the stored weights."""
     row = pl.read_parquet(shared.layout.table("public", table)).row(0, named=True)
     traced = trace_query(shared.layout, Config(shared.config), row["row_id"])
     text = "\n".join(as_text(traced))

@@ -1,4 +1,4 @@
-"""The rules that rows cite: an audit and the page find the same ones, and none is left unopened."""
+"""Rules that rows cite: the audit and the report's page find the same rows."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ def cited(index: TableIndex) -> dict[str, str]:
 
 
 def test_each_cited_rule_is_found(index: TableIndex, cited: dict[str, str]) -> None:
-    """Branches by their lines, tuned files whole; for other lines a row of each rule there."""
+    """A cited branch is found by its lines, a tuned file as a whole, other lines by their rules."""
     for name, text in cited.items():
         rows = index.rows(rules_behind({"evidence": text}, index)).values()
         assert rows
@@ -82,7 +82,7 @@ def test_a_column_has_one_value(index: TableIndex) -> None:
 def test_the_page_opens_the_rules_that_an_audit_names(
     index: TableIndex, cited: dict[str, str], tmp_path: Path
 ) -> None:
-    """For each text the page finds the same rows."""
+    """For each citation the page opens the rows that the audit names."""
     assets = Path(inline.__file__).parent / "assets"
     constants = (
         f"const {name} = {msgspec_json.encode(value).decode()};" for name, value in facts().items()

@@ -1,4 +1,4 @@
-"""A small results root with everything in it, its crate, and a copy of that for each test."""
+"""Fixtures of the crate's tests: a small results root, its crate, and copies of both."""
 
 import shutil
 from pathlib import Path
@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 @pytest.fixture(scope="session")
 def written(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the crate of that root; not to be changed."""
+    """Return the crate of that root, to be read only."""
     out = tmp_path_factory.mktemp("written") / "crate"
     write_crate(made, PROJECT, CONFIG, out)
     return out

@@ -1,4 +1,4 @@
-"""Single faults: each changes one thing of a sound crate and says who has to reject it, and why."""
+"""Faults of a crate, one change each, with who must reject it and the reason."""
 
 import shutil
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def write_graph(crate: Path, graph: Graph) -> None:
 
 
 def edited(change: Callable[[Graph], object]) -> Harm:
-    """Return a fault of the metadata alone."""
+    """Return a fault that changes the metadata only."""
 
     def harm(crate: Path) -> None:
         graph = read_graph(crate)

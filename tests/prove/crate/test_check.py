@@ -1,4 +1,4 @@
-"""Reading a crate back: any changed byte is found, and hostile metadata end in one line."""
+"""`crate --verify` finds any changed byte, and hostile metadata end in one line."""
 
 import os
 import random
@@ -47,7 +47,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def named(crate: Path, path: Path) -> bool:
-    """Return whether a file's damage is found and told by its name."""
+    """Return whether a file's damage is reported by its name."""
     try:
         findings = check_crate(crate)
     except DamageError as error:
@@ -58,7 +58,7 @@ def named(crate: Path, path: Path) -> bool:
 
 
 def test_any_flipped_bit_is_named(crate: Path) -> None:
-    """One bit of one file, the metadata among them, is changed: the file is told by its name."""
+    """One flipped bit of any file, metadata included, is reported by the file's name."""
     rolled = random.Random(commit())  # noqa: S311 (the same choices for one commit)
     files = [path for path in sorted(crate.rglob("*")) if path.is_file()]
     unnamed = []
@@ -77,7 +77,7 @@ def test_any_flipped_bit_is_named(crate: Path) -> None:
 
 
 def one_line(crate: Path, call: Call) -> str:
-    """Return the one line that ends `--verify`, which must be a mistake without a traceback."""
+    """Return the one line with which `--verify` ends, with exit code 2 and no traceback."""
     code, out, err = call("--verify", crate)
     assert (code, out) == (2, "")
     assert err.startswith("nearfree: error: ")
@@ -108,19 +108,19 @@ def one_line(crate: Path, call: Call) -> str:
     ],
 )
 def test_hostile_metadata_end_in_one_line(crate: Path, call: Call, raw: bytes) -> None:
-    """What is no crate's metadata is told in a line, whatever its form or depth."""
+    """Metadata of any wrong form or depth are refused in one line."""
     (crate / METADATA).write_bytes(raw)
     assert METADATA in one_line(crate, call)
 
 
 def test_huge_metadata_are_not_read(crate: Path, call: Call) -> None:
-    """A file far larger than any crate's metadata is refused by its size."""
+    """Metadata far larger than any crate's are refused by their size."""
     os.truncate(crate / METADATA, 10**12)
     assert "bytes" in one_line(crate, call)
 
 
 def test_no_crate_is_told_in_one_line(crate: Path, tmp_path: Path, call: Call) -> None:
-    """A folder without metadata, none at all, and metadata that are a link are no crates."""
+    """A folder that is missing, or whose metadata are missing or a link, is refused."""
     (crate / METADATA).rename(tmp_path / METADATA)
     assert "is not there" in one_line(crate, call)
     assert "is not there" in one_line(tmp_path / "nowhere", call)
@@ -151,7 +151,7 @@ VALUES = st.recursive(
     )
 )
 def test_any_added_entity_is_found(crate: Path, entity: dict[str, Any]) -> None:
-    """An entity that nobody wrote is damage, whatever its ids and values are."""
+    """An added entity is damage, whatever its ids and values are."""
     sound = (crate / METADATA).read_bytes()
     document = json.decode(sound)
     document["@graph"].append(entity)
@@ -162,14 +162,14 @@ def test_any_added_entity_is_found(crate: Path, entity: dict[str, Any]) -> None:
 
 
 def test_a_special_file_is_not_opened(crate: Path) -> None:
-    """A pipe in a crate is named, and not waited for."""
+    """A pipe in a crate is reported, and not opened."""
     os.mkfifo(crate / "config" / "pipe")
     messages = {finding.path: finding.message for finding in check_crate(crate)}
     assert messages["config/pipe"] == "is a link or no plain file"
 
 
 def forge(crate: Path) -> None:
-    """Describe the files of a crate as they are now, as a forger would."""
+    """Describe the crate's files as they are now, as a forger would."""
     document = json.decode((crate / METADATA).read_bytes())
     files = graph.read_contents(crate)
     entities = [entity for entity in document["@graph"] if entity["@type"] != "File"]
@@ -181,7 +181,7 @@ def forge(crate: Path) -> None:
 
 
 def test_a_table_that_is_described_as_it_was_changed_is_found(crate: Path) -> None:
-    """Metadata that fit a changed table do not make it what its manifest says."""
+    """A changed table is found by its manifest, even if the metadata fit it."""
     table = crate / "results/tables/cpu/latency.parquet"
     table.write_bytes(table.read_bytes()[:-1] + b"!")
     forge(crate)
@@ -190,7 +190,7 @@ def test_a_table_that_is_described_as_it_was_changed_is_found(crate: Path) -> No
 
 
 def test_a_crate_without_its_ledger_is_told(crate: Path) -> None:
-    """Where nothing lists the takes that is the finding, however well the rest is described."""
+    """A crate without a ledger is damaged, even if its metadata fit."""
     shutil.rmtree(crate / "results/ledger")
     forge(crate)
     messages = {finding.path: finding.message for finding in check_crate(crate)}
@@ -198,7 +198,7 @@ def test_a_crate_without_its_ledger_is_told(crate: Path) -> None:
 
 
 def test_no_link_is_followed(crate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is a link the log is not read, as what a segment leads to would be."""
+    """If a crate holds a link, the log is not read."""
     segment = next((crate / "results/events/cpu/dense_ffn").glob("*.jsonl"))
     segment.symlink_to(segment.rename(crate.parent / "elsewhere"))
     monkeypatch.setattr(check, "verify", lambda _: pytest.fail("the log is read"))
@@ -208,7 +208,7 @@ def test_no_link_is_followed(crate: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_name_that_is_no_text_is_shown(crate: Path, call: Call) -> None:
-    """A file whose name is no UTF-8 is named all the same."""
+    """A file whose name is not UTF-8 is named, escaped."""
     os.close(os.open(os.fsencode(crate / "config") + b"/\xff\xfe", os.O_CREAT))
     code, out, _ = call("--verify", crate)
     assert code == 2
@@ -216,7 +216,7 @@ def test_a_name_that_is_no_text_is_shown(crate: Path, call: Call) -> None:
 
 
 def test_the_command_writes_and_verifies(made: Layout, tmp_path: Path, call: Call) -> None:
-    """The command says what it wrote, finds nothing in it, and then names what was changed."""
+    """The command writes a crate and verifies it, and names a file changed afterwards."""
     out = tmp_path / "out"
     code, output, err = call(out, "--results", made.root, "--ledger", 1)
     assert (code, err) == (0, "")
@@ -232,7 +232,7 @@ def test_the_command_writes_and_verifies(made: Layout, tmp_path: Path, call: Cal
 
 
 def test_an_empty_folder_is_found(crate: Path) -> None:
-    """A folder without a file is described by nothing, and so does not belong there."""
+    """An empty folder is reported, since no entity describes it."""
     (crate / "results" / "tables" / "more" / "empty").mkdir(parents=True)
     messages = {finding.path: finding.message for finding in check_crate(crate)}
     assert messages == {"results/tables/more/empty": "is a link or no plain file"}
@@ -240,7 +240,7 @@ def test_an_empty_folder_is_found(crate: Path) -> None:
 
 @pytest.mark.parametrize("below", ["results/tables", "results/as_of/000001/config", "config"])
 def test_a_file_however_deep_is_found(crate: Path, call: Call, below: str) -> None:
-    """A file below more folders than Python's stack is deep is told, and nothing breaks off."""
+    """A file below more folders than Python's recursion limit is reported."""
     (crate / below).mkdir(parents=True, exist_ok=True)
     path = str(crate / below)
     try:
@@ -269,7 +269,7 @@ def test_a_file_however_deep_is_found(crate: Path, call: Call, below: str) -> No
 def test_a_file_that_memory_would_not_hold_is_refused(
     crate: Path, call: Call, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Whatever file is larger than anything that is written here is told, and not read as one."""
+    """A file larger than any that a crate may hold is reported and not read."""
     seal = next((crate / "results/events/cpu/hardware").glob("*.seal.json"))
     path = crate / name.format(take=seal.name.removesuffix(".seal.json"))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -285,7 +285,7 @@ def test_a_file_that_memory_would_not_hold_is_refused(
 def test_rules_of_other_code_are_told(
     root: Layout, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the code has changed since the ledger, the command says that the rules are newer."""
+    """If the code changed since the ledger, a notice says that the rules are newer."""
     for name in ("tables", "figures"):
         shutil.rmtree(root.root / name)
     monkeypatch.setattr("nearfree.prove.audit.ledgers.package_digest", lambda: "0" * 16)
@@ -295,14 +295,14 @@ def test_rules_of_other_code_are_told(
 
 
 def test_an_empty_name_of_a_ledger_is_a_mistake(made: Layout, tmp_path: Path, call: Call) -> None:
-    """A shell variable that is not set does not stand for the newest ledger."""
+    """An empty ledger name, as of an unset shell variable, does not mean the newest ledger."""
     code, out, err = call(tmp_path / "out", "--results", made.root, "--ledger", "")
     assert (code, out) == (2, "")
-    assert "names no ledger" in err
+    assert "--ledger is empty" in err
 
 
 def test_hostile_names_of_files_stay_in_their_line(crate: Path, call: Call) -> None:
-    """A name with a line break or a control code forges no output."""
+    """Line breaks and control characters in a file's name are escaped."""
     (crate / "x\n\x1b[2Jy: 0 damaged").touch()
     code, out, _ = call("--verify", crate)
     assert code == 2
@@ -311,7 +311,7 @@ def test_hostile_names_of_files_stay_in_their_line(crate: Path, call: Call) -> N
 
 
 def test_numbers_of_another_config_are_found(crate: Path) -> None:
-    """A table that rests on another datasheet than the ledger's is found, though all fits it."""
+    """A table made under another datasheet than the ledger's is found."""
     path = manifest_path(crate_layout(crate).table("cpu", "platforms"))
     manifest = read_document(path, Manifest)
     other = {**manifest.made_from, "config/platforms.yaml:cpu": "0" * 12}

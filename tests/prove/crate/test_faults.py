@@ -1,4 +1,4 @@
-"""Crates with a single fault: each is rejected, by whom it has to be and for the right reason."""
+"""Crates with one fault each are rejected by the right check, for the right reason."""
 
 import subprocess
 import sys
@@ -20,19 +20,19 @@ BY_NAME = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 
 
 def messages(crate: Path) -> list[str]:
-    """Return what `--verify` finds."""
+    """Return the findings of `--verify`."""
     return [f"{finding.path} {finding.message}" for finding in check_crate(crate)]
 
 
 def test_a_sound_crate_passes_both(written: Path, cache: Path) -> None:
-    """The independent validator's REQUIRED checks pass without a network, and so does our own."""
+    """A sound crate passes the validator's REQUIRED checks, offline, and our own check."""
     assert issues(written, cache) == set()
     assert messages(written) == []
 
 
 @BY_NAME
 def test_verify_rejects_every_fault(fault: Fault, crate: Path) -> None:
-    """Our own check finds each fault, those of the profile too, and says what it is."""
+    """Our own check finds each fault, those of the profile included, and names it."""
     fault.harm(crate)
     findings = messages(crate)
     assert fault.verify is not None
@@ -51,7 +51,7 @@ def test_the_validator_rejects_what_breaks_the_profile(
 
 @pytest.mark.parametrize("faults", [OF_PROFILE[:1], OF_PROFILE[1:]], ids=["first", "others"])
 def test_the_validator_names_every_fault(faults: list[Fault], crate: Path, cache: Path) -> None:
-    """All faults of the profile are named; without a main entity that one's are not looked for."""
+    """The validator names every profile fault of a crate that has all but one of them."""
     for fault in faults:
         fault.harm(crate)
     reported = issues(crate, cache)
@@ -61,14 +61,14 @@ def test_the_validator_names_every_fault(faults: list[Fault], crate: Path, cache
 
 
 def test_the_validator_sees_no_other_fault(crate: Path, cache: Path) -> None:
-    """What `--verify` alone finds breaks no profile, not even all of it at once."""
+    """Faults that only `--verify` finds do not violate the profile, even together."""
     for fault in filterfalse(SEEN, FAULTS):
         fault.harm(crate)
     assert issues(crate, cache) == set()
 
 
 def test_the_network_is_really_shut() -> None:
-    """The block that the validator runs under stops any connection, and says so."""
+    """The network block refuses and lists any connection."""
     import requests
 
     with no_network() as tried, pytest.raises(requests.ConnectionError):
@@ -77,7 +77,7 @@ def test_the_network_is_really_shut() -> None:
 
 
 def test_nothing_but_tests_needs_the_validator() -> None:
-    """Writing and verifying a crate needs no RO-Crate library, and none of tables or figures."""
+    """Writing and verifying a crate import no RO-Crate library and no library of tables."""
     program = (
         "import sys, nearfree.prove.crate.write, nearfree.prove.crate.check\n"
         "large = {'rocrate', 'rocrate_validator', 'rdflib', 'polars', 'altair'}\n"

@@ -1,4 +1,4 @@
-"""Writing a crate: what it holds, that it is the same each time, and what is refused."""
+"""Writing a crate: its content, its reproducibility, and what is refused."""
 
 import re
 import shutil
@@ -52,7 +52,7 @@ def every_byte(folder: Path) -> dict[str, bytes]:
 
 
 def faults(crate: Path) -> list[object]:
-    """Return what is wrong with a crate: what `--verify` finds, and what no id of it stands for."""
+    """Return a crate's faults: the findings of `--verify`, and ids without an entity."""
     listed = json.decode((crate / METADATA).read_bytes())["@graph"]
     known = entities(crate).keys()
     assert len(listed) == len(known), "an id is described twice"
@@ -73,7 +73,7 @@ def refused(
     project: Path = PROJECT,
     config: Path = CONFIG,
 ) -> str:
-    """Return why no crate is written; nothing of one may be left."""
+    """Return why no crate is written; nothing of it may be left."""
     beside = sorted(out.parent.iterdir())
     with pytest.raises(NearfreeError) as refusal:
         write_crate(layout, project, config, out, name)
@@ -82,7 +82,7 @@ def refused(
 
 
 def test_writing_twice_gives_the_same_bytes(made: Layout, written: Path, tmp_path: Path) -> None:
-    """A crate depends on its ledger and on no clock."""
+    """A crate depends on its ledger, not on the time of writing."""
     write_crate(made, PROJECT, CONFIG, tmp_path / "again")
     assert every_byte(tmp_path / "again") == every_byte(written)
     assert faults(written) == []
@@ -108,7 +108,7 @@ def test_every_take_is_an_action(made: Layout, written: Path) -> None:
 
 
 def test_every_file_is_described_and_whole(written: Path) -> None:
-    """Each file has its size and digest in the metadata, and the root holds it as a part."""
+    """Each file has its size and digest in the metadata and is a part of the root entity."""
     graph = entities(written)
     files = read_contents(written)
     assert {reference["@id"] for reference in graph["./"]["hasPart"]} == files.keys()
@@ -119,7 +119,7 @@ def test_every_file_is_described_and_whole(written: Path) -> None:
 
 
 def test_the_results_inside_are_sound(made: Layout, written: Path) -> None:
-    """The log, ledger, tables and figures are those of the root, and `verify` finds nothing."""
+    """The crate's log, ledger, tables and figures equal the root's, and `verify` finds nothing."""
     summary = verify(written / "results")
     assert summary.findings == ()
     copied, original = every_byte(written / "results"), every_byte(made.root)
@@ -128,7 +128,7 @@ def test_the_results_inside_are_sound(made: Layout, written: Path) -> None:
 
 
 def test_what_came_after_the_seal_stays_behind(root: Layout, tmp_path: Path) -> None:
-    """Late bytes of a segment and takes that the ledger does not list are not in the crate."""
+    """Bytes after a seal and takes that the ledger does not list are left out."""
     late = next(root.events.rglob("*.jsonl"))
     sealed = late.read_bytes()
     with late.open("ab") as file:
@@ -142,7 +142,7 @@ def test_what_came_after_the_seal_stays_behind(root: Layout, tmp_path: Path) -> 
 
 
 def test_the_workflow_is_its_rules(written: Path) -> None:
-    """The main entity's steps are rules of the Snakefile, each with the command behind it."""
+    """The main entity's steps are the Snakefile's rules, each with its command."""
     graph = entities(written)
     assert graph["./"]["mainEntity"] == {"@id": "Snakefile"}
     descriptions = {
@@ -157,7 +157,7 @@ def test_the_workflow_is_its_rules(written: Path) -> None:
 
 
 def test_every_rule_with_a_command_is_a_step() -> None:
-    """No rule of the workflow is overlooked, and a command belongs to the rule that gives it."""
+    """Each rule with a command is a step, and each command leads to its rule."""
     text = "".join(path.read_text() for path in sorted((PROJECT / "rules").glob("*.smk")))
     rules = re.findall(r"^rule (\w+):", text, re.MULTILINE)
     tables = [name for name, stage in STAGES.items() if stage.tables]
@@ -170,7 +170,7 @@ def test_every_rule_with_a_command_is_a_step() -> None:
 
 
 def test_a_take_that_was_closed_early_failed(root: Layout, tmp_path: Path) -> None:
-    """A partial take is an action that failed, of the command that was asked, not of its end."""
+    """A partial take is a failed action with the requested command."""
     plan = make_plan(positions=(1, 2), rounds=9)
     take = OpenTake(root, take_name("h20", "dense", 1, plan), plan)
     take.start(make_started(plan))
@@ -189,7 +189,7 @@ def test_a_take_that_was_closed_early_failed(root: Layout, tmp_path: Path) -> No
 
 
 def test_a_command_that_no_rule_gives_has_no_step(root: Layout, tmp_path: Path) -> None:
-    """What a person did by hand is an action of the program, outside of the workflow's steps."""
+    """A command run by hand is an action of the program, not of a workflow step."""
     name = next(iter(read_chain(root.ledgers / "local")[-1].seals))
     target = f"{retract(root, name, 'the machine was busy').name}"
     write_ledger(root, root.ledgers / "local", CONFIG)
@@ -208,7 +208,7 @@ def test_a_command_that_no_rule_gives_has_no_step(root: Layout, tmp_path: Path) 
 
 
 def hostile(started: RunStarted) -> RunStarted:
-    """Return a start whose free texts are what nobody should trust."""
+    """Return a start of a run with hostile texts."""
     return structs.replace(
         started,
         command='nearfree measure "</script>\u202e../..',
@@ -221,7 +221,7 @@ def hostile(started: RunStarted) -> RunStarted:
 def test_hostile_texts_are_texts(
     root: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Texts of a run come back as they were, name no file, and leave the crate sound."""
+    """Hostile texts of a run are kept unchanged, name no file, and leave the crate sound."""
 
     def evil(plan: Plan, attempt: int = 1) -> RunStarted:
         return hostile(make_started(plan, attempt))
@@ -239,7 +239,7 @@ def test_hostile_texts_are_texts(
 
 
 def test_tables_of_other_takes_are_refused(root: Layout, tmp_path: Path) -> None:
-    """Tables that rest on takes that the ledger does not list are not written as its own."""
+    """Tables made from takes that the ledger does not list are refused."""
     write_study(root, "cpu", 2)
     write_ledger(root, root.ledgers / "local", CONFIG)
     refusal = refused(root, tmp_path / "out")
@@ -247,7 +247,7 @@ def test_tables_of_other_takes_are_refused(root: Layout, tmp_path: Path) -> None
 
 
 def test_an_earlier_ledger_has_the_tables_of_its_time(root: Layout, tmp_path: Path) -> None:
-    """Where newer tables lie, those that were made again as of the ledger are its own."""
+    """An earlier ledger's crate holds the tables made again as of that ledger."""
     write_crate(root, PROJECT, CONFIG, tmp_path / "before", "1")
     again = root.root / "as_of" / "000001"
     for name in ("tables", "figures"):
@@ -264,7 +264,7 @@ def test_an_earlier_ledger_has_the_tables_of_its_time(root: Layout, tmp_path: Pa
 
 
 def test_a_tracked_ledger_has_a_crate(root: Layout, tmp_path: Path) -> None:
-    """A ledger that git tracks is asked for by its name, or taken where there is no other."""
+    """A tracked ledger is chosen by name, or if there is no other."""
     write_ledger(root, root.ledgers, CONFIG)
     write_crate(root, PROJECT, CONFIG, tmp_path / "named", "adopted:1")
     shutil.rmtree(root.ledgers / "local")
@@ -274,7 +274,7 @@ def test_a_tracked_ledger_has_a_crate(root: Layout, tmp_path: Path) -> None:
 
 
 def test_tables_of_another_config_are_refused(root: Layout, tmp_path: Path) -> None:
-    """A ledger does not vouch for tables that were made under other tolerances than its own."""
+    """Tables made under other tolerances than the ledger's are refused."""
     config = Path(shutil.copytree(CONFIG, tmp_path / "config"))
     text = (config / "config.yaml").read_text()
     (config / "config.yaml").write_text(text.replace("0.15, ", ""))
@@ -298,7 +298,7 @@ def test_tables_of_another_config_are_refused(root: Layout, tmp_path: Path) -> N
 def test_any_part_of_a_config_is_compared(
     root: Layout, tmp_path: Path, table: str, name: str
 ) -> None:
-    """Each datasheet, tolerance and model that a manifest names is that of the ledger's texts."""
+    """Each datasheet, tolerance and model in a manifest is compared with the ledger's config."""
     path = manifest_path(root.table("cpu", table))
     manifest = read_document(path, Manifest)
     other = {**manifest.made_from, name: "0" * 12}
@@ -309,7 +309,7 @@ def test_any_part_of_a_config_is_compared(
 def test_tables_of_other_code_are_refused(
     root: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the code has changed since, only tables that were made again as of the ledger count."""
+    """If the code changed since the ledger, only tables made again as of it are accepted."""
     monkeypatch.setattr("nearfree.prove.audit.ledgers.package_digest", lambda: "0" * 16)
     assert "other code or libraries installed ('code' was" in refused(root, tmp_path / "out")
     again = root.root / "as_of" / "000001"
@@ -322,7 +322,7 @@ def test_tables_of_other_code_are_refused(
 
 
 def test_tables_of_other_tables_are_refused(root: Layout, tmp_path: Path) -> None:
-    """A table that was made from another version of a table is not written beside that one."""
+    """A table made from another version of an input table is refused."""
     latency = root.table("cpu", "latency")
     for path in (latency, latency.with_name("latency.parquet.manifest.json")):
         path.write_bytes((root.root / "tables" / "public" / path.name).read_bytes())
@@ -330,7 +330,7 @@ def test_tables_of_other_tables_are_refused(root: Layout, tmp_path: Path) -> Non
 
 
 def test_figures_of_other_tables_are_refused(root: Layout, tmp_path: Path) -> None:
-    """Figures that were drawn before a table was made anew are not written beside that one."""
+    """Figures drawn before a table was made again are refused."""
     listed = read_figures(root.root / "figures" / "cpu")
     before = listed.made_from | {"tables/cpu/latency": "0" * 64}
     drawn = render(structs.replace(listed, made_from=before, hash=""))
@@ -340,7 +340,7 @@ def test_figures_of_other_tables_are_refused(root: Layout, tmp_path: Path) -> No
 
 
 def test_a_report_of_other_figures_is_refused(root: Layout, tmp_path: Path) -> None:
-    """A report that shows figures from before they were drawn anew is not written beside those."""
+    """A report that shows older figures than the root's is refused."""
     report = root.root / "report"
     shutil.copytree(root.root / "figures", report / "figures")
     write_folder_manifest(report)
@@ -353,7 +353,7 @@ def test_a_report_of_other_figures_is_refused(root: Layout, tmp_path: Path) -> N
 
 
 def test_a_log_without_tables_has_a_crate(root: Layout, tmp_path: Path) -> None:
-    """Where nothing was derived the crate holds the log and its ledger."""
+    """Without derived results a crate holds the log and its ledger."""
     for name in ("tables", "figures"):
         (root.root / name).rename(tmp_path / name)
     write_crate(root, PROJECT, CONFIG, tmp_path / "out")
@@ -396,13 +396,13 @@ def test_what_is_not_sound_is_refused(
     harm: Callable[[Layout], None],
     message: str,
 ) -> None:
-    """A ledger that is not there, damage, and what must stay on this machine make no crate."""
+    """A missing ledger, damage, or private text is refused."""
     harm(root)
     assert message in refused(root, tmp_path / "out")
 
 
 def test_a_folder_with_something_in_it_is_refused(made: Layout, tmp_path: Path) -> None:
-    """Nothing is written over; an empty folder is filled."""
+    """A folder that is not empty is refused; an empty one is filled."""
     (tmp_path / "out").mkdir()
     write_crate(made, PROJECT, CONFIG, tmp_path / "out")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
@@ -416,7 +416,7 @@ def test_a_folder_with_something_in_it_is_refused(made: Layout, tmp_path: Path) 
 
 
 def test_a_ledger_that_is_not_there_is_refused(made: Layout, tmp_path: Path) -> None:
-    """A number that no ledger has, and what is no number, are told."""
+    """A number without a ledger, and text that names no ledger, are refused."""
     assert "there is no ledger 2" in refused(made, tmp_path / "out", name="2")
     for name in ("../1", ""):
         assert "names no ledger" in refused(made, tmp_path / "out", name=name)
@@ -433,5 +433,5 @@ def test_a_config_file_never_leaves_its_folder(root: Layout, tmp_path: Path) -> 
 
 
 def test_the_workflow_must_be_here(made: Layout, tmp_path: Path) -> None:
-    """Outside the project's folder there is no Snakefile to describe."""
+    """Outside the project's folder the command says that the Snakefile is missing."""
     assert "Snakefile is not here" in refused(made, tmp_path / "out", project=tmp_path)

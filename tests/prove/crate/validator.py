@@ -1,4 +1,4 @@
-"""The independent validator, with every way to a network shut.
+"""The independent validator, run without any network.
 
 The one remote document of a crate is RO-Crate's own context. The terms of it that crates use stand
 here, and the validator finds them where it looks while offline: in its HTTP cache.
@@ -58,7 +58,7 @@ def make_cache(path: Path) -> Path:
 
 @contextmanager
 def no_network() -> Iterator[list[object]]:
-    """Refuse every connection and every look-up of a name, and list those that were tried."""
+    """Refuse every connection and every name lookup, and list the attempts."""
     tried: list[object] = []
 
     def refuse(*address: object, **_: object) -> None:

@@ -26,7 +26,7 @@ from nearfree.decoders.modules import DENSE, modules
 from nearfree.decoders.weights import stored
 from nearfree.errors import EvidenceError, RefusedError
 
-from decoders.files import SHIPPED, SMALL, change, refusal, write
+from decoders.files import SHIPPED, SMALL, change, read, refusal, write
 
 LATENT: dict[str, Any] = {
     "heads": 8, "latent": 12, "rope_dim": 4, "nope_dim": 6, "value_dim": 10,
@@ -40,11 +40,6 @@ STATES: dict[str, Any] = {
     "heads": 4, "key_heads": 2, "key_dim": 8, "value_dim": 16, "conv": 4,
 }  # fmt: skip
 EVEN, ODD = (0, 2, 4), (1, 3, 5)
-
-
-def read(folder: Path, kind: str, **changes: Any) -> Decoder:
-    """Return the decoder of a model type's small file with some keys changed."""
-    return read_decoder(write(folder, change(kind, **changes)))
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,12 @@ from nearfree.decoders.attention_uses import (
     base_of,
     role_of,
 )
-from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import VLLM
 from nearfree.decoders.modules import MIXING, ModuleUse, modules
 from nearfree.decoders.shards import refusals, shard
 
-from decoders.files import change, write
+from decoders.files import read
 
 FLASH, LATENT_KERNEL = BackendRelease("flash_attn", "2.8.3"), BackendRelease("vllm_mla")
 
@@ -53,11 +52,6 @@ def modules_by_role(
     }  # fmt: skip
     uses = modules(decoder, attention=backend, **defaults | changes)
     return {use.role: use for use in uses}
-
-
-def read(folder: Path, kind: str, **changes: Any) -> Decoder:
-    """Return the decoder of a small file with some keys changed."""
-    return read_decoder(write(folder, change(kind, **changes)))
 
 
 def test_each_kind_attends_with_its_own_context_and_heads(tmp_path: Path) -> None:

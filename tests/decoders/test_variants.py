@@ -14,14 +14,9 @@ from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.decoders.weights import stored
 from nearfree.errors import RefusedError
 
-from decoders.files import change, parameters, write
+from decoders.files import change, parameters, read, write
 
 FULL = "full_attention"
-
-
-def read(folder: Path, kind: str, **changes: Any) -> Decoder:
-    """Return the decoder of a small file with some keys changed; those set to ... are gone."""
-    return read_decoder(write(folder, change(kind, **changes)))
 
 
 def modules_by_role(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:

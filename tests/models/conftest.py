@@ -1,5 +1,7 @@
 """These tests run torch, on one thread: what they run is small."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from machine import quiet_machine
@@ -11,3 +13,10 @@ __all__ = ["quiet_machine"]
 def one_thread(quiet_machine: None) -> None:
     """Run torch on one thread; `quiet_machine` gives it its threads back."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def inference() -> Iterator[None]:
+    """Record no gradients."""
+    with torch.inference_mode():
+        yield

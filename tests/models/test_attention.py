@@ -1,6 +1,5 @@
 """A decoder's attention on each backend, against torch, through calls with real signatures."""
 
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,13 @@ from nearfree.sources.fetching.cache import Cache
 from models import libraries
 from models.small import BATCH, CONTEXT, MOST, document, error, make_forward, tokens
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 POSITIONS = (1, 2, 7)
 MASKS: tuple[Mask, ...] = ("causal", "block")
 WINDOWED = document("mistral", sliding_window=12)
 by_backend = pytest.mark.parametrize("backend", libraries.ATTENTION)
 by_mask = pytest.mark.parametrize("mask", MASKS)
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    """Record no gradients."""
-    with torch.inference_mode():
-        yield
 
 
 def pair(

@@ -1,6 +1,5 @@
 """A decoder's forward: its cache, its masks, its routings, its weights."""
 
-from collections.abc import Iterator
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -31,16 +30,11 @@ from models.small import (
     tokens,
 )
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 EXPERTS = [kind for kind in KINDS if "num_experts_per_tok" in document(kind)]
 MASKS: tuple[Mask, ...] = ("causal", "block")
 ROUTINGS: tuple[ModelRouting, ...] = ("router", "balanced", "skewed")
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    """Record no gradients."""
-    with torch.inference_mode():
-        yield
 
 
 def moe_layer(forward: DecoderForward) -> MoeFfn:

@@ -1,9 +1,6 @@
 """Models of several kinds of layers as kernels: their modules, each by itself, and their plans."""
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 from msgspec import structs
 from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.config.model_studies import model_sweeps, uses
@@ -16,6 +13,8 @@ from whole_models import as_model, model_study
 
 from models.small import document
 from models.test_sizes import MORE, TODAY
+
+pytestmark = pytest.mark.usefixtures("inference")
 
 POSITIONS = (1, 5)
 WINDOWED = ("gemma2", "gemma3_text", "gemma4_text", "gpt_oss", "llama4_text")
@@ -30,13 +29,6 @@ class Told(Laps):
     def lap(self, role: str) -> None:
         """Keep a module."""
         self.roles.add(role)
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    """Record no gradients."""
-    with torch.inference_mode():
-        yield
 
 
 def made(kind: str) -> tuple[Model, Setting]:

@@ -1,6 +1,5 @@
 """A decoder's experts in serving engines, against torch, through calls with real signatures."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,8 @@ from torch import Tensor
 from models import libraries
 from models.small import BATCH, document, error, make_forward, tokens
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 POSITIONS = (1, 2, 7)
 KINDS = ("qwen3_moe", "qwen2_moe", "bailing_moe_v2")
 """Experts alone, shared ones behind a gate, and shares that are scaled."""
@@ -29,13 +30,6 @@ MASKS: tuple[Mask, ...] = ("causal", "block")
 ROUTINGS: tuple[ModelRouting, ...] = ("router", "balanced", "skewed")
 by_backend = pytest.mark.parametrize("backend", libraries.EXPERTS)
 by_routing = pytest.mark.parametrize("routing", ROUTINGS)
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    """Record no gradients."""
-    with torch.inference_mode():
-        yield
 
 
 def check(folder: Path, kind: str, backend: str, routing: ModelRouting, mask: Mask) -> None:

@@ -1,6 +1,5 @@
 """A forward gives the logits of transformers' own, over a cache that transformers filled."""
 
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from models.given_weights import GivenWeights
 from models.small import BATCH, CONTEXT, POSITIONS, document, error, make_forward, tokens
+
+pytestmark = pytest.mark.usefixtures("inference")
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -82,13 +83,6 @@ def ours(folder: Path, config: dict[str, Any], theirs: Theirs, **options: Any) -
         forward.keys[index][:, :, :CONTEXT] = layer.keys
         forward.values[index][:, :, :CONTEXT] = layer.values
     return forward
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    """Record no gradients."""
-    with torch.inference_mode():
-        yield
 
 
 @pytest.mark.parametrize("dtype", BARS, ids=str)

@@ -4,7 +4,6 @@ Transformers computes all L + N positions anew, in float32; weights and our cach
 dtype.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from transformers.models.mistral4.modeling_mistral4 import Mistral4ForCausalLM
 
 from models.given_weights import GivenWeights
 from models.small import CONTEXT, POSITIONS, SHARED, document, error, make_forward, tokens
+
+pytestmark = pytest.mark.usefixtures("inference")
 
 LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4")
 SELECTING = ("deepseek_v32", "glm_moe_dsa")
@@ -122,13 +123,6 @@ def every_expert(config: dict[str, Any]) -> dict[str, Any]:
         return {}
     chosen = "top_k_experts" if "top_k_experts" in config else "num_experts_per_tok"
     return {chosen: count, "n_group": 1, "topk_group": 1}
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    """Record no gradients."""
-    with torch.inference_mode():
-        yield
 
 
 @pytest.mark.parametrize("dtype", BARS, ids=str)

@@ -4,7 +4,6 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import make_latency, make_plan, make_started, write_payloads
@@ -34,15 +33,9 @@ from nearfree.prove.crate.runs import rule_of
 from nearfree.prove.crate.write import write_crate
 from nearfree.show.figures.listing import LIST, read_figures
 from prove.crate.conftest import PROJECT
+from prove.crate.faults import read_graph
 
 pytestmark = pytest.mark.slow
-
-
-def entities(crate: Path) -> dict[str, dict[str, Any]]:
-    """Return a crate's entities by id."""
-    return {
-        entity["@id"]: entity for entity in json.decode((crate / METADATA).read_bytes())["@graph"]
-    }
 
 
 def every_byte(folder: Path) -> dict[str, bytes]:
@@ -54,7 +47,7 @@ def every_byte(folder: Path) -> dict[str, bytes]:
 def faults(crate: Path) -> list[object]:
     """Return a crate's faults: the findings of `--verify`, and ids without an entity."""
     listed = json.decode((crate / METADATA).read_bytes())["@graph"]
-    known = entities(crate).keys()
+    known = read_graph(crate).keys()
     assert len(listed) == len(known), "an id is described twice"
     values = [value for entity in listed for value in entity.values()]
     every = [item for value in values for item in (value if isinstance(value, list) else [value])]
@@ -90,7 +83,7 @@ def test_writing_twice_gives_the_same_bytes(made: Layout, written: Path, tmp_pat
 
 def test_every_take_is_an_action(made: Layout, written: Path) -> None:
     """Each take has one action with the command, times, software, plan, segments and seal."""
-    graph = entities(written)
+    graph = read_graph(written)
     for name in read_chain(made.ledgers / "local")[-1].seals:
         action = graph[f"#run/{name}"]
         attempts = read_seal(made, parse_take(name)).segments
@@ -109,7 +102,7 @@ def test_every_take_is_an_action(made: Layout, written: Path) -> None:
 
 def test_every_file_is_described_and_whole(written: Path) -> None:
     """Each file has its size and digest in the metadata and is a part of the root entity."""
-    graph = entities(written)
+    graph = read_graph(written)
     files = read_contents(written)
     assert {reference["@id"] for reference in graph["./"]["hasPart"]} == files.keys()
     described = {name: (graph[name]["contentSize"], graph[name]["sha256"]) for name in files}
@@ -143,7 +136,7 @@ def test_what_came_after_the_seal_stays_behind(root: Layout, tmp_path: Path) -> 
 
 def test_the_workflow_is_its_rules(written: Path) -> None:
     """The main entity's steps are the Snakefile's rules, each with its command."""
-    graph = entities(written)
+    graph = read_graph(written)
     assert graph["./"]["mainEntity"] == {"@id": "Snakefile"}
     descriptions = {
         name.removeprefix("#step/"): entity["description"]
@@ -181,7 +174,7 @@ def test_a_take_that_was_closed_early_failed(root: Layout, tmp_path: Path) -> No
     list(recover(root, str(take.name)))
     write_ledger(root, root.ledgers / "local", CONFIG)
     write_crate(root, PROJECT, CONFIG, tmp_path / "out")
-    action = entities(tmp_path / "out")[f"#run/{take.name}"]
+    action = read_graph(tmp_path / "out")[f"#run/{take.name}"]
     assert action["actionStatus"] == "http://schema.org/FailedActionStatus"
     assert action["error"] == "closed before its plan was done"
     assert action["description"] == make_started(plan).command
@@ -196,7 +189,7 @@ def test_a_command_that_no_rule_gives_has_no_step(root: Layout, tmp_path: Path) 
     for command in ("tables", "figures"):
         shutil.rmtree(root.root / command)
     write_crate(root, PROJECT, CONFIG, tmp_path / "out")
-    graph = entities(tmp_path / "out")
+    graph = read_graph(tmp_path / "out")
     assert graph[f"#run/{target}"]["instrument"] == {"@id": "#nearfree"}
     assert {"@id": f"#run/{target}"} in graph["./"]["mentions"]
     controls = [entity["object"] for entity in graph.values() if entity["@type"] == "ControlAction"]
@@ -233,7 +226,7 @@ def test_hostile_texts_are_texts(
     write_ledger(root, root.ledgers / "local", CONFIG)
     write_crate(root, PROJECT, CONFIG, tmp_path / "out")
     assert faults(tmp_path / "out") == []
-    action = entities(tmp_path / "out")[f"#run/{name}"]
+    action = read_graph(tmp_path / "out")[f"#run/{name}"]
     assert action["description"] == evil(plan).command
     assert action["instrument"] == {"@id": "#tool/measure"}
 
@@ -358,7 +351,7 @@ def test_a_log_without_tables_has_a_crate(root: Layout, tmp_path: Path) -> None:
         (root.root / name).rename(tmp_path / name)
     write_crate(root, PROJECT, CONFIG, tmp_path / "out")
     assert faults(tmp_path / "out") == []
-    assert not any(name.startswith("#derived/tables") for name in entities(tmp_path / "out"))
+    assert not any(name.startswith("#derived/tables") for name in read_graph(tmp_path / "out"))
 
 
 def _change(path: Path) -> None:

@@ -14,10 +14,8 @@ from nearfree.derive.tables.store import read_table
 from nearfree.derive.tables.work import WORK
 from nearfree.log.names import Layout
 from nearfree.show.figures.families import Rows
-from nearfree.show.figures.models import ModelRows
 from once import made_once
 
-from show.figures.measured_models import model_rows
 from show.figures.studies import GRID, STUDIES, profiled, write_module_study
 
 
@@ -72,9 +70,3 @@ def moe(rows: Rows) -> Rows:
 def attention(rows: Rows) -> Rows:
     """Return those of attention."""
     return rows.of("attention")
-
-
-@pytest.fixture(scope="session")
-def models() -> ModelRows:
-    """Return the tables of whole models, dense and with experts, that a machine measured."""
-    return model_rows()

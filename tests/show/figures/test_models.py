@@ -210,12 +210,6 @@ def test_a_panel_a_setting(models: ModelRows) -> None:
             assert len(pairs) == len({panel for _, panel in pairs}) == asked
 
 
-@pytest.fixture(scope="module")
-def scored(models: ModelRows) -> pl.DataFrame:
-    """Return what is said of models at the reported tolerance."""
-    return models.composition.filter(epsilon=0.2)
-
-
 def test_the_measured_limiter_is_told_once_a_setting(scored: pl.DataFrame) -> None:
     """Each setting has one cell of what was measured, however many predictors there are."""
     measured = limiters(scored).filter(who="measured")

@@ -27,25 +27,13 @@ from nearfree.show.page.models import models as models_of
 from nearfree.show.page.sections import Grid
 
 from show.figures.marks import again
-from show.figures.measured_models import model_rows, write_models
+from show.figures.measured_models import write_models
 from show.page.conftest import written
 from show.page.page import Page
 
 pytestmark = pytest.mark.slow
 
 SUM, MINIMUM = "modules sum", "modules minimum"
-
-
-@pytest.fixture(scope="module")
-def models() -> ModelRows:
-    """Return the tables of whole models that a machine measured."""
-    return model_rows()
-
-
-@pytest.fixture(scope="module")
-def scored(models: ModelRows) -> pl.DataFrame:
-    """Return what is said of them at the reported tolerance."""
-    return models.composition.filter(epsilon=0.2)
 
 
 @pytest.fixture(scope="module")

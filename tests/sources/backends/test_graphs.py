@@ -1,17 +1,16 @@
 """Captured sizes of engines' CUDA graphs: the lists of releases on record, and of written text."""
 
 import textwrap
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from derive.questions import LOG
 from nearfree.errors import SourceError
 from nearfree.sources.backends import sglang_graphs, vllm_graphs
 from nearfree.sources.language.reading import read_rule
 from nearfree.sources.language.rule import Rule
-from nearfree.sources.record import recorded_extraction
+
+from sources.recorded import rules
 
 EIGHTS = [1, 2, 4, *range(8, 513, 8)]
 SIXTEENS = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
@@ -19,14 +18,6 @@ PLAIN = [1, 2, 4, 8, 12, *range(16, 257, 8)]
 SPECULATING = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8)]
 VLLM = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192, "sm": 90, "tp": 1,
         "performance_mode": "balanced", "q": 1}  # fmt: skip
-
-
-@cache
-def rules(package: str, version: str) -> dict[str, Rule]:
-    """Return a release's rules that are on record."""
-    extraction = recorded_extraction(LOG, package, version)
-    assert extraction is not None
-    return extraction.by_name()
 
 
 def captured(version: str, rule: str = "capture_sizes", **changes: Any) -> Any:

@@ -19,7 +19,8 @@ from nearfree.sources.binaries.compare import (
 )
 from nearfree.sources.binaries.record import recorded_listing
 from nearfree.sources.language.rule import Rule
-from nearfree.sources.record import recorded_extraction
+
+from sources.recorded import rules
 
 LOG = Layout(Path(__file__).parents[3] / "results")
 FA2, FA3 = "_vllm_fa2_C.abi3.so", "_vllm_fa3_C.abi3.so"
@@ -48,14 +49,6 @@ def listed(pair: tuple[str, str, str]) -> BinaryListed:
         if candidate.member.path.endswith(f"/{name}")
     )
     return listing
-
-
-@cache
-def rules(package: str, version: str) -> dict[str, Rule]:
-    """Return the rules on record of a release."""
-    extraction = recorded_extraction(LOG, package, version)
-    assert extraction is not None
-    return extraction.by_name()
 
 
 @cache

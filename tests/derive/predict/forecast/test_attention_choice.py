@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoders.files import change, write
+from decoders.files import change, read, write
 from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import uniform
 from nearfree.decoders.config_file import read_decoder
@@ -23,11 +23,6 @@ VLLM = BackendRelease("vllm", "0.33.0")
 def chosen(*arguments: Any) -> str:
     """Return the first of what may run."""
     return next(choices(*arguments))
-
-
-def read(folder: Path, kind: str, **changes: Any) -> Decoder:
-    """Return the decoder of a small file with some keys changed."""
-    return read_decoder(write(folder, change(kind, **changes)))
 
 
 @pytest.mark.parametrize(

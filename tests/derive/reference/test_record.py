@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from conftest import write_take
 from hypothesis import given
@@ -19,30 +18,26 @@ from nearfree.derive.reference.groups import Group
 from nearfree.derive.reference.record import (
     STREAM,
     Recorded,
-    RecordedReference,
     group_of,
     newest_kernels,
     recorded_kernels,
     recorded_reference,
     referenced,
-    rows_of_bands,
 )
-from nearfree.derive.reference.regimes import Reference
 from nearfree.errors import EvidenceError
-from nearfree.log.events import BandsCalibrated, Event, KernelReferenced, RegimeBand
+from nearfree.log.events import BandsCalibrated, Event, KernelReferenced
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 from nearfree.log.take import OpenTake
 from once import Lazily
 
+from derive.reference.bands import BANDS
 from derive.reference.made import (
     CHIPS,
     EPSILON,
     HEADS,
     LAYER,
-    ROWS,
     noisy,
-    only_curves,
     only_group,
     products,
 )
@@ -61,22 +56,6 @@ OF_EACH: Lazily[Group] = Lazily({
     ),
 })  # fmt: skip
 """Groups with several releases, several loads and grids, and places along N."""
-BANDS = BandsCalibrated(
-    epsilon=EPSILON,
-    covered=0.8,
-    bands=tuple(
-        RegimeBand(regime=regime, module=module, formats=formats, routing=routing, band=band,
-                   curves=9)
-        for regime, module, formats, routing, band in (
-            ("R2", "gemm", "bfloat16", "", 0.1),
-            ("R2", "gemm", "float8", "", 0.15),
-            ("R2", "moe_ffn", "bfloat16", "balanced", 0.2),
-            ("R2", "moe_ffn", "bfloat16", "power_law", 0.3),
-            ("R2", "moe_ffn", "float8", "balanced", 0.4),
-            ("R0", "gemm", "bfloat16", "", 0.5),
-        )
-    ),
-)  # fmt: skip
 
 
 def event_of(group: Group) -> KernelReferenced:
@@ -391,71 +370,4 @@ def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
     assert [*again.bands.values()] == [wider, *BANDS.bands[1:]]
     assert recorded_kernels(layout) == [
         *(event.event_id for event in again.events.values()), *again.bands_events,
-    ]  # fmt: skip
-
-
-def with_bands(*rows: RegimeBand) -> RecordedReference:
-    """Return bands alone."""
-    return RecordedReference(
-        reference=Reference({}, CHIPS), events={},
-        bands={(row.regime, row.module, row.formats, row.routing): row for row in rows},
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("regime", "question", "band"),
-    [
-        ("R2", ROWS, 0.1),
-        ("R0", ROWS, 0.5),
-        ("R2", {**ROWS, "dtype": "float16"}, 0.1),
-        ("R2", {**ROWS, "weights": "int4"}, 0.15),
-        ("R2", {**LAYER, "routing": "power_law:1.2"}, 0.3),
-        ("R2", {**LAYER, "routing": "skewed"}, 0.3),
-        ("R2", {**LAYER, "dtype": "float8"}, 0.4),
-        ("R2", {**LAYER, "dtype": "float8", "routing": "power_law:1.01"}, 0.4),
-        ("R2", {**LAYER, "weights": "int4"}, 0.4),
-        ("R3", LAYER, 0.2),
-        ("R2", HEADS, 0.5),
-    ],
-)
-def test_a_question_has_the_band_of_its_kind(
-    regime: str, question: dict[str, Any], band: float
-) -> None:
-    """Without one it has that of a regime that knows less, else the widest near.
-
-    That is of its formats, else of its module, else of all.
-    """
-    rows = only_curves(question).part.rows
-    assert with_bands(*BANDS.bands).bands_of([regime], rows).tolist() == [band]
-
-
-def test_formats_that_were_not_scored_have_the_band_of_like_rows() -> None:
-    """Of weights alone in few bits the widest band of others of them comes before the module's."""
-    of = BANDS.bands[0]
-    scored = [
-        replace(of, regime="R0", module="moe_ffn", formats=formats, routing="balanced", band=band)
-        for formats, band in (("bfloat16/int4", 0.2), ("bfloat16/mxfp4", 0.3), ("nvfp4", 0.7))
-    ]
-    known = with_bands(*scored)
-    for formats, band in (({"weights": "float8"}, 0.3), ({"dtype": "float8"}, 0.7)):
-        rows = only_curves({**LAYER, **formats}).part.rows
-        assert known.bands_of(["R0"], rows).tolist() == [band]
-
-
-def test_bands_are_row_by_row() -> None:
-    """Each question has its own regime's band; without any bands it is 1."""
-    rows = pl.concat(only_curves(question).part.rows for question in (ROWS, LAYER, ROWS))
-    bands = with_bands(*BANDS.bands).bands_of(["R0", "R2", "R2"], rows)
-    assert bands.tolist() == [0.5, 0.2, 0.1]
-    assert with_bands().bands_of(["R3", "R3", "R3"], rows).tolist() == [1.0] * 3
-
-
-def test_the_kind_of_a_question() -> None:
-    """It is the module, with a Dense FFN its products, its formats, and the law of its loads."""
-    ffn = {**ROWS, "module": "dense_ffn", "weights": "int4"}
-    rows = pl.concat(
-        only_curves(question).part.rows for question in (ffn, {**LAYER, "routing": "power_law:1.2"})
-    )
-    assert rows_of_bands(rows) == [
-        ("gemm", "bfloat16/int4", ""), ("moe_ffn", "bfloat16", "power_law"),
     ]  # fmt: skip

@@ -41,7 +41,7 @@ def made(published: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 @pytest.fixture(scope="session")
 def rows(made: Layout) -> Rows:
-    """Return the rows of every table that figures of that machine are drawn from."""
+    """Return the rows of every table that this machine's figures use."""
 
     def of(kind: Table, *scopes: str) -> pl.DataFrame:
         return pl.concat(read_table(made, scope, kind) for scope in scopes)
@@ -56,17 +56,17 @@ def rows(made: Layout) -> Rows:
 
 @pytest.fixture(scope="session")
 def dense(rows: Rows) -> Rows:
-    """Return the dense ones of those rows."""
+    """Return the rows of dense FFNs."""
     return rows.of("dense_ffn")
 
 
 @pytest.fixture(scope="session")
 def moe(rows: Rows) -> Rows:
-    """Return those of MoE."""
+    """Return the rows of MoE FFNs."""
     return rows.of("moe_ffn")
 
 
 @pytest.fixture(scope="session")
 def attention(rows: Rows) -> Rows:
-    """Return those of attention."""
+    """Return the rows of attention."""
     return rows.of("attention")

@@ -17,7 +17,7 @@ def read_spec(path: Path) -> dict[str, Any]:
 
 
 def says(part: Any) -> Iterator[str]:
-    """Yield every text of a specification, its data included."""
+    """Yield every text of a specification, data included."""
     if isinstance(part, str):
         yield part
     elif isinstance(part, dict):

@@ -1,4 +1,4 @@
-"""What a chart shows: the rows behind its marks."""
+"""The rows behind a chart's marks."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ DENSE, MOE, ATTENTION = MAIN
 
 
 def marks(chart: alt.FacetChart, kind: str | None = None) -> list[dict[str, Any]]:
-    """Return the rows that a chart's marks are made of, those of one kind if one is named."""
+    """Return the rows of a chart's marks, of one kind if it is given."""
     (data,) = chart.to_dict()["datasets"].values()
     return [row for row in data if kind is None or row["kind"] == kind]
 
 
 def wider(frame: pl.DataFrame, **changes: object) -> pl.DataFrame:
-    """Return a frame followed by its rows once more, as those of another setting."""
+    """Return a frame with its rows repeated under another setting."""
     other = frame.with_columns(
         *(pl.lit(value, dtype=frame.schema[name]).alias(name) for name, value in changes.items()),
         pl.format("{}-other", "setting_key").alias("setting_key"),
@@ -26,7 +26,7 @@ def wider(frame: pl.DataFrame, **changes: object) -> pl.DataFrame:
 
 
 def again(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame followed by its rows once more, as those of another study."""
+    """Return a frame with its rows repeated under another study."""
     other = frame.with_columns(
         pl.format("{}_slowly", "stream").alias("stream"),
         pl.format("{}-again", "row_id").alias("row_id"),

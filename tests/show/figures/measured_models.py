@@ -1,4 +1,4 @@
-"""Whole models on a made-up machine: their modules' times, their tables, and what was predicted."""
+"""Whole models on a made-up machine: their modules' times, their tables, and predictions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -60,7 +60,7 @@ SETTINGS = [*WEDLM, *QWEN, *LLADA, *LING]
 
 
 def baseline(setting: Setting) -> int:
-    """Return the first N that wakes every expert where routing is balanced, else 1."""
+    """Return the first N that activates every expert under balanced routing, else 1."""
     if setting.routing != "balanced":
         return 1
     return -(-(setting.experts or 1) // (setting.batch * (setting.top_k or 1)))
@@ -104,13 +104,13 @@ def _take(model: str, settings: list[Setting]) -> Take:
 
 
 def built(table: Table, rows: Iterator[dict[str, Any]] | list[dict[str, Any]]) -> pl.DataFrame:
-    """Return rows as a table, whatever they say that they are made from."""
+    """Return rows as a table, without a check of their ids."""
     frame = table.frame(rows)
     return table.build(frame, frame["from_ids"].explode().drop_nulls().unique().to_list())
 
 
 def model_rows(settings: list[Setting] = SETTINGS) -> ModelRows:
-    """Return the tables of some models that one machine measured."""
+    """Return the tables of some models measured on one machine."""
     models = {str(setting.model): None for setting in settings}
     takes = [
         _take(name, [setting for setting in settings if setting.model == name]) for name in models
@@ -133,7 +133,7 @@ def model_rows(settings: list[Setting] = SETTINGS) -> ModelRows:
 
 
 def write_models(layout: Layout, scope: str = "cpu") -> ModelRows:
-    """Add the tables of all models to those that a scope has, and return them."""
+    """Add the models' tables to those of a scope, and return them."""
     rows = model_rows()
     judged = built(SENSITIVITY, list(sensitivity_rows(rows.boundaries, rows.latency, 0.2)))
     for table, more in (

@@ -1,4 +1,4 @@
-"""Studies of all modules on one made-up machine: their time follows from the work they count."""
+"""Studies of all modules on one made-up machine, whose times follow from the counted work."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -51,7 +51,7 @@ STUDIES: dict[str, list[tuple[Setting, int]]] = {
 
 
 def work_of(setting: Setting, n: int) -> ExecutedWork:
-    """Return what a forward executes: blocks of 16 rows, or tiles of 32 queries and 64 keys."""
+    """Return the work of a forward: blocks of 16 rows, or tiles of 32 queries and 64 keys."""
     if setting.module == "dense_ffn":
         return dense_work(setting, n, "two products")
     if setting.module == "attention":
@@ -61,12 +61,12 @@ def work_of(setting: Setting, n: int) -> ExecutedWork:
 
 
 def latency_us(work: ExecutedWork) -> float:
-    """Return the time of a forward by the machine's roofline."""
+    """Return the time of a forward by the machine's roofline, in microseconds."""
     return FLOOR_US + 1e6 * max(work.flop_executed / PHI, work.bytes_compulsory / BETA)
 
 
 def profiled(setting: Setting, n: int) -> KernelProfiled:
-    """Return what a profiler would see: a tenth more bytes than compulsory ones."""
+    """Return a profiler's counters: a tenth more bytes than compulsory ones."""
     work = work_of(setting, n)
     return KernelProfiled(
         setting=setting,

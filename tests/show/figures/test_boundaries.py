@@ -16,7 +16,7 @@ from show.figures.marks import ATTENTION, DENSE, MOE, marks, wider
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
 def test_points_are_the_newest_boundaries(rows: Rows, module: ModuleKind) -> None:
-    """There is a point for each newest boundary at the tolerance, measured and published."""
+    """Each newest boundary at the tolerance, measured or published, is a point."""
     own = rows.of(module.name)
     at = own.boundaries.filter("newest", pl.col("epsilon") == 0.2)
     points = marks(nmax_against_own(own.boundaries, own.predictions, 0.2, module), "point")
@@ -42,7 +42,7 @@ def test_variants_are_panels(moe: Rows) -> None:
 
 
 def test_a_reading_from_one_has_a_look_of_its_own(moe: Rows) -> None:
-    """Where the baseline is another N, N_max from N=1 is a second point of the same row."""
+    """If the baseline is not 1, N_max from N = 1 is a second point with its own shape."""
     chart = nmax_against_own(moe.boundaries, moe.predictions, 0.2, MOE)
     second = [p for p in marks(chart, "point") if p["series"] == "measured, from N = 1"]
     at = moe.boundaries.filter("newest", pl.col("epsilon") == 0.2).drop_nulls("n_max_from_1")
@@ -54,7 +54,7 @@ def test_a_reading_from_one_has_a_look_of_its_own(moe: Rows) -> None:
 
 @pytest.mark.parametrize("origin", ["imported", "simulated"])
 def test_other_origins_are_never_shown_as_measured(dense: Rows, origin: str) -> None:
-    """Boundaries of another origin have a panel, a shape and a name of their own."""
+    """Boundaries of another origin have their own panel, shape and legend entry."""
     boundaries = dense.boundaries.with_columns(
         pl.when(pl.col("origin") == "measured")
         .then(pl.lit(origin))
@@ -69,7 +69,7 @@ def test_other_origins_are_never_shown_as_measured(dense: Rows, origin: str) -> 
 
 
 def test_the_end_of_a_grid_is_marked(moe: Rows) -> None:
-    """A boundary at the last point of its grid has an arrow: the true one may be larger."""
+    """A boundary at the last N of its grid has an arrow, since the true one may be larger."""
     points = marks(nmax_against_own(moe.boundaries, moe.predictions, 0.2, MOE), "point")
     at_end = {point["row_id"] for point in points if point["at_end"]}
     at = moe.boundaries.filter("newest", pl.col("epsilon") == 0.2, pl.col("next_n").is_null())
@@ -78,7 +78,7 @@ def test_the_end_of_a_grid_is_marked(moe: Rows) -> None:
 
 
 def test_laws_are_lines(dense: Rows) -> None:
-    """Each prediction is on a line, laws that say the same share one, and refusals have none."""
+    """Each prediction is on a line; predictors with equal values share one; refusals have none."""
     lines = marks(nmax_against_own(dense.boundaries, dense.predictions, 0.2, DENSE), "law")
     at = dense.predictions.filter(pl.col("epsilon") == 0.2)
     answered = at.drop_nulls("n_max").select("platform", "basis", "batch").unique()
@@ -93,7 +93,7 @@ def test_laws_are_lines(dense: Rows) -> None:
 
 
 def test_laws_that_part_somewhere_are_two_lines(dense: Rows) -> None:
-    """Laws that agree at some batch sizes only are drawn whole, each under its own name."""
+    """Predictors that agree at some batch sizes only are two whole lines."""
     capped = (pl.col("predictor") == "principle") & (pl.col("n_max") > 10)
     parted = dense.predictions.with_columns(
         pl.when(capped).then(10.0).otherwise("n_max").alias("n_max")
@@ -106,7 +106,7 @@ def test_laws_that_part_somewhere_are_two_lines(dense: Rows) -> None:
 
 
 def test_laws_of_other_settings_are_drawn_apart(dense: Rows) -> None:
-    """Predictions for two widths of one batch size are in two panels, not one zigzag."""
+    """Predictions for two widths at one batch size are in two panels."""
     laws = wider(dense.predictions, d_ff=64).with_columns(
         pl.when(pl.col("d_ff") == 64).then(2 * pl.col("n_max")).otherwise("n_max").alias("n_max")
     )
@@ -117,7 +117,7 @@ def test_laws_of_other_settings_are_drawn_apart(dense: Rows) -> None:
 
 
 def test_without_predictions_there_is_no_legend_of_them(dense: Rows) -> None:
-    """Where every predictor refuses, the figure shows boundaries alone."""
+    """If every predictor refuses, the figure shows boundaries only."""
     chart = nmax_against_own(dense.boundaries, dense.predictions.clear(), 0.2, DENSE)
     assert not marks(chart, "law")
     assert "prediction" not in str(chart.to_dict()["spec"])
@@ -135,7 +135,7 @@ def test_a_law_without_facts_says_so(dense: Rows) -> None:
 
 
 def test_no_name_of_a_line_is_cut(moe: Rows) -> None:
-    """Legends show the whole name of each prediction, in the colour that marks have."""
+    """The legend shows each predictor's whole name in its line's colour."""
     spec = nmax_against_own(moe.boundaries, moe.predictions, 0.2, MOE).to_dict()
     assert spec["config"]["legend"]["labelLimit"] == 0
     assert spec["config"]["legend"]["symbolOpacity"] == 1
@@ -143,7 +143,7 @@ def test_no_name_of_a_line_is_cut(moe: Rows) -> None:
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
 def test_cells_are_the_newest_boundaries(rows: Rows, module: ModuleKind) -> None:
-    """There is a cell for each newest boundary at each tolerance, and no other."""
+    """Each newest boundary at each tolerance has one cell."""
     boundaries = rows.of(module.name).boundaries
     cells = [c for c in marks(sensitivity_map(boundaries, module)) if "from N" not in c["panel"]]
     newest = boundaries.filter("newest")
@@ -154,7 +154,7 @@ def test_cells_are_the_newest_boundaries(rows: Rows, module: ModuleKind) -> None
 
 
 def test_a_cell_at_the_end_of_its_grid_says_so(moe: Rows) -> None:
-    """Where the grid of N ends N_max is at least that; from N = 1 that is not known."""
+    """An N_max at the end of its grid is shown as at least that; from N = 1 it is unknown."""
     cells = marks(sensitivity_map(moe.boundaries, MOE))
     ends = moe.boundaries.filter("newest", pl.col("next_n").is_null())["row_id"].to_list()
     first = [cell for cell in cells if "from N" not in cell["panel"]]
@@ -166,7 +166,7 @@ def test_a_cell_at_the_end_of_its_grid_says_so(moe: Rows) -> None:
 
 
 def test_numbers_in_cells_can_be_read(tmp_path: Path, moe: Rows) -> None:
-    """Text on each colour of a cell has the contrast that WCAG asks for at level AA."""
+    """Text on each cell colour has WCAG's contrast of level AA."""
     spread = moe.boundaries.with_columns(
         (2 ** (pl.int_range(pl.len()) % 33 / 4)).cast(pl.Int64).alias("n_max")
     )
@@ -185,7 +185,7 @@ def test_numbers_in_cells_can_be_read(tmp_path: Path, moe: Rows) -> None:
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
 def test_cells_do_not_cover_each_other(rows: Rows, module: ModuleKind) -> None:
-    """Each cell has a place of its own, also for two settings of one value."""
+    """Each cell has its own place, also if two settings have equal values."""
     boundaries = wider(rows.of(module.name).boundaries.filter("newest"), dtype="float16")
     cells = marks(sensitivity_map(boundaries, module))
     places = {(c["panel"], c["own"], c["epsilon"]) for c in cells}
@@ -193,7 +193,7 @@ def test_cells_do_not_cover_each_other(rows: Rows, module: ModuleKind) -> None:
 
 
 def test_readings_from_one_are_panels_of_their_own(moe: Rows) -> None:
-    """Where the baseline is another N, the readings from N=1 have their own panels."""
+    """If the baseline is not 1, readings from N = 1 have their own panels."""
     cells = marks(sensitivity_map(moe.boundaries, MOE))
     second = [cell for cell in cells if cell["panel"].endswith(": from N = 1")]
     at = moe.boundaries.filter("newest").drop_nulls("n_max_from_1")

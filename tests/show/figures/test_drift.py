@@ -1,4 +1,4 @@
-"""The figure of `version_drift`: every answer is a point over its version, in release order."""
+"""The figure of `version_drift`: each answer is a point at its version, in release order."""
 
 import polars as pl
 import pytest
@@ -27,19 +27,19 @@ def rows() -> pl.DataFrame:
 
 
 def several(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of packages with several versions."""
+    """Return the rows of packages that have several versions."""
     return rows.filter(pl.col("version").n_unique().over("package") > 1)
 
 
 def test_the_figure_says_that_it_is_predicted(rows: pl.DataFrame) -> None:
-    """Neither the drawing nor its caption can be taken for measured."""
+    """Drawing and caption say that the values are predicted."""
     ((figure, chart),) = drift_drawings(rows)
     subtitle = " ".join(chart.to_dict()["title"]["subtitle"])
     assert all("Predicted, not measured." in text for text in (figure.caption, subtitle))
 
 
 def test_every_answer_of_several_versions_is_a_point(rows: pl.DataFrame) -> None:
-    """Each N_max is drawn by predictor and platform; refusals have no point."""
+    """Each N_max is a point by predictor and platform; refusals have none."""
     refused = pl.when(pl.col("version") == "0.5.23").then(None).otherwise("n_max_work")
     partly_refused = rows.with_columns(refused.alias("n_max_work"))
     drawn = {
@@ -57,7 +57,7 @@ def test_every_answer_of_several_versions_is_a_point(rows: pl.DataFrame) -> None
 
 
 def test_a_panel_is_a_setting_and_a_package(rows: pl.DataFrame) -> None:
-    """Packages stand apart; one with a single version has nothing to show."""
+    """Each package has its own panels; one with a single version has none."""
     assert {m["panel"] for m in marks(nmax_over_versions(rows))} == {
         "Ling-2.0-mini, E = 256, k = 8, balanced: vllm",
         "Ling-2.0-mini, E = 256, k = 8, balanced: sglang",
@@ -79,7 +79,7 @@ def test_versions_are_in_release_order(rows: pl.DataFrame) -> None:
 
 
 def test_platforms_stay_in_sight(rows: pl.DataFrame) -> None:
-    """Where two platforms have the same N_max their marks are apart, by less than an octave."""
+    """Marks of platforms with equal N_max are shifted by less than an octave."""
     for mark in marks(nmax_over_versions(rows)):
         assert 1 <= mark["y"] / mark["n_max"] < 2
     pairs = {(m["platform"], m["y"] / m["n_max"]) for m in marks(nmax_over_versions(rows))}
@@ -87,7 +87,7 @@ def test_platforms_stay_in_sight(rows: pl.DataFrame) -> None:
 
 
 def test_a_mark_says_its_rule_and_its_change(rows: pl.DataFrame) -> None:
-    """The rule's place and the change stand behind each mark."""
+    """Each mark's tooltip names the rule's place and the change."""
     triples = {(m["row_id"], m["rule"], m["change"]) for m in marks(nmax_over_versions(rows))}
     assert triples == set(
         several(rows)
@@ -98,7 +98,7 @@ def test_a_mark_says_its_rule_and_its_change(rows: pl.DataFrame) -> None:
 
 
 def test_one_version_makes_no_figure(rows: pl.DataFrame) -> None:
-    """There is nothing to compare with one version of each package."""
+    """Packages with one version each give no figure."""
     ((figure, _),) = drift_drawings(rows)
     assert figure.name == "version_drift"
     assert len(set(figure.rows)) == len(figure.rows)

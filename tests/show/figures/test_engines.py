@@ -69,7 +69,7 @@ def rows(layout: Layout) -> EngineRows:
 
 @pytest.fixture(scope="module")
 def drawn(rows: EngineRows) -> list[dict[str, object]]:
-    """Return the marks of the ratios of the engine's settings."""
+    """Return the marks of the engine's ratios."""
     of_engine = [
         frame.filter("newest", module="engine")
         for frame in (rows.latency, rows.boundaries.filter(epsilon=0.2), rows.steps)
@@ -85,7 +85,7 @@ def of(drawn: list[dict[str, object]], kind: str, panel: str = "") -> list[dict[
 
 
 def test_a_platform_has_a_figure_of_ratios_and_one_of_shares(rows: EngineRows) -> None:
-    """Each engine and model has both, in the part of the report on engines; modules have none."""
+    """Each engine and model has both figures in the engines' section; modules have none."""
     figures = [figure for figure, _ in engine_drawings(rows, 0.2)]
     assert [figure.family for figure in figures] == ["ratio_against_n", "time_shares_against_n"]
     assert {figure.about for figure in figures} == {ENGINES}
@@ -95,7 +95,7 @@ def test_a_platform_has_a_figure_of_ratios_and_one_of_shares(rows: EngineRows) -
 
 
 def test_a_panel_names_all_of_a_setting(drawn: list[dict[str, object]]) -> None:
-    """Release, file type, whether repacked, batch, context and threads stand over each panel."""
+    """A panel's title has release, file type, repacking, batch, context and threads."""
     names = {mark["panel"] for mark in of(drawn, "point")}
     assert names == {
         f"{RELEASE}, q8_0, {order}: b = {batch}, L = 64, threads = {threads}"
@@ -106,7 +106,7 @@ def test_a_panel_names_all_of_a_setting(drawn: list[dict[str, object]]) -> None:
 
 
 def test_two_studies_of_one_setting_have_two_panels(rows: EngineRows) -> None:
-    """What two studies measured is not drawn as one curve; the study is named then."""
+    """Curves of two studies are in two panels, which name the study."""
     latency = again(rows.latency.filter("newest", module="engine", batch=4))
     drawn = marks(ratio_against_n(latency, rows.boundaries.clear(), rows.steps.clear(), 0.2))
     assert len({mark["panel"] for mark in drawn}) == 2
@@ -116,7 +116,7 @@ def test_two_studies_of_one_setting_have_two_panels(rows: EngineRows) -> None:
 def test_points_are_ratios_with_their_intervals(
     rows: EngineRows, drawn: list[dict[str, object]]
 ) -> None:
-    """There is a point for each row of the latency table, with its paired ratio and interval."""
+    """Each row of the latency table is a point with its paired ratio and interval."""
     known = {row["row_id"]: row for row in rows.latency.filter(module="engine").to_dicts()}
     points = of(drawn, "point")
     assert {point["row_id"] for point in points} == set(known)
@@ -127,7 +127,7 @@ def test_points_are_ratios_with_their_intervals(
 
 
 def test_the_band_ends_at_the_tolerance(drawn: list[dict[str, object]]) -> None:
-    """Each panel has one line at 1 + epsilon over its whole grid, and N_max."""
+    """Each panel has one line at 1 + epsilon over its grid, and marks N_max."""
     ends = of(drawn, "boundary")
     assert len(ends) == len(SETTINGS)
     for end in ends:
@@ -137,7 +137,7 @@ def test_the_band_ends_at_the_tolerance(drawn: list[dict[str, object]]) -> None:
 
 
 def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end(rows: EngineRows) -> None:
-    """Where no N after N_max was measured, the figures of ratios and shares say so."""
+    """If no N after N_max was measured, both figures show N_max as a lower bound."""
     ends = rows.boundaries.with_columns(pl.lit(None, dtype=pl.Int64).alias("next_n"))
     charts = [chart for _, chart in engine_drawings(structs.replace(rows, boundaries=ends), 0.2)]
     assert len(charts) == 2
@@ -148,7 +148,7 @@ def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end(rows: EngineRows) -> N
 
 
 def test_marks_stand_where_the_passes_change(drawn: list[dict[str, object]]) -> None:
-    """Blocks of four rows add a pass at N = 5, 9 and 13; else another kernel takes the rest."""
+    """With blocks of four rows a pass is added at N = 5, 9 and 13, or another kernel runs."""
     first = f"{RELEASE}, q8_0, repacked: b = 1, L = 64, threads = 1"
     blocks = [mark for mark in of(drawn, "step", first) if mark["type"] == "q8_0"]
     assert [mark["n"] for mark in blocks if mark["change"] == MORE] == [5, 9, 13]
@@ -157,7 +157,7 @@ def test_marks_stand_where_the_passes_change(drawn: list[dict[str, object]]) -> 
 
 
 def test_marks_of_each_type_have_a_line_below_the_curve(drawn: list[dict[str, object]]) -> None:
-    """Types are told apart by their height, with the name at the left; none lies on the band."""
+    """Each type's marks have their own height and name, outside the band."""
     heights = {mark["type"]: mark["height"] for mark in of(drawn, "type")}
     assert set(heights) == {"q4_1", "q8_0"}
     assert all(mark["height"] == heights[mark["type"]] for mark in of(drawn, "step"))
@@ -166,7 +166,7 @@ def test_marks_of_each_type_have_a_line_below_the_curve(drawn: list[dict[str, ob
 
 
 def test_a_mark_is_a_change_between_two_positions(rows: EngineRows) -> None:
-    """With four requests rows grow by four: one mark an N, of what changed over all of them."""
+    """With four requests a mark stands for all changes between N and N + 1."""
     four = changes(rows.steps.filter(batch=4, type="q4_1")).sort("n")
     assert four["n"].to_list() == [*range(2, GRID[-1] + 1)]
     assert four.select("passes_before", "passes").rows()[0] == (4, 8)
@@ -174,7 +174,7 @@ def test_a_mark_is_a_change_between_two_positions(rows: EngineRows) -> None:
 
 
 def test_fewer_passes_are_told(rows: EngineRows) -> None:
-    """A rule that takes rows at once where they went one by one makes fewer passes."""
+    """A rule that batches rows shows fewer passes."""
     fewer = rows.steps.filter(batch=1, threads=1, type="q4_1", rows=4).with_columns(
         pl.lit(1, dtype=pl.Int64).alias("passes")
     )
@@ -182,7 +182,7 @@ def test_fewer_passes_are_told(rows: EngineRows) -> None:
 
 
 def test_without_rules_the_curve_stands_alone(rows: EngineRows) -> None:
-    """Where no rule says the steps there are no marks, and the subtitle does not speak of them."""
+    """Without a rule of the passes there are no marks, and the subtitle names none."""
     latency = rows.latency.filter("newest", module="engine")
     refused = rows.steps.head(1).with_columns(pl.lit(None, dtype=pl.Int64).alias("rows"))
     chart = ratio_against_n(latency, rows.boundaries.filter(epsilon=0.2), refused, 0.2)
@@ -191,7 +191,7 @@ def test_without_rules_the_curve_stands_alone(rows: EngineRows) -> None:
 
 
 def test_figures_of_models_hold_no_engine(rows: EngineRows) -> None:
-    """An engine's forward is no forward of ours, though both are of a model of one name."""
+    """An engine's forward is not in figures of models of the same name."""
     models = ModelRows(
         latency=rows.latency,
         boundaries=rows.boundaries,

@@ -1,4 +1,4 @@
-"""The families of figures: which ones a module's rows fill, and which rows each one lists."""
+"""The families of figures: which ones a module's rows give, and which rows each one lists."""
 
 import polars as pl
 import pytest
@@ -17,7 +17,7 @@ UTILIZATION = ["utilization_against_{own}", "utilization_against_n"]
 
 
 def listed(rows: Rows, module: ModuleKind) -> list[str]:
-    """Return the figures of a module without its name."""
+    """Return the names of a module's figures without the module."""
     figures = [figure.name for figure, _ in drawings(rows.of(module.name), 0.2, module)]
     assert all(name.startswith(f"{module.name}_") for name in figures)
     return [name.removeprefix(f"{module.name}_") for name in figures]
@@ -25,14 +25,14 @@ def listed(rows: Rows, module: ModuleKind) -> list[str]:
 
 @pytest.mark.parametrize("module", MAIN, ids=lambda module: module.name)
 def test_every_family_is_drawn(rows: Rows, module: ModuleKind) -> None:
-    """A module has each family under its own name; staircases where its kernels pad."""
+    """A module has each family under its own name, staircases only if its kernels pad."""
     families = [*EACH, *(STAIRCASES if module.granular else []), *UTILIZATION]
     assert listed(rows, module) == [name.format(own=module.own) for name in families]
 
 
 @pytest.mark.parametrize("module", MAIN, ids=lambda module: module.name)
 def test_a_figure_lists_the_rows_behind_its_marks(rows: Rows, module: ModuleKind) -> None:
-    """The list of a figure's rows holds each row of a mark, and none twice."""
+    """A figure lists each row of its marks once."""
     for figure, chart in drawings(rows.of(module.name), 0.2, module):
         drawn = {mark["row_id"] for mark in marks(chart)}
         assert drawn <= set(figure.rows)
@@ -41,19 +41,19 @@ def test_a_figure_lists_the_rows_behind_its_marks(rows: Rows, module: ModuleKind
 
 
 def test_what_was_not_measured_is_not_drawn(dense: Rows) -> None:
-    """A module without latencies of the platform has no figures, published values or not."""
+    """A module without measured latencies has no figures, even with published values."""
     unmeasured = replace(dense, latency=dense.latency.clear())
     assert list(drawings(unmeasured, 0.2, DENSE)) == []
 
 
 def test_without_work_there_are_no_figures_of_it(attention: Rows) -> None:
-    """Latency alone fills three families."""
+    """Latency without work gives three families."""
     plain = replace(attention, work=attention.work.clear())
     assert listed(plain, MAIN[2]) == [name.format(own="context") for name in EACH]
 
 
 def test_without_bytes_there_is_no_intensity(moe: Rows) -> None:
-    """Where no bytes are known, FLOPs are drawn and intensity is not."""
+    """Without known bytes, FLOPs are drawn but intensity is not."""
     unweighed = moe.work.with_columns(pl.lit(None, dtype=pl.Float64).alias("bytes"))
     names = listed(replace(moe, work=unweighed), MAIN[1])
     assert "flop_against_n" in names
@@ -61,7 +61,7 @@ def test_without_bytes_there_is_no_intensity(moe: Rows) -> None:
 
 
 def test_utilisation_needs_a_peak(dense: Rows) -> None:
-    """Where no peak is known, and nothing was profiled, utilisation is not drawn."""
+    """Without a known peak or a profile, utilisation is not drawn."""
     unknown = dense.work.with_columns(
         pl.lit(None, dtype=pl.Float64).alias(f"{resource}_utilization")
         for resource in ("compute", "bandwidth")
@@ -70,7 +70,7 @@ def test_utilisation_needs_a_peak(dense: Rows) -> None:
 
 
 def test_without_n_1_the_rest_is_drawn(dense: Rows) -> None:
-    """A grid that starts above N=1 has no figure at N=1, but one against N."""
+    """A grid without N = 1 gives no figure at N = 1, but one against N."""
     above = replace(dense, work=dense.work.filter(pl.col("n") > 1))
     assert listed(above, DENSE)[3:] == ["utilization_against_n"]
 
@@ -88,7 +88,7 @@ def test_captions_name_the_module(rows: Rows) -> None:
 
 
 def test_captions_say_what_is_there(dense: Rows) -> None:
-    """What is printed and what is predicted is named where there is any of it."""
+    """A caption mentions published or predicted values if there are any."""
     unprinted = dense.boundaries.filter(pl.col("origin") != "published")
     printed = unprinted.with_columns(platform=pl.lit("a800"), origin=pl.lit("published"))
     nothing = dense.predictions.clear()
@@ -105,7 +105,7 @@ def test_captions_say_what_is_there(dense: Rows) -> None:
 
 @pytest.mark.parametrize("stream", ["wedlm_modules", "wedlm_modules_profile"])
 def test_modules_of_models_stay_out(rows: Rows, stream: str) -> None:
-    """What models' modules gave when measured apart, or profiled, is in no figure of a module."""
+    """Modules measured or profiled for a model are in no figure of the module."""
     before = rows.of("dense_ffn")
     more = {name: pl.concat([frame, _apart(frame, stream)]) for name, frame in asdict(rows).items()}
     after = Rows(**more).of("dense_ffn")

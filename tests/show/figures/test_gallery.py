@@ -1,4 +1,4 @@
-"""The gallery: every figure and table of the paper with its status, and what would fill it."""
+"""The gallery: each figure and table of the paper with its status and the command to fill it."""
 
 import re
 import shutil
@@ -39,7 +39,7 @@ PAGE = Path(nearfree.__file__).parent / "show" / "page" / "assets"
 
 @pytest.fixture(scope="module")
 def paper() -> Paper:
-    """Return the shipped list."""
+    """Return the shipped list of the paper's figures and tables."""
     return read_paper(CONFIG)
 
 
@@ -59,12 +59,12 @@ def root(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 @pytest.fixture(scope="module")
 def entries(root: Layout) -> dict[str, Entry]:
-    """Return its gallery by label."""
+    """Return the root's gallery by label."""
     return {entry.label: entry for entry in read_gallery(root, CONFIG, SCOPES)}
 
 
 def test_the_paper_is_listed_whole(paper: Paper) -> None:
-    """38 figures, 4 of them in the main text, and 24 tables, each once, with all their panels."""
+    """38 figures, 4 in the main text, and 24 tables are listed once with all panels."""
     labels = [item.label for item in (*paper.figures, *paper.tables)]
     assert (len(paper.figures), len(paper.tables)) == (38, 24)
     assert len(set(labels)) == len(labels)
@@ -80,7 +80,7 @@ def test_the_paper_is_listed_whole(paper: Paper) -> None:
 
 
 def test_each_study_measures_what_its_entry_shows(paper: Paper) -> None:
-    """A study that would fill an entry exists, is of its module, and runs on its platform."""
+    """An entry's study exists, measures its module and runs on its platform."""
     studies = Config(CONFIG).studies
     measured = [item for item in (*paper.figures, *paper.tables) if item.module]
     assert len(measured) == 37 + 7
@@ -97,7 +97,7 @@ def test_each_study_measures_what_its_entry_shows(paper: Paper) -> None:
 
 
 def test_what_was_measured_says_so(entries: dict[str, Entry]) -> None:
-    """A measured platform's entry has a figure of each family, its rows, and nothing to fill."""
+    """A measured platform's entry has a figure of each family, its rows, and no command."""
     entry = entries["fig:dense-ffn-h20"]
     assert (entry.status, entry.fills) == (MEASURED, ())
     assert {figure.name for figure in entry.figures} == {
@@ -113,7 +113,7 @@ def test_what_was_measured_says_so(entries: dict[str, Entry]) -> None:
 def test_what_was_only_published_is_drawn_and_not_called_measured(
     entries: dict[str, Entry],
 ) -> None:
-    """A printed table without a measurement says so, with the command that would measure it."""
+    """A table that was only published says so, with the command that measures it."""
     entry = entries["tab:sensitivity-moe-lower-sglang"]
     assert entry.status == PUBLISHED
     assert [source.rows for source in entry.data] == [32]
@@ -121,7 +121,7 @@ def test_what_was_only_published_is_drawn_and_not_called_measured(
 
 
 def test_what_is_not_there_names_what_is_alike(entries: dict[str, Entry]) -> None:
-    """A platform that was never measured has no figure but those of its families elsewhere."""
+    """An unmeasured platform's entry names the same families of other platforms."""
     entry = entries["fig:dense-ffn-h800"]
     assert (entry.status, entry.figures, entry.data) == (MISSING, (), ())
     assert {alike.scope for alike in entry.alike} == {"h20"}
@@ -132,7 +132,7 @@ def test_what_is_not_there_names_what_is_alike(entries: dict[str, Entry]) -> Non
 def test_what_needs_no_gpu_is_computed_or_explained(
     entries: dict[str, Entry], root: Layout
 ) -> None:
-    """The trend, the lookup and the platforms follow from facts; letters stand in a document."""
+    """Trend, lookup and platforms are computed; letters name their document."""
     for label in ("fig:hardware-implication", "tab:practical_lookup", "tab:hardware_platforms"):
         assert entries[label].status == COMPUTED
         assert all(
@@ -158,7 +158,7 @@ def test_what_needs_no_gpu_is_computed_or_explained(
     ],
 )
 def test_the_best_origin_is_the_status(paper: Paper, origins: list[str], status: str) -> None:
-    """An entry is what its best row is, and only measured rows make it measured."""
+    """An entry's status is its rows' best origin; only measured rows make it measured."""
     rows = pl.DataFrame(
         {
             "row_id": [f"boundaries:{number}" for number in range(len(origins))],
@@ -182,7 +182,7 @@ def test_the_best_origin_is_the_status(paper: Paper, origins: list[str], status:
 
 
 def rule(package: str, name: str, place: str, origin: str = "extracted") -> dict[str, str]:
-    """Return a row of a rule that was read in a file, or printed in a table."""
+    """Return a row of a rule read from a file or printed in a table."""
     row = f"granularity:{package}.{name}.{place}"
     return {"row_id": row, "origin": origin, "package": package, "path": name, "place": place}
 
@@ -205,7 +205,7 @@ def rule(package: str, name: str, place: str, origin: str = "extracted") -> dict
 def test_a_table_of_rules_says_what_of_it_was_read(
     paper: Paper, label: str, read: tuple[str, str], status: str, rows: int
 ) -> None:
-    """Each has the rules of its own code alone; where that is a kernel, its launch is what is."""
+    """Each entry has the rules of its own code only."""
     printed = rule("flash-attn", "SM90", "tab:fa3-kblockm", "published")
     granularity = pl.DataFrame([rule(*read, "a.py"), rule(*read, "none"), printed])
     results = Results(listed={}, boundaries={}, granularity={"sources": granularity}, counts={})
@@ -214,7 +214,7 @@ def test_a_table_of_rules_says_what_of_it_was_read(
 
 
 def test_studies_of_models_are_a_set_of_their_own(paper: Paper) -> None:
-    """The page says which set a site has to measure for the figures of whole models."""
+    """The page names the set of studies that measures whole models."""
     studies = Config(CONFIG).studies
     sets = {
         studies[name].set for figure in paper.figures if figure.model for name in figure.studies
@@ -226,7 +226,7 @@ def test_studies_of_models_are_a_set_of_their_own(paper: Paper) -> None:
 
 
 def test_unknown_panels_are_refused(tmp_path: Path) -> None:
-    """A list that names panels it does not have is refused by the entry's label."""
+    """A list with an unknown panel is refused by the entry's label."""
     path = tmp_path / FILE
     path.parent.mkdir()
     path.write_text(

@@ -1,4 +1,4 @@
-"""The figure of padded steps: what the table says of rows and of T(N), and nothing without it."""
+"""The figure of padded steps: rows and T(N) of the table, and no figure without it."""
 
 from functools import cache
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ def points(rows: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def test_every_step_has_what_padding_adds() -> None:
-    """A mark a step of the table for its rows, and one for its T(N); both engines are there."""
+    """Each step has a mark for its rows and one for T(N), for both engines."""
     rows = forecast()
     steps = rows.group_by("deployment", "batch", "n").agg(
         pl.col("latency_us").sum(), pl.col("tokens", "rows", "unpadded_us").first()
@@ -51,7 +51,7 @@ def test_every_step_has_what_padding_adds() -> None:
 
 
 def test_each_deployment_has_a_panel_of_its_own() -> None:
-    """Steps of another context, routing or kernel are in no one's line."""
+    """Steps of another context, routing or kernel are not in one line."""
     rows = forecast()
     other = {
         "L = 777": pl.lit(777, rows.schema["context"]).alias("context"),
@@ -67,7 +67,7 @@ def test_each_deployment_has_a_panel_of_its_own() -> None:
 
 
 def test_the_table_says_whose_graphs() -> None:
-    """Rows are at least the tokens; a step above the largest graph runs its own."""
+    """Rows are at least the tokens; a step above the largest graph has its own rows."""
     rows = forecast()
     assert (rows["rows"] >= rows["tokens"]).all()
     assert (
@@ -78,6 +78,6 @@ def test_the_table_says_whose_graphs() -> None:
 
 
 def test_without_graphs_there_is_no_figure() -> None:
-    """Nothing is drawn of deployments without graphs."""
+    """Deployments without graphs give no figure."""
     none = forecast().with_columns(pl.lit(None, pl.String).alias("graphs"))
     assert list(graph_drawings(none)) == []

@@ -1,4 +1,4 @@
-"""The figure of `kernels`: imported curves look imported, and each line is a platform's."""
+"""The figure of `kernels`: imported curves are marked as imported, one line per platform."""
 
 import polars as pl
 import pytest
@@ -26,7 +26,7 @@ def kernels() -> pl.DataFrame:
 
 
 def layer_of(kernels: pl.DataFrame, mark: str, **has: object) -> dict:
-    """Return the only layer of a mark with some properties."""
+    """Return the only layer of a mark with the given properties."""
     layers = imported_curves(kernels).to_dict()["spec"]["layer"]
     (layer,) = [
         candidate for candidate in layers
@@ -37,7 +37,7 @@ def layer_of(kernels: pl.DataFrame, mark: str, **has: object) -> dict:
 
 
 def test_title_and_subtitle_say_where_the_curves_are_from(kernels: pl.DataFrame) -> None:
-    """They say imported, the release, and its licence and copyright; the caption does, too."""
+    """Title, subtitle and caption name the import, its release, licence and copyright."""
     title = imported_curves(kernels).to_dict()["title"]
     assert "imported" in title["text"]
     assert f"Imported, not measured here: {SOURCE}" in " ".join(title["subtitle"])
@@ -48,7 +48,7 @@ def test_title_and_subtitle_say_where_the_curves_are_from(kernels: pl.DataFrame)
 
 
 def test_a_panel_is_a_module_and_what_it_runs_on(kernels: pl.DataFrame) -> None:
-    """Below its title stands the shape; modules follow each other as everywhere."""
+    """A panel's title is its module and backend with the shape, in the usual order."""
     panels = imported_curves(kernels).to_dict()["facet"]["sort"]
     assert [panel.partition(": ")[0] for panel in panels] == [
         f"{title}, {backend}"
@@ -59,14 +59,14 @@ def test_a_panel_is_a_module_and_what_it_runs_on(kernels: pl.DataFrame) -> None:
 
 
 def test_every_point_is_drawn_with_its_row(kernels: pl.DataFrame) -> None:
-    """N, T(N) / T(baseline) and platform of each mark are those of its row."""
+    """Each mark has N, T(N) / T(baseline) and platform of its row."""
     drawn = {(m["row_id"], m["platform"], m["n"], m["ratio"])
              for m in marks(imported_curves(kernels), "point")}  # fmt: skip
     assert drawn == set(kernels.select("row_id", "platform", "n", "ratio").rows())
 
 
 def test_n_max_has_the_mark_of_what_is_imported(kernels: pl.DataFrame) -> None:
-    """A triangle with the edge of imported boundaries stands where N is N_max."""
+    """N_max is a triangle with the edge of imported boundaries."""
     shape, edge = ORIGINS["imported"]
     layer = layer_of(kernels, "point", shape=shape)
     assert layer["mark"]["stroke"] == edge
@@ -74,7 +74,7 @@ def test_n_max_has_the_mark_of_what_is_imported(kernels: pl.DataFrame) -> None:
 
 
 def test_the_band_is_the_tolerance(kernels: pl.DataFrame) -> None:
-    """In each panel it goes from T(baseline) to 1 + epsilon of it, over all N from there on."""
+    """Each panel's band goes from T(baseline) to 1 + epsilon times it, from the baseline on."""
     bands = marks(imported_curves(kernels), "band")
     assert len(bands) == kernels.select("module", "backend").n_unique()
     drawn = {(b["ratio"], b["limit"], b["n"], b["n2"]) for b in bands}
@@ -82,7 +82,7 @@ def test_the_band_is_the_tolerance(kernels: pl.DataFrame) -> None:
 
 
 def test_axes_have_titles_and_n_is_in_octaves(kernels: pl.DataFrame) -> None:
-    """N is on a scale of powers of two, beside T(N) / T(baseline)."""
+    """Both axes have titles, and N is on a scale of powers of two."""
     ((_, chart),) = kernel_drawings(kernels)
     spec = specification(chart)
     assert has_titled_axes(spec)
@@ -92,7 +92,7 @@ def test_axes_have_titles_and_n_is_in_octaves(kernels: pl.DataFrame) -> None:
 
 
 def test_platforms_look_unlike_each_other() -> None:
-    """Where colours end, dashes begin: no two platforms have the same line."""
+    """No two platforms share colour and dash."""
     named = [f"gpu{number}" for number in range(16)]
     shape = {"d_model": 4096, "d_ff": 8192}
     many = table([kept_kernel(Kept(shape=shape), platform=name) for name in named])
@@ -109,7 +109,7 @@ def test_platforms_look_unlike_each_other() -> None:
 
 
 def test_the_figure_lists_its_rows_and_nothing_draws_nothing(kernels: pl.DataFrame) -> None:
-    """Its rows are those of the table; without a row there is no figure."""
+    """The figure lists the table's rows; an empty table gives no figure."""
     ((figure, _),) = kernel_drawings(kernels)
     assert set(figure.rows) == set(kernels["row_id"])
     assert figure.about == IMPORTED_CURVES

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
 def test_points_are_the_newest_rows(rows: Rows, module: ModuleKind) -> None:
-    """There is a point for each newest row of the latency table, in milliseconds, and no other."""
+    """Each newest row of the latency table is a point, in milliseconds."""
     own = rows.of(module.name)
     points = marks(latency_against_n(own.latency, own.boundaries, 0.2, module), "point")
     newest = {row["row_id"]: row for row in own.latency.filter("newest").to_dicts()}
@@ -35,7 +35,7 @@ def test_points_are_the_newest_rows(rows: Rows, module: ModuleKind) -> None:
 
 
 def test_a_band_is_the_tolerance_over_the_baseline(dense: Rows) -> None:
-    """Each panel has one band from T(1) to (1 + epsilon) T(1), and the boundary at that epsilon."""
+    """Each panel has one band from T(1) to (1 + epsilon) T(1), and the boundary."""
     bands = marks(latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE), "boundary")
     assert sorted(mark["panel"] for mark in bands) == ["b = 1", "b = 2", "b = 4"]
     for mark in bands:
@@ -47,7 +47,7 @@ def test_a_band_is_the_tolerance_over_the_baseline(dense: Rows) -> None:
 
 
 def test_balanced_routing_has_two_bands(moe: Rows) -> None:
-    """A curve with another baseline shows both readings: from that baseline, and from N=1."""
+    """A curve with another baseline shows N_max from that baseline and from N = 1."""
     bands = marks(latency_against_n(moe.latency, moe.boundaries, 0.2, MOE), "boundary")
     two = [m for m in bands if (m["of"], m["variant"]) == ("k = 4", "balanced, torch_padded")]
     assert [mark["n"] for mark in two] == [4, 1]
@@ -60,7 +60,7 @@ def test_balanced_routing_has_two_bands(moe: Rows) -> None:
 
 
 def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end(moe: Rows) -> None:
-    """N_max is "at least" where no N after it was measured, and so is what is read from N = 1."""
+    """If no N after N_max was measured, N_max is "at least", from N = 1, too."""
     from_one = pl.when(pl.col("n_max_from_1").is_not_null()).then(pl.lit(GRID[-1], dtype=pl.Int64))
     ends = moe.boundaries.with_columns(
         pl.lit(None, dtype=pl.Int64).alias("next_n"), from_one.alias("n_max_from_1")
@@ -72,14 +72,14 @@ def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end(moe: Rows) -> None:
 
 
 def test_the_subtitle_says_why_a_point_may_lie_outside(dense: Rows) -> None:
-    """Medians are drawn, N_max is of paired ratios: the two may differ, and a reader is told."""
+    """The subtitle says that points are medians and N_max is of paired ratios."""
     chart = latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE)
     subtitle = " ".join(chart.to_dict()["title"]["subtitle"])
     assert "by ratios paired within rounds, so a median may lie outside" in subtitle
 
 
 def test_the_title_says_where_latencies_come_from(dense: Rows) -> None:
-    """The title names the origin, so that nothing simulated passes as measured."""
+    """The title names the origin, so that simulated values are not taken for measured ones."""
     for origin in ("measured", "simulated"):
         latency = dense.latency.with_columns(pl.lit(origin).alias("origin"))
         title = latency_against_n(latency, dense.boundaries, 0.2, DENSE).to_dict()["title"]
@@ -87,7 +87,7 @@ def test_the_title_says_where_latencies_come_from(dense: Rows) -> None:
 
 
 def test_a_label_stays_in_its_panel(dense: Rows) -> None:
-    """A label stands left of its boundary where that is in the right half of the grid."""
+    """A label in the right half of the grid is left of its boundary."""
     bands = marks(latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE), "boundary")
     middle = (GRID[0] * GRID[-1]) ** 0.5
     assert {mark["late"] for mark in bands} == {True, False}
@@ -98,7 +98,7 @@ def test_a_label_stays_in_its_panel(dense: Rows) -> None:
 def test_curves_that_differ_are_drawn_apart(
     dense: Rows, more: Callable[[pl.DataFrame], pl.DataFrame]
 ) -> None:
-    """Two settings or studies of one batch size are two panels with a band each."""
+    """Two settings or studies at one batch size are two panels, each with a band."""
     latency, boundaries = (
         more(dense.latency.filter("newest")),
         more(dense.boundaries.filter("newest")),
@@ -111,7 +111,7 @@ def test_curves_that_differ_are_drawn_apart(
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
 def test_there_is_room_for_text_above_each_curve(rows: Rows, module: ModuleKind) -> None:
-    """Above the highest interval of a panel stands a line's height for each of its labels."""
+    """A panel has a line's height for each label above its highest interval."""
     own = rows.of(module.name)
     chart = latency_against_n(own.latency, own.boundaries, 0.2, module)
     points, bounds = marks(chart, "point"), marks(chart, "boundary")
@@ -129,7 +129,7 @@ def charts(models: ModelRows) -> list[alt.FacetChart]:
 
 
 def test_each_bar_is_whole(charts: list[alt.FacetChart]) -> None:
-    """The parts of an N lie on each other without a gap, from nothing to all of the forward."""
+    """The parts at one N are stacked without a gap, from 0 to the whole forward."""
     for chart in charts:
         bars = defaultdict(list)
         for mark in marks(chart, "bar"):
@@ -142,7 +142,7 @@ def test_each_bar_is_whole(charts: list[alt.FacetChart]) -> None:
 
 
 def test_modules_lie_in_the_order_of_the_forward(charts: list[alt.FacetChart]) -> None:
-    """From the bottom to the top of a bar are the modules as the forward runs them."""
+    """A bar's modules are in the order of the forward, from the bottom."""
     for chart in charts:
         bars = defaultdict(list)
         for mark in marks(chart, "bar"):
@@ -154,7 +154,7 @@ def test_modules_lie_in_the_order_of_the_forward(charts: list[alt.FacetChart]) -
 
 
 def test_a_module_has_one_colour_everywhere(charts: list[alt.FacetChart]) -> None:
-    """Every figure gives a module the same colour, and no two modules share one."""
+    """Each module has one colour in all figures, and no two modules share it."""
     assert len(set(ROLES.values())) == len(ROLES)
     for chart in charts:
         roles = {mark["role"] for mark in marks(chart, "bar")}
@@ -167,7 +167,7 @@ def test_a_module_has_one_colour_everywhere(charts: list[alt.FacetChart]) -> Non
 
 
 def test_the_boundary_is_the_table_s(models: ModelRows, charts: list[alt.FacetChart]) -> None:
-    """Each panel has its N_max at the reported tolerance, and links it to its row."""
+    """Each panel marks the table's N_max at the reported tolerance and links its row."""
     bounds = [(m["row_id"], m["n"]) for chart in charts for m in marks(chart, "boundary")]
     at = models.boundaries.filter(epsilon=0.2)
     assert sorted(bounds) == sorted(at.select("row_id", "n_max").rows())

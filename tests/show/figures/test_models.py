@@ -29,7 +29,7 @@ BOTH = pytest.mark.parametrize("module", [DENSE, MOE], ids=lambda module: module
 
 
 def of(models: ModelRows, module: ModuleKind) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the boundaries that a figure shows, and what is predicted of models."""
+    """Return the boundaries that a figure shows, and the predictions of models."""
     dense = pl.col("top_k").is_null()
     at = models.boundaries.filter(dense if module is DENSE else ~dense, epsilon=0.2)
     return at, models.composition.filter(epsilon=0.2)
@@ -47,7 +47,7 @@ def points(models: ModelRows, module: ModuleKind) -> list[Mark]:
 
 @BOTH
 def test_every_boundary_is_a_point_with_its_interval(models: ModelRows, module: ModuleKind) -> None:
-    """Each measured N_max is drawn once, with both ends of its interval."""
+    """Each measured N_max is one point with both ends of its interval."""
     at, _ = of(models, module)
     shown = [mark for mark in points(models, module) if mark["series"] == "measured"]
     expected = at.select("row_id", "n_max", "n_low", "n_high").rows()
@@ -58,7 +58,7 @@ def test_every_boundary_is_a_point_with_its_interval(models: ModelRows, module: 
 def test_every_answer_is_a_point_and_a_refusal_is_none(
     models: ModelRows, module: ModuleKind
 ) -> None:
-    """Each prediction of a shown setting is drawn once; what was refused is not."""
+    """Each prediction of a shown setting is one point; a refusal has none."""
     at, predictions = of(models, module)
     asked = predictions.filter(pl.col("setting_key").is_in(at["setting_key"].implode()))
     answered = asked.drop_nulls("predicted")
@@ -70,7 +70,7 @@ def test_every_answer_is_a_point_and_a_refusal_is_none(
 
 @BOTH
 def test_series_of_one_setting_stand_side_by_side(models: ModelRows, module: ModuleKind) -> None:
-    """No two series of a value share a place, and all of them stay on the value's own band."""
+    """Series of one value have different places, all within the value's band."""
     chart = drawn(models, module)
     bands = {(band["panel"], band["x"]): band["x2"] for band in marks(chart, "band")}
     places = defaultdict(set)
@@ -85,7 +85,7 @@ def test_series_of_one_setting_stand_side_by_side(models: ModelRows, module: Mod
 
 @BOTH
 def test_the_band_is_where_a_prediction_is_a_hit(models: ModelRows, module: ModuleKind) -> None:
-    """A prediction lies on its band, below its upper end, where the table calls it a hit."""
+    """A prediction is inside its band if the table calls it a hit."""
     chart = drawn(models, module)
     bands = marks(chart, "band")
     for mark in marks(chart, "point"):
@@ -97,7 +97,7 @@ def test_the_band_is_where_a_prediction_is_a_hit(models: ModelRows, module: Modu
 
 
 def test_a_grid_that_ends_has_an_arrow(models: ModelRows) -> None:
-    """Where N_max is the last N of the grid the band is open, and the mark tells so."""
+    """If N_max is the last N of the grid, the band is open and the mark says so."""
     at, predictions = of(models, DENSE)
     ended = at.with_columns(pl.lit(None, dtype=pl.Int64).alias("next_n"))
     shown = marks(nmax_of_models(ended, predictions, 0.2, DENSE))
@@ -107,7 +107,7 @@ def test_a_grid_that_ends_has_an_arrow(models: ModelRows) -> None:
 
 
 def test_a_panel_is_of_a_model_routing_and_context(models: ModelRows) -> None:
-    """A panel names all three, and shows the values of the own variable inside it."""
+    """A panel names model, routing and context, over the remaining variable."""
     at = with_model_panels(of(models, MOE)[0], MOE)
     panels_of = at.group_by("model", "routing", "context").agg(pl.col("panel").unique())
     for model, routing, context, panels in panels_of.rows():
@@ -115,7 +115,7 @@ def test_a_panel_is_of_a_model_routing_and_context(models: ModelRows) -> None:
 
 
 def test_a_panel_says_what_else_differs(models: ModelRows) -> None:
-    """Settings of one model that differ in more are not drawn over each other."""
+    """Settings of one model that differ otherwise are in different panels."""
     at, _ = of(models, DENSE)
     for name, old, new in (("mask", "causal", "block"), ("model_digest", "0123456789ab", "f" * 12)):
         panels = with_model_panels(wider(at, **{name: new}), DENSE)["panel"]
@@ -123,7 +123,7 @@ def test_a_panel_says_what_else_differs(models: ModelRows) -> None:
 
 
 def test_without_predictions_the_measured_ones_are_drawn(models: ModelRows) -> None:
-    """A model of which nothing is predicted is shown by what was measured."""
+    """A model without predictions is drawn with its measured boundaries."""
     at, predictions = of(models, DENSE)
     shown = marks(nmax_of_models(at, predictions.clear(), 0.2, DENSE), "point")
     assert {mark["series"] for mark in shown} == {"measured"}
@@ -134,7 +134,7 @@ NAMES = ("ling_2_0_mini_cpu", "llada_2_1_mini_cpu", "qwen3_8b_cpu", "wedlm_8b_cp
 
 
 def names(rows: ModelRows) -> list[str]:
-    """Return the figures of some models without what all their names begin with."""
+    """Return the names of some models' figures without their common prefix."""
     return [figure.name.removeprefix("model_") for figure, _ in model_drawings(rows, 0.2)]
 
 
@@ -144,7 +144,7 @@ def only(rows: ModelRows, model: str) -> ModelRows:
 
 
 def test_every_model_has_its_figures(models: ModelRows) -> None:
-    """N_max of dense and of MoE models stand apart; each model has its latency and its shares."""
+    """Dense and MoE models have separate figures of N_max; each has latency and shares."""
     figure_names = [
         f"{what}_{name}" for name in NAMES for what in ("latency_against_n", "time_shares")
     ]
@@ -152,14 +152,14 @@ def test_every_model_has_its_figures(models: ModelRows) -> None:
 
 
 def test_figures_of_models_go_to_their_own_part(models: ModelRows) -> None:
-    """The report shows them apart from those of modules, and their files tell so, too."""
+    """Figures of models have their own section in the report and their own file names."""
     figures = [figure for figure, _ in model_drawings(models, 0.2)]
     assert {figure.about for figure in figures} == {MODELS}
     assert all(figure.name.startswith("model_") and figure.caption for figure in figures)
 
 
 def test_a_figure_lists_the_rows_behind_its_marks(models: ModelRows) -> None:
-    """The list of a figure's rows holds each row of a mark and no other, and none twice."""
+    """A figure lists each row of its marks once, and no other."""
     for figure, chart in model_drawings(models, 0.2):
         drawn = {mark["row_id"] for mark in marks(chart)} - {None}
         assert set(figure.rows) == drawn, figure.name
@@ -167,13 +167,13 @@ def test_a_figure_lists_the_rows_behind_its_marks(models: ModelRows) -> None:
 
 
 def test_without_models_nothing_is_drawn(models: ModelRows) -> None:
-    """Tables that hold no model give no figure."""
+    """Tables without models give no figure."""
     empty = {name: frame.clear() for name, frame in asdict(models).items()}
     assert not list(model_drawings(ModelRows(**empty), 0.2))
 
 
 def test_a_boundary_that_was_only_printed_is_not_drawn(models: ModelRows) -> None:
-    """Where no latency of a model was measured there is no figure of it."""
+    """A model without measured latency has no figure."""
     assert not names(replace(models, latency=models.latency.clear()))
 
 
@@ -182,14 +182,14 @@ def test_a_boundary_that_was_only_printed_is_not_drawn(models: ModelRows) -> Non
     [("time_shares", {"time_shares_qwen3_8b_cpu"}), ("composition", {"limiters"})],
 )
 def test_what_was_not_made_is_not_drawn(models: ModelRows, table: str, gone: set[str]) -> None:
-    """Without shares, or without predictions, the other figures are there."""
+    """Without shares or predictions, the other figures are drawn."""
     whole = only(models, "qwen3_8b_cpu")
     less = replace(whole, **{table: asdict(whole)[table].clear()})
     assert set(names(whole)) - set(names(less)) == gone
 
 
 def test_older_takes_are_left_out(models: ModelRows) -> None:
-    """What a newer take has replaced is in no figure."""
+    """Rows of a take that a newer one replaced are in no figure."""
     older = {
         name: frame.with_columns(pl.lit(value=False).alias("newest"))
         for name, frame in asdict(models).items()
@@ -199,7 +199,7 @@ def test_older_takes_are_left_out(models: ModelRows) -> None:
 
 
 def test_a_panel_a_setting(models: ModelRows) -> None:
-    """Each curve of a model has a panel of its own, in its latency and in its shares alike."""
+    """Each curve has its own panel in the figures of latency and of shares."""
     for model in NAMES:
         mine = only(models, model)
         charts = {figure.name: chart for figure, chart in model_drawings(mine, 0.2)}
@@ -211,14 +211,14 @@ def test_a_panel_a_setting(models: ModelRows) -> None:
 
 
 def test_the_measured_limiter_is_told_once_a_setting(scored: pl.DataFrame) -> None:
-    """Each setting has one cell of what was measured, however many predictors there are."""
+    """Each setting has one cell of the measured limiter, for any number of predictors."""
     measured = limiters(scored).filter(who="measured")
     expected = scored.select("setting_key", "measured_limiter").unique()
     assert sorted(measured.select("setting_key", "limiter").rows()) == sorted(expected.rows())
 
 
 def test_each_named_module_has_a_cell(scored: pl.DataFrame) -> None:
-    """Each predictor that names a module has a cell of its own; one that refuses has none."""
+    """Each predictor that names a module has a cell; one that refuses has none."""
     cells = limiters(scored).filter(pl.col("who") != "measured")
     named = scored.drop_nulls("limiter")
     assert named.height < scored.height
@@ -229,14 +229,14 @@ def test_each_named_module_has_a_cell(scored: pl.DataFrame) -> None:
 
 
 def test_bases_are_told_where_there_are_several(scored: pl.DataFrame) -> None:
-    """A predictor with two bases of facts has a column of each, else one of its name."""
+    """A predictor with two bases of facts has a column for each."""
     who = set(limiters(scored)["who"])
     assert {"principle_counted, probed stream", "principle_counted, probed gemm"} <= who
     assert {"idle_compute", "modules_sum", "modules_minimum"} <= who
 
 
 def test_every_cell_is_drawn(scored: pl.DataFrame) -> None:
-    """The map shows a panel a model, what was measured first."""
+    """The map has one panel per model, with the measured column first."""
     named = limiters(scored)
     chart = limiter_map(named, 0.2)
     assert len(marks(chart)) == named.height
@@ -246,14 +246,14 @@ def test_every_cell_is_drawn(scored: pl.DataFrame) -> None:
 
 
 def test_studies_of_one_model_stand_apart(scored: pl.DataFrame) -> None:
-    """Where two studies are of one model each has its panel, and no cell lies on another."""
+    """Two studies of one model have two panels, whose cells do not overlap."""
     named = limiters(again(scored))
     assert named.select("panel", "setting", "who").is_unique().all()
     assert named["panel"].n_unique() == 2 * scored["model"].n_unique()
 
 
 def test_settings_stand_in_the_order_of_their_numbers(scored: pl.DataFrame) -> None:
-    """Contexts grow downwards, whichever model has them."""
+    """Contexts increase downwards for every model."""
     order = limiter_map(limiters(scored), 0.2).to_dict()["spec"]["layer"][0]["encoding"]["y"][
         "sort"
     ]

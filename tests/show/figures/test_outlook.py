@@ -1,4 +1,4 @@
-"""Figures of whole models: every answer has its mark, and what stops a model is named."""
+"""Figures of whole models: each answer has its mark, and the limiting module is named."""
 
 import json
 from functools import cache
@@ -32,7 +32,7 @@ ANSWERED = pl.col("n_max").is_not_null() | pl.col("unbounded")
 
 
 def built(table: Table, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows as the table, whatever they say that they are made from."""
+    """Return rows as a table, without a check of their ids."""
     return table.build(rows, rows["from_ids"].explode().unique().to_list())
 
 
@@ -72,7 +72,7 @@ def named(drawn: list[Drawing], name: str) -> Drawing:
 
 
 def panels(chart: alt.FacetChart) -> list[str]:
-    """Return the panels of a chart in their order."""
+    """Return a chart's panels in order."""
     order: list[str] = chart.to_dict()["facet"]["sort"]
     return order
 
@@ -91,7 +91,7 @@ def spec(drawn: list[Drawing]) -> str:
 
 @pytest.mark.parametrize(("own", "fixed"), [("batch", "context"), ("context", "batch")])
 def test_every_answer_at_the_middle_is_a_point(lookup: pl.DataFrame, own: str, fixed: str) -> None:
-    """Each panel shows all answers from N = 1 at the middle of the other axis, the lower of two."""
+    """Each panel shows all answers from N = 1 at the lower middle of the other axis."""
     figures = boundary_over_batch if own == "batch" else boundary_over_context
     figure, chart = named(list(figures(lookup, 0.2)), f"boundary_over_{own}")
     expected, rows = set(), set[str]()
@@ -107,7 +107,7 @@ def test_every_answer_at_the_middle_is_a_point(lookup: pl.DataFrame, own: str, f
 
 
 def test_what_does_not_fit_is_a_word_in_its_place(lookup: pl.DataFrame) -> None:
-    """It has one word in its panel, no N_max of any predictor, and its rows are in the figure."""
+    """A deployment that does not fit shows one word and no N_max; the figure lists its rows."""
     figure, chart = next(boundary_over_batch(lookup, 0.2))
     (word,) = marks(chart, "unfit")
     unfit = headline(lookup.filter(~pl.col("fits"), platform="l40s", batch=64, context=4096))
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_a_word_in_its_place(lookup: pl.DataFrame) -> None:
 def test_what_does_not_fit_has_no_n_max_over_its_modules(
     lookup: pl.DataFrame, forecast: pl.DataFrame
 ) -> None:
-    """Its panel says so where others name what ends N_max."""
+    """A panel of what does not fit says so instead of naming a limit."""
     rows = changed(lookup, pl.col("platform") == "h20", fits=False)
     _, chart = next(latency_by_module(rows, forecast, 0.2))
     unfit = {panel for panel in panels(chart) if " on h20: " in panel}
@@ -133,7 +133,7 @@ def test_what_does_not_fit_has_no_n_max_over_its_modules(
 
 
 def test_the_paper_s_baseline_has_its_own_figure(lookup: pl.DataFrame) -> None:
-    """It shows the models with such a baseline alone, each setting from its largest baseline."""
+    """Models with a baseline above 1 have a figure from their largest baseline."""
     _, chart = named(list(boundary_over_batch(lookup, 0.2)), "boundary_over_batch_paper_baseline")
     points = marks(chart)
     assert all("balanced" in panel for panel in panels(chart))
@@ -147,7 +147,7 @@ def test_the_paper_s_baseline_has_its_own_figure(lookup: pl.DataFrame) -> None:
 
 
 def test_an_unbounded_answer_is_a_triangle_at_the_top(lookup: pl.DataFrame) -> None:
-    """What has no number keeps its mark, above every other one."""
+    """An unbounded answer is a triangle above all other marks."""
     rows = changed(lookup, first_of(lookup), n_max=None, unbounded=True)
     points = marks(next(boundary_over_batch(rows, 0.2))[1])
     top = max(points, key=lambda point: point["y"])
@@ -157,7 +157,7 @@ def test_an_unbounded_answer_is_a_triangle_at_the_top(lookup: pl.DataFrame) -> N
 
 
 def test_a_censored_answer_is_a_triangle_where_it_is(lookup: pl.DataFrame) -> None:
-    """The largest N that was looked at is no bound, and no other value than itself."""
+    """An answer at the largest N looked at is a triangle at that N."""
     rows = changed(lookup, first_of(lookup), censored=True)
     points = {p["row_id"]: p for p in marks(next(boundary_over_batch(rows, 0.2))[1])}
     (row,) = rows.filter(first_of(lookup)).to_dicts()
@@ -165,7 +165,7 @@ def test_a_censored_answer_is_a_triangle_where_it_is(lookup: pl.DataFrame) -> No
 
 
 def test_refusals_are_counted_in_the_caption(lookup: pl.DataFrame) -> None:
-    """A prediction that was refused has no mark, and the caption says how many there are."""
+    """A refused prediction has no mark, and the caption counts the refusals."""
     figure, _ = next(boundary_over_batch(lookup, 0.2))
     rows = changed(lookup, first_of(lookup), n_max=None, refusal="no rule")
     less, chart = next(boundary_over_batch(rows, 0.2))
@@ -181,7 +181,7 @@ def test_refusals_are_counted_in_the_caption(lookup: pl.DataFrame) -> None:
 def test_captions_say_what_the_figures_rest_on(
     lookup: pl.DataFrame, forecast: pl.DataFrame
 ) -> None:
-    """Nothing was measured, and constants were calibrated, those between modules, too."""
+    """Captions say that nothing was measured and which constants were calibrated."""
     for figure, _ in outlook_drawings(lookup, forecast, 0.2):
         assert "Predicted, not measured." in figure.caption
         assert "Between modules: engines' constants, if known." in figure.caption
@@ -194,7 +194,7 @@ def test_captions_say_what_the_figures_rest_on(
 
 
 def test_bars_are_the_forecast(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:
-    """Each module of the first batch and the middle context is a part of its N's bar."""
+    """Each module at the first batch and middle context is a part of its N's bar."""
     figure, chart = next(latency_by_module(lookup, forecast, 0.2))
     bars = marks(chart, "bar")
     expected = set()
@@ -211,7 +211,7 @@ def test_bars_are_the_forecast(lookup: pl.DataFrame, forecast: pl.DataFrame) -> 
 def test_parts_of_a_bar_lie_on_each_other_up_to_the_ratio(
     lookup: pl.DataFrame, forecast: pl.DataFrame
 ) -> None:
-    """A bar is T(N) / T(1) high, unless it is cut, and its parts neither overlap nor leave gaps."""
+    """A bar's parts add up to T(N) / T(1), or to the cut, without gap or overlap."""
     _, chart = next(latency_by_module(lookup, forecast, 0.2))
     bars = pl.DataFrame(marks(chart, "bar"))
     for parts in bars.partition_by("panel", "n"):
@@ -223,7 +223,7 @@ def test_parts_of_a_bar_lie_on_each_other_up_to_the_ratio(
 
 
 def test_the_module_that_ends_n_max_is_named(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:
-    """Each panel has one mark at N_max, and says which module and term are there."""
+    """Each panel has one mark at N_max that names the limiting module and term."""
     _, chart = next(latency_by_module(lookup, forecast, 0.2))
     bounds = {mark["panel"]: mark for mark in marks(chart, "boundary")}
     assert list(bounds) == panels(chart)
@@ -239,7 +239,7 @@ def test_the_module_that_ends_n_max_is_named(lookup: pl.DataFrame, forecast: pl.
 def test_where_nothing_ends_it_n_max_is_a_lower_bound(
     lookup: pl.DataFrame, forecast: pl.DataFrame
 ) -> None:
-    """A censored N_max is `at least`, and no module is blamed."""
+    """A censored N_max is `at least`, and no module is named."""
     none = {"limiting_module": None, "limiting_term": None}
     rows = changed(lookup, pl.lit(value=True), censored=True, **none)
     _, chart = next(latency_by_module(rows, forecast, 0.2))
@@ -248,7 +248,7 @@ def test_where_nothing_ends_it_n_max_is_a_lower_bound(
 
 
 def test_a_module_without_a_colour_is_drawn(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:
-    """A module that the list of colours does not know is there, in a colour of its own."""
+    """A module without a listed colour gets a colour of its own."""
     known = forecast.filter(pl.col("module") != "between")  # whose grey is that of unknown ones
     other = known.with_columns(pl.col("module").replace({"LM head": "embedding"}))
     _, chart = next(latency_by_module(lookup, other, 0.2))
@@ -260,7 +260,7 @@ def test_a_module_without_a_colour_is_drawn(lookup: pl.DataFrame, forecast: pl.D
 def test_conditions_that_differ_elsewhere_have_panels_of_their_own(
     lookup: pl.DataFrame, forecast: pl.DataFrame
 ) -> None:
-    """Two releases of one model, platform and routing are told apart, and no mark is lost."""
+    """Two releases of one condition have two panels, and no mark is lost."""
     newer = pl.lit("another 9.9").alias("attention")
     both = [
         built(table, pl.concat([rows, rows.with_columns(newer)]).drop("row_id"))
@@ -274,7 +274,7 @@ def test_conditions_that_differ_elsewhere_have_panels_of_their_own(
 
 
 def test_many_panels_are_a_figure_a_model(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:
-    """Where there are more panels than one figure holds, each model has its figures."""
+    """If one figure cannot hold all panels, each model has its own figures."""
     others = [pl.format("{}-{}", "model", pl.lit(place)).alias("model") for place in range(2)]
     rows = [
         built(table, pl.concat(table_rows.with_columns(name) for name in others).drop("row_id"))
@@ -298,7 +298,7 @@ def test_many_panels_are_a_figure_a_model(lookup: pl.DataFrame, forecast: pl.Dat
 def test_panels_stand_by_model_routing_and_platform(
     lookup: pl.DataFrame, forecast: pl.DataFrame
 ) -> None:
-    """The order of panels is that of their names, whatever is measured or predicted."""
+    """Panels are ordered by model, routing and platform, independent of the values."""
     for _, chart in outlook_drawings(lookup, forecast, 0.2):
         places = [panel.split(": ") for panel in panels(chart)]
         keys = [
@@ -314,7 +314,7 @@ def test_panels_stand_by_model_routing_and_platform(
 @settings(max_examples=3, deadline=None)
 @given(st.integers(min_value=0, max_value=2**32))
 def test_the_order_of_rows_does_not_matter(seed: int) -> None:
-    """The same rows in any order are the same figures."""
+    """Rows in any order give the same figures."""
     rows_before = [rows.filter(model="qwen3_30b_a3b", platform="h20") for rows in tables()]
     mixed = [rows.sample(fraction=1, shuffle=True, seed=seed) for rows in rows_before]
     with alt.data_transformers.disable_max_rows():
@@ -324,7 +324,7 @@ def test_the_order_of_rows_does_not_matter(seed: int) -> None:
 
 
 def test_without_answers_nothing_is_drawn(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:
-    """Empty tables, another tolerance, and refusals alone yield no figure."""
+    """Empty tables, another tolerance, and refusals alone give no figure."""
     assert not list(outlook_drawings(lookup.clear(), forecast.clear(), 0.2))
     assert not list(outlook_drawings(lookup, forecast, 0.3))
     refused = changed(lookup, pl.lit(value=True), n_max=None, low=None, high=None)
@@ -332,7 +332,7 @@ def test_without_answers_nothing_is_drawn(lookup: pl.DataFrame, forecast: pl.Dat
 
 
 def test_what_is_not_drawn_is_left_out(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:
-    """Deployments that figures are not to show have no mark."""
+    """Deployments that are marked as not drawn have no mark."""
     some = lookup.with_columns(drawn=pl.col("platform") == "h20")
     drawn = list(outlook_drawings(some, forecast, 0.2))
     assert drawn
@@ -340,7 +340,7 @@ def test_what_is_not_drawn_is_left_out(lookup: pl.DataFrame, forecast: pl.DataFr
 
 
 def test_text_is_no_markup(lookup: pl.DataFrame, forecast: pl.DataFrame) -> None:
-    """A model's name that looks like a tag is text in the drawing."""
+    """A model's name that looks like markup is drawn as text."""
     tag = pl.lit("<script>alert(1)</script>").alias("model")
     plain_rows = [rows.filter(model="qwen3_8b", platform="h20") for rows in (lookup, forecast)]
     for figure, chart in outlook_drawings(*(rows.with_columns(tag) for rows in plain_rows), 0.2):

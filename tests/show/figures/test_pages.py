@@ -1,4 +1,4 @@
-"""The pages of figures in a real browser, from files: each draws itself, and text stays text."""
+"""Pages of figures in a real browser, read from files: each draws itself and runs no data."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ HOSTILE = "</script><img src=x onerror='document.title=1'>\u202e\"'&amp;"
 
 
 def drawn_height(browser: webdriver.Chrome, path: Path) -> int:
-    """Open a page, which must say nothing on the console, and return the height of its drawing."""
+    """Open a page, check that its console is empty, and return its drawing's height."""
     open_page(browser, path)
     shown = WebDriverWait(browser, 20).until(
         lambda page: page.find_element(By.CSS_SELECTOR, "#vis canvas, #vis svg")
@@ -28,7 +28,7 @@ def drawn_height(browser: webdriver.Chrome, path: Path) -> int:
 
 
 def test_every_page_draws_itself(made: Layout, browser: webdriver.Chrome) -> None:
-    """Each figure of every module is drawn by the shared script, under the page's own policy."""
+    """The shared script draws each figure under the page's own policy."""
     draw(made, "cpu", 0.2)
     pages = sorted((made.root / "figures/cpu").glob("*.html"))
     assert len(pages) > 15
@@ -37,7 +37,7 @@ def test_every_page_draws_itself(made: Layout, browser: webdriver.Chrome) -> Non
 
 
 def test_text_of_the_data_runs_nothing(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    """Markup in the data is drawn as text, and what stands in it does not run."""
+    """Markup in the data is drawn as text and does not run."""
     write_bundle(tmp_path)
     frame = pl.DataFrame({"name": [HOSTILE, "x" * 10_000], "n": [1, 2]})
     chart = alt.Chart(frame).mark_point().encode(x="n:Q", y="name:N", tooltip="name:N")
@@ -48,7 +48,7 @@ def test_text_of_the_data_runs_nothing(browser: webdriver.Chrome, tmp_path: Path
 
 
 def test_a_script_of_the_page_itself_is_refused(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    """The policy lets nothing run but the shared script: one put into the page does not."""
+    """The page's policy blocks any script but the shared one."""
     write_bundle(tmp_path)
     chart = alt.Chart(pl.DataFrame({"n": [1]})).mark_point().encode(x="n:Q")
     save(specification(chart), tmp_path / "scope" / "a")

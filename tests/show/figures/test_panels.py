@@ -1,4 +1,4 @@
-"""Panels: one for each setting of each study, named by what tells it apart."""
+"""Panels: one per setting of a study, named by what differs."""
 
 import altair as alt
 import polars as pl
@@ -14,18 +14,18 @@ def panels(frame: pl.DataFrame) -> list[str]:
 
 
 def layout(frame: pl.DataFrame) -> tuple[list[str], int]:
-    """Return the panels in the order in which they are laid out, and how many stand in a row."""
+    """Return the panels in layout order, and their number per row."""
     chart = in_grid(alt.layer(alt.Chart().mark_point(), data=frame), frame).to_dict()
     return chart["facet"]["sort"], chart["columns"]
 
 
 def test_a_study_of_one_variable_is_named_by_it(dense: Rows) -> None:
-    """Where settings differ in the module's own variable alone, panels say no more, in order."""
+    """If settings differ in one variable only, panels are named by it, in its order."""
     assert panels(with_panels(dense.latency, DENSE)) == ["b = 1", "b = 2", "b = 4"]
 
 
 def test_routing_and_backend_tell_panels_apart(moe: Rows) -> None:
-    """Panels name routing first, so that the control stands beside the padded backend."""
+    """Panels name routing first, so that the control is beside the padded backend."""
     drawn = with_panels(moe.latency, MOE)
     assert panels(drawn)[:4] == [
         "k = 2: balanced, torch_grouped",
@@ -37,13 +37,13 @@ def test_routing_and_backend_tell_panels_apart(moe: Rows) -> None:
 
 
 def test_other_widths_tell_panels_apart(dense: Rows) -> None:
-    """A second setting of one batch size has a panel of its own, with the width in its name."""
+    """A second setting at one batch size has its own panel, named by its width."""
     drawn = with_panels(wider(dense.latency, d_ff=64), DENSE)
     assert panels(drawn)[:2] == ["b = 1: d_ff 1024", "b = 1: d_ff 64"]
 
 
 def test_an_unset_field_is_not_said(dense: Rows) -> None:
-    """A field that only some settings have is named where it is set; a flag by its name alone."""
+    """A field that some settings lack is named where it is set; a flag by its name."""
     flagged = with_panels(wider(dense.latency, cuda_graph=True), DENSE)
     assert panels(flagged)[:2] == ["b = 1", "b = 1: cuda_graph"]
     blocked = with_panels(wider(dense.latency, block_size_m=16), DENSE)
@@ -51,13 +51,13 @@ def test_an_unset_field_is_not_said(dense: Rows) -> None:
 
 
 def test_studies_of_one_setting_are_told_apart(dense: Rows) -> None:
-    """Where two studies hold the same setting, as under two protocols, panels name the study."""
+    """If two studies hold one setting, panels name the study."""
     drawn = with_panels(again(dense.latency), DENSE)
     assert panels(drawn)[:2] == ["b = 1: dense_ffn", "b = 1: dense_ffn_slowly"]
 
 
 def test_a_profile_stands_with_its_study(attention: Rows) -> None:
-    """What was profiled in a stream of its own is in the panels of the study that it is of."""
+    """A profile from its own stream is in the panels of its study."""
     apart = attention.work.with_columns(
         pl.when(pl.col("source") == "profiled")
         .then(pl.format("{}_profile", "stream"))
@@ -68,7 +68,7 @@ def test_a_profile_stands_with_its_study(attention: Rows) -> None:
 
 
 def test_platforms_do_not_name_each_others_differences(moe: Rows) -> None:
-    """What differs between platforms alone is not said: the platform's name tells it already."""
+    """Differences between platforms are not named, since the platform's name shows them."""
     named = with_variants(moe.boundaries, MOE)
     published = named.filter(pl.col("origin") == "published")["variant"].unique().to_list()
     assert sorted(published) == [
@@ -79,13 +79,13 @@ def test_platforms_do_not_name_each_others_differences(moe: Rows) -> None:
 
 
 def test_a_value_of_k_is_a_row(moe: Rows) -> None:
-    """Where every variant has every value of k, a row holds all variants of one value."""
+    """If every variant has every k, a row holds all variants of one k."""
     drawn = with_panels(moe.latency, MOE)
     assert layout(drawn) == (panels(drawn), 4)
 
 
 def test_variants_with_gaps_come_last(moe: Rows) -> None:
-    """A variant that lacks a value of k does not shift the rows of the others."""
+    """A variant without some k does not shift the rows of the others."""
     gap = (pl.col("routing") == "balanced") & (pl.col("backend") == "torch_padded")
     drawn = with_panels(moe.latency.filter(~(gap & (pl.col("top_k") == 2))), MOE)
     ordered, columns = layout(drawn)

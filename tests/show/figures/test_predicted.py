@@ -1,4 +1,4 @@
-"""Figures of predictions against boundaries: every row is there, and misses stay visible."""
+"""Figures of predictions against boundaries: each row is there, misses included."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ def public(made: Layout) -> pl.DataFrame:
 
 
 def test_every_answer_is_a_point(public: pl.DataFrame) -> None:
-    """Each prediction is drawn beside its boundary, with its predictor; refusals have no point."""
+    """Each prediction is a point beside its boundary; refusals have none."""
     points = marks(predicted_against_measured(public, 0.2), "prediction")
     answered = public.filter("answered")
     assert {(p["row_id"], p["predictor"], p["n_max"]) for p in points} == set(
@@ -41,7 +41,7 @@ def test_every_answer_is_a_point(public: pl.DataFrame) -> None:
 
 
 def test_predictors_are_named_in_words(public: pl.DataFrame, tmp_path: Path) -> None:
-    """A legend says `idle compute`, not the identifier."""
+    """The legend names predictors in words, such as `idle compute`."""
     bars = share_bars(shares_of(public, 0.2), "shares", "of hits")
     save(specification(bars), tmp_path / "shares")
     labels = {*re.findall(r">([^<>]+)</text>", (tmp_path / "shares.svg").read_text())}
@@ -51,7 +51,7 @@ def test_predictors_are_named_in_words(public: pl.DataFrame, tmp_path: Path) -> 
 
 
 def test_an_unbounded_prediction_is_drawn_at_the_top(public: pl.DataFrame) -> None:
-    """What has no number keeps its mark, above every other one."""
+    """An unbounded prediction is a mark above all others."""
     first = pl.col("row_id") == public.filter("answered")["row_id"][0]
     changed = public.with_columns(
         pl.when(first).then(None).otherwise("predicted").alias("predicted"),
@@ -63,7 +63,7 @@ def test_an_unbounded_prediction_is_drawn_at_the_top(public: pl.DataFrame) -> No
 
 
 def test_the_band_is_where_a_prediction_is_a_hit(public: pl.DataFrame) -> None:
-    """The band goes from each N_max to the next N of its grid."""
+    """The band goes from N_max to the next N of the grid."""
     bands = marks(predicted_against_measured(public, 0.2), "band")
     drawn = {(band["low"], band["high"]) for band in bands}
     assert set(public.drop_nulls("next_n").select("n_max", "next_n").rows()) <= drawn
@@ -71,7 +71,7 @@ def test_the_band_is_where_a_prediction_is_a_hit(public: pl.DataFrame) -> None:
 
 
 def test_shares_are_of_all_settings(public: pl.DataFrame) -> None:
-    """What is refused counts in every share but that of intervals."""
+    """A refusal counts in every share except that of intervals."""
     shares = {(r["panel"], r["predictor"], r["what"]): r for r in shares_of(public, 0.2).to_dicts()}
     place = "moe_ffn: h20 (published), datasheet"
     assert shares[place, "principle", SHARES["hit"]]["share"] == 24 / 32
@@ -82,20 +82,20 @@ def test_shares_are_of_all_settings(public: pl.DataFrame) -> None:
 
 
 def test_where_everything_is_refused_nothing_is_drawn(public: pl.DataFrame) -> None:
-    """Figures of predictions need one."""
+    """If all predictions are refused, there is no figure."""
     assert len(list(accuracy_drawings(public, 0.2))) == 3
     assert not list(accuracy_drawings(public.filter(~pl.col("answered")), 0.2))
 
 
 def test_without_a_known_error_there_is_no_figure_of_it(public: pl.DataFrame) -> None:
-    """Where all that is answered is undecided or unbounded, hits are drawn and errors are not."""
+    """If all answers are undecided or unbounded, hits are drawn but errors are not."""
     none = public.with_columns(pl.lit(None, dtype=pl.Float64).alias("log2_error"))
     names = [figure.name for figure, _ in accuracy_drawings(none, 0.2)]
     assert names == ["accuracy_predicted_against_measured", "accuracy_shares"]
 
 
 def test_figures_say_what_they_leave_out(public: pl.DataFrame) -> None:
-    """Undecided settings have no error; how often an interval holds is of stated ones alone."""
+    """Undecided settings have no error, and coverage counts stated intervals only."""
     subtitles = {
         figure.name: " ".join(says(chart.to_dict()["title"]))
         for figure, chart in accuracy_drawings(public, 0.2)
@@ -105,7 +105,7 @@ def test_figures_say_what_they_leave_out(public: pl.DataFrame) -> None:
 
 
 def test_versions_stand_in_their_order() -> None:
-    """Of each backend 0.5.9 comes before 0.5.10; what is no version comes before both."""
+    """A backend's 0.5.9 is before 0.5.10, and text that is no version before both."""
     versions = ["0.5.10", "0.5.9", "0.5.9rc1", "main", None]
     known = {
         "grouping": "version", "predictor": "principle", "module": "gemm", "seen": False,
@@ -123,7 +123,7 @@ def test_versions_stand_in_their_order() -> None:
 
 
 def test_what_was_published_is_not_called_measured(public: pl.DataFrame) -> None:
-    """Figures and captions over the paper's boundaries say that those are published."""
+    """Figures and captions call the paper's boundaries published."""
     drawn = list(accuracy_drawings(public, 0.2))
     assert len(drawn) == 3
     for figure, chart in drawn:

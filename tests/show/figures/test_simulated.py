@@ -15,14 +15,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def charts(rows: Rows, models: ModelRows) -> list[Chart]:
-    """Return every figure of a platform, of modules and models."""
+    """Return all figures of a platform."""
     drawn = [drawing for module in MAIN for drawing in drawings(rows.of(module.name), 0.2, module)]
     drawn += model_drawings(models, 0.2)
     return [(figure, specification(chart)) for figure, chart in drawn]
 
 
 def test_nothing_is_called_measured(charts) -> None:
-    """Titles, captions, names, axes, legends and data say simulated instead."""
+    """Titles, captions, names, axes, legends and data say simulated instead of measured."""
     assert any("measured" in json.dumps(spec).lower() for _, spec in charts)
     for chart in charts:
         figure, spec = as_simulated(*chart)
@@ -33,7 +33,7 @@ def test_nothing_is_called_measured(charts) -> None:
 
 
 def test_the_rest_is_the_same(charts) -> None:
-    """Rows, marks and numbers are those of the chart as it was."""
+    """Rows, marks and numbers are those of the unchanged chart."""
     for before, spec in charts:
         after, changed = as_simulated(before, spec)
         assert (before.rows, before.about) == (after.rows, after.about)
@@ -43,14 +43,14 @@ def test_the_rest_is_the_same(charts) -> None:
 
 
 def test_they_can_be_drawn(charts, tmp_path) -> None:
-    """A changed chart is drawn as any other, with the word in the picture."""
+    """A changed chart can be drawn, and its picture says simulated."""
     figure, spec = as_simulated(*charts[0])
     save(spec, tmp_path / figure.name)
     assert ">Simulated: " in (tmp_path / f"{figure.name}.svg").read_text()
 
 
 def test_a_measured_root_is_left_alone(made: Layout, rows: Rows) -> None:
-    """Rows of a real machine are of no simulated origin, so their figures stay as they are."""
+    """Figures of a real machine stay unchanged."""
     assert set(rows.latency["origin"]) == {"measured"}
     assert pl.Series(rows.boundaries["origin"]).is_in(["measured", "published"]).all()
     assert made.events.exists()

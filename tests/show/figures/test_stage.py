@@ -1,4 +1,4 @@
-"""The stage `figures`: files that are the same each time, and the list that the report reads."""
+"""The stage `figures`: reproducible files, and the list that the report reads."""
 
 import re
 import shutil
@@ -72,7 +72,7 @@ def drawn(made: Layout) -> Path:
 
 @pytest.fixture
 def copy(made: Layout, tmp_path: Path) -> Layout:
-    """Return a copy of the results, to be damaged at will."""
+    """Return a copy of the results, which a test may change."""
     return Layout(Path(shutil.copytree(made.root, tmp_path / "results")))
 
 
@@ -82,7 +82,7 @@ def listed(folder: Path) -> list[Figure]:
 
 
 def test_every_figure_is_drawn_twice(drawn: Path) -> None:
-    """Each figure is an SVG for the report and a page of its own, and the list names them all."""
+    """Each figure is an SVG and a page, and the list names both."""
     expected = [f"{name}.{kind}" for name in NAMES for kind in ("html", "svg")]
     assert sorted(path.name for path in drawn.iterdir()) == sorted(["figures.json", *expected])
     assert [figure.name for figure in listed(drawn)] == NAMES
@@ -99,14 +99,14 @@ def test_every_figure_is_drawn_twice(drawn: Path) -> None:
     ],
 )
 def test_titles_are_in_the_picture(drawn: Path, name: str, titles: list[str]) -> None:
-    """The picture itself shows its title and its axes with their units."""
+    """The picture shows its title and its axes with units."""
     text = (drawn / f"{name}.svg").read_text()
     assert text.startswith("<svg")
     assert all(f">{title}" in text for title in titles)
 
 
 def test_the_list_names_the_rows_that_are_shown(made: Layout, drawn: Path) -> None:
-    """Each figure lists the rows behind its marks, and each of them is in a table."""
+    """Each figure lists its marks' rows, which exist in the tables."""
     rows = {
         row
         for scope in ("cpu", "public")
@@ -120,7 +120,7 @@ def test_the_list_names_the_rows_that_are_shown(made: Layout, drawn: Path) -> No
 
 
 def test_drawing_again_gives_the_same_bytes(made: Layout, drawn: Path) -> None:
-    """The same tables give the same files, and what an older version drew is removed."""
+    """The same tables give the same files, and files of older versions are removed."""
     before = {path: path.read_bytes() for path in drawn.parent.rglob("*.*")}
     (drawn / "older.svg").write_text("<svg/>")
     (drawn.parent / BUNDLE).write_bytes(b"older")
@@ -130,7 +130,7 @@ def test_drawing_again_gives_the_same_bytes(made: Layout, drawn: Path) -> None:
 
 @pytest.mark.parametrize("at", [5, -5])
 def test_a_changed_script_is_made_again(drawn: Path, tmp_path: Path, at: int) -> None:
-    """One byte less, in its first line or behind it, and the script is made again."""
+    """If any byte of the shared script is missing, it is made again."""
     script = (drawn.parent / BUNDLE).read_bytes()
     raw = bytearray(script)
     del raw[at]
@@ -141,14 +141,14 @@ def test_a_changed_script_is_made_again(drawn: Path, tmp_path: Path, at: int) ->
 def test_a_whole_script_is_not_made_again(
     drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What names these versions and its own digest stays as it is."""
+    """A script with the right versions and digest is kept."""
     shutil.copy(drawn.parent / BUNDLE, tmp_path)
     monkeypatch.setattr(page, "bundle", None)
     assert write_bundle(tmp_path).read_bytes() == (drawn.parent / BUNDLE).read_bytes()
 
 
 def test_pages_load_the_shared_script_alone(drawn: Path) -> None:
-    """A figure's page is small, loads its neighbour's script, and may load nothing else."""
+    """A page is small, loads the script beside it, and may load nothing else."""
     for name in NAMES:
         text = (drawn / f"{name}.html").read_text()
         assert re.findall(r'<script[^>]*\ssrc="([^"]*)"', text) == [f"../{BUNDLE}"]
@@ -160,7 +160,7 @@ def test_pages_load_the_shared_script_alone(drawn: Path) -> None:
 
 
 def test_the_list_names_every_file_by_digest(made: Layout, drawn: Path) -> None:
-    """The list holds the digest of each file and of each table that was read."""
+    """The list holds the digest of each file and of each input table."""
     listed = read_figures(drawn)
     every = [f"../{BUNDLE}", *(path.name for path in drawn.iterdir() if path.name != LIST)]
     assert listed.files == {name: sha256((drawn / name).read_bytes()) for name in every}
@@ -170,7 +170,7 @@ def test_the_list_names_every_file_by_digest(made: Layout, drawn: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"files": {}}, {"figures": ({"name": "x"},)}, {"more": 1}])
 def test_a_forged_list_is_refused(copy: Layout, drawn: Path, change: dict[str, object]) -> None:
-    """A list with other fields than its own is refused, however right its hash is."""
+    """A list with unknown fields is refused, even if its hash is right."""
     path = copy.root / "figures.json"
     fields = msgspec.to_builtins(read_figures(drawn)) | change
     if change == {"files": {}}:
@@ -181,7 +181,7 @@ def test_a_forged_list_is_refused(copy: Layout, drawn: Path, change: dict[str, o
 
 
 def test_each_figure_says_which_function_drew_it(drawn: Path) -> None:
-    """A figure's rule is the full name of a function that there is, its family the last part."""
+    """A figure names the existing function that drew it; its family is the last part."""
     for figure in listed(drawn):
         module, _, name = figure.rule.rpartition(".")
         assert callable(getattr(import_module(module), name))
@@ -189,7 +189,7 @@ def test_each_figure_says_which_function_drew_it(drawn: Path) -> None:
 
 
 def test_pages_draw_what_is_recomputed(made: Layout, drawn: Path) -> None:
-    """The specification in each page is that of its tables, and nothing is drawn to know it."""
+    """Each page's specification is that of its tables, which is known without drawing."""
     before = {path: path.stat().st_mtime_ns for path in drawn.iterdir()}
     again = charts(made, "cpu", 0.2)
     assert [figure for figure, _ in again] == listed(drawn)
@@ -199,7 +199,7 @@ def test_pages_draw_what_is_recomputed(made: Layout, drawn: Path) -> None:
 
 
 def test_what_was_only_published_is_drawn_against_its_predictions(copy: Layout) -> None:
-    """A scope without curves has the figures of predictions alone, those of models apart."""
+    """A scope without curves has the figures of predictions only, models apart."""
     write_outlook(copy, "public", Config(CONFIG))
     draw(copy, "public", 0.2)
     figures = listed(copy.root / "figures" / "public")
@@ -209,7 +209,7 @@ def test_what_was_only_published_is_drawn_against_its_predictions(copy: Layout) 
 
 
 def test_no_text_of_the_data_ends_a_script(tmp_path: Path) -> None:
-    """A figure's page keeps what looks like markup as text inside its own script."""
+    """Text that looks like markup stays text inside a page's script."""
     chart = alt.Chart(pl.DataFrame({"a": ["</script><b>"]})).mark_point().encode(x="a:N")
     spec = specification(chart)
     save(spec, tmp_path / "hostile")
@@ -220,20 +220,20 @@ def test_no_text_of_the_data_ends_a_script(tmp_path: Path) -> None:
 
 
 def test_imported_curves_are_drawn_only_where_they_are_asked_for(copy: Layout) -> None:
-    """Without their tables they are refused where asked for, and not missed where not."""
+    """Without their tables imported curves are refused if asked for, else left out."""
     with pytest.raises(NearfreeError, match="accuracy"):
         draw(copy, "public", 0.2, imported=True)
 
 
 def test_a_scope_without_tables_leaves_nothing(copy: Layout) -> None:
-    """A scope that is not there is refused, and no folder is made for it."""
+    """A missing scope is refused, and no folder is made."""
     with pytest.raises(NearfreeError, match="mars"):
         draw(copy, "mars", 0.2)
     assert not (copy.root / "figures" / "mars").exists()
 
 
 def test_a_damaged_table_leaves_the_old_figures(copy: Layout, drawn: Path) -> None:
-    """Where a table is damaged the figures that there were stay as they were."""
+    """If a table is damaged, the earlier figures stay."""
     folder = copy.root / "figures" / "cpu"
     if not folder.exists():
         shutil.copytree(drawn, folder)

@@ -10,7 +10,7 @@ from show.figures.studies import BLOCK
 
 
 def test_flops_are_the_tables(moe: Rows) -> None:
-    """Each row of work is a point of the executed line and one of the logical line."""
+    """Each row of work is a point of the executed and of the logical line."""
     points = marks(flop_against_n(moe.work, MOE))
     for line, column in (("executed, counted", "flop_executed"), ("logical", "flop_logical")):
         drawn = {(p["row_id"], p["value"]) for p in points if p["line"] == line}
@@ -18,7 +18,7 @@ def test_flops_are_the_tables(moe: Rows) -> None:
 
 
 def test_intensity_is_the_tables(moe: Rows) -> None:
-    """The executed line is the table's intensity, the logical one is over the same bytes."""
+    """The executed line is the table's intensity; the logical one uses the same bytes."""
     points = marks(intensity_against_n(moe.work, MOE))
     by_id = {row["row_id"]: row for row in moe.work.to_dicts()}
     assert len(points) == 2 * moe.work.height
@@ -31,7 +31,7 @@ def test_intensity_is_the_tables(moe: Rows) -> None:
 
 
 def test_the_padded_backend_is_a_staircase(moe: Rows) -> None:
-    """Up to one whole block a padded expert executes the same FLOPs; without padding it rises."""
+    """Up to one block a padded expert executes equal FLOPs; without padding they rise."""
     points = marks(flop_against_n(moe.work, MOE))
     of = {
         backend: [
@@ -48,7 +48,7 @@ def test_the_padded_backend_is_a_staircase(moe: Rows) -> None:
 
 
 def test_counted_and_profiled_are_told_apart(attention: Rows) -> None:
-    """Where a profiler saw the points, too, its line has another name and colour."""
+    """Profiled points have a line with another name and colour."""
     points = marks(intensity_against_n(attention.work, ATTENTION))
     assert {point["line"] for point in points} == set(STAIRS)
     assert len({colour for colour, _ in STAIRS.values()}) == len(STAIRS)
@@ -57,7 +57,7 @@ def test_counted_and_profiled_are_told_apart(attention: Rows) -> None:
 
 
 def test_points_without_a_value_are_left_out(attention: Rows) -> None:
-    """A profile without FLOPs has no point, on a logarithmic axis no zero has one either."""
+    """A profile without FLOPs has no point, nor has zero on a logarithmic axis."""
     unseen = attention.work.with_columns(
         pl.when(pl.col("source") == "profiled")
         .then(pl.when(pl.col("n") == 1).then(0.0))
@@ -71,7 +71,7 @@ def test_points_without_a_value_are_left_out(attention: Rows) -> None:
 
 
 def test_older_takes_are_not_drawn(moe: Rows) -> None:
-    """Of several takes the newest is drawn."""
+    """Only the newest take is drawn."""
     older = moe.work.with_columns(
         pl.lit(value=False).alias("newest"), pl.format("{}-old", "row_id").alias("row_id")
     )

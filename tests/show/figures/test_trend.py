@@ -32,7 +32,7 @@ def dense(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def test_every_gpu_is_a_point_at_its_year(rows: pl.DataFrame) -> None:
-    """Each boundary is drawn over its year, in the panel of its batch."""
+    """Each boundary is a point at its year, in the panel of its batch."""
     drawn = {(p["panel"], p["platform"], p["series"], p["year"], p["y"])
              for p in marks(trend_over_years(rows), "gpu")}  # fmt: skip
     for row in dense(rows).to_dicts():
@@ -44,7 +44,7 @@ def test_every_gpu_is_a_point_at_its_year(rows: pl.DataFrame) -> None:
 
 
 def test_every_gpu_is_named_or_counted_once_a_panel(rows: pl.DataFrame) -> None:
-    """Names are joined where points are near; those beyond two are counted, and none is lost."""
+    """Labels of near points are joined; names beyond two are counted, and none is lost."""
     labels = marks(trend_over_years(rows), "label")
     panels = {label["panel"] for label in labels}
     every = {name.replace("_", " ") for name in dense(rows)["platform"].unique()}
@@ -60,7 +60,7 @@ def test_every_gpu_is_named_or_counted_once_a_panel(rows: pl.DataFrame) -> None:
 
 
 def test_no_name_reaches_another_one(rows: pl.DataFrame) -> None:
-    """A label ends before the next year, and is a line's height above the one below it."""
+    """Labels overlap neither the next year nor the label below."""
     chart = trend_over_years(rows)
     spec = chart.to_dict()["spec"]
     x, y = (spec["layer"][-1]["encoding"][name]["scale"]["domain"] for name in ("x", "y"))
@@ -74,7 +74,7 @@ def test_no_name_reaches_another_one(rows: pl.DataFrame) -> None:
 
 
 def test_tiles_stand_beside_the_boundary(rows: pl.DataFrame) -> None:
-    """M_attn has a mark in the panels of N alone: the paper's a line, releases' points."""
+    """In panels of N, M_attn is a line for the paper and points for releases."""
     chart = trend_over_years(rows)
     boundary = {BOUNDARY.format(batch) for batch in (1, 8)}
     assert {(m["panel"], m["y"]) for m in marks(chart, "paper")} == {(p, 64) for p in boundary}
@@ -89,7 +89,7 @@ def test_tiles_stand_beside_the_boundary(rows: pl.DataFrame) -> None:
 
 
 def test_a_platform_without_a_year_is_left_out_and_said(rows: pl.DataFrame) -> None:
-    """A GPU whose year is not known has no place on the axis; the subtitle names it."""
+    """A GPU without a known year has no point, and the subtitle names it."""
     year = pl.when(pl.col("platform") != "h20").then("year").alias("year")
     chart = trend_over_years(rows.with_columns(year))
     assert "h20" not in {point["platform"] for point in marks(chart, "gpu")}
@@ -98,7 +98,7 @@ def test_a_platform_without_a_year_is_left_out_and_said(rows: pl.DataFrame) -> N
 
 
 def test_each_panel_names_its_own_axis_and_holds_its_marks(rows: pl.DataFrame) -> None:
-    """The title beside a panel is its axis's, with the unit, and no mark lies on the edge."""
+    """Each panel's axis has a title with its unit, and no mark lies on the edge."""
     chart = trend_over_years(rows)
     drawn = chart.to_dict()
     header = drawn["facet"]["row"]["header"]
@@ -122,7 +122,7 @@ def test_the_figure_lists_the_rows_that_it_shows(rows: pl.DataFrame) -> None:
 
 
 def test_without_rules_the_drawing_still_has_a_size(rows: pl.DataFrame, tmp_path: Path) -> None:
-    """Where no release resolves M_attn there is no legend of it, whose emptiness had no size."""
+    """If no release resolves M_attn, its legend is left out, so that the drawing has a size."""
     paper = rows.filter(pl.col("reference") == "paper", pl.col("n_max").is_not_null())
     save(specification(trend_over_years(paper)), tmp_path / "trend")
     svg = (tmp_path / "trend.svg").read_text()

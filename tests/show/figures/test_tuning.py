@@ -15,7 +15,7 @@ from nearfree.show.page.tuning import tuning_section
 
 
 def test_a_proof_is_drawn_with_its_own_curve(layout: Layout) -> None:
-    """Every N of T(N), every K that was weighed, and every setting that ran is a mark."""
+    """Every N of T(N), every weighed K and every setting that ran is a mark."""
     write_all(layout, FLAT)
     tuning, latency = tables(layout)
     ((figure, chart),) = tuning_drawings(tuning, latency)
@@ -30,7 +30,7 @@ def test_a_proof_is_drawn_with_its_own_curve(layout: Layout) -> None:
 
 
 def test_no_two_drafters_look_alike(layout: Layout) -> None:
-    """However many drafters were weighed, each has a colour and dash of its own."""
+    """Each drafter has its own colour and dash, for any number of drafters."""
     write_all(layout, FLAT)
     tuning, latency = tables(layout)
     one = tuning.filter(kind=ALL, k=tuning.filter(kind=ALL)["k"].max()).head(1)
@@ -45,7 +45,7 @@ def test_no_two_drafters_look_alike(layout: Layout) -> None:
 
 
 def test_a_proof_that_chose_no_drafts_is_drawn(layout: Layout) -> None:
-    """Its dashed line is what is predicted of the choice itself."""
+    """The dashed line is the prediction for the chosen setting."""
     write_all(layout, STEEP)
     tuning, latency = tables(layout)
     chosen = tuning.filter(kind=ALL, role="choice")
@@ -56,7 +56,7 @@ def test_a_proof_that_chose_no_drafts_is_drawn(layout: Layout) -> None:
 
 
 def test_the_section_says_the_verdict_and_what_ran(layout: Layout) -> None:
-    """Its sentence names what to run; each number opens its row."""
+    """The section's sentence says what to run, and each number opens its row."""
     write_all(layout, STEEP)
     tuning, _ = tables(layout)
     section = tuning_section(tuning)
@@ -71,7 +71,7 @@ def test_the_section_says_the_verdict_and_what_ran(layout: Layout) -> None:
 
 
 def test_sampled_outputs_stand_beside_greedy_ones(layout: Layout) -> None:
-    """A proof at another temperature replaces none, and is told apart where it is shown."""
+    """A proof at another temperature is shown beside the greedy one, with its temperature."""
     forwards, *_ = write_all(layout, FLAT)
     takes = [forwards, write_trace(layout, heat=0.8)]
     write_proof(layout, takes, FLAT, heat=0.8)
@@ -88,7 +88,7 @@ def test_sampled_outputs_stand_beside_greedy_ones(layout: Layout) -> None:
 
 
 def test_a_batch_is_drawn_with_the_curve_of_its_rows(layout: Layout) -> None:
-    """The points of T(N) are those of that batch, and caption and section name it."""
+    """T(N) is that of the batch, which caption and section name."""
     takes = [write_forwards(layout, FLAT, few=(1,)), write_trace(layout)]
     write_proof(layout, takes, FLAT, batch=2)
     tuning, latency = tables(layout)

@@ -15,7 +15,7 @@ from show.figures.marks import ATTENTION, DENSE, MOE, marks
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
 def test_shares_are_the_tables(rows: Rows, module: ModuleKind) -> None:
-    """Each newest row of work is a point for compute and one for bandwidth."""
+    """Each newest row of work is a point of compute and one of bandwidth."""
     work = rows.of(module.name).work.filter("newest")
     points = marks(utilization_against_n(work, module))
     for resource in ("compute", "bandwidth"):
@@ -25,7 +25,7 @@ def test_shares_are_the_tables(rows: Rows, module: ModuleKind) -> None:
 
 
 def test_at_one_only_n_1_is_drawn(dense: Rows) -> None:
-    """The figure at N=1 has the points of N=1, over batch."""
+    """The figure at N = 1 has the points of N = 1, over batch."""
     points = marks(utilization_at_one(dense.work, DENSE))
     at_one = dense.work.filter("newest", pl.col("n") == 1)
     assert {(p["row_id"], p["own"]) for p in points} == set(at_one.select("row_id", "batch").rows())
@@ -41,7 +41,7 @@ def test_at_one_variants_are_panels(moe: Rows) -> None:
 
 
 def test_counted_and_profiled_are_told_apart(attention: Rows) -> None:
-    """What a profiler saw is another line, with the colour of its resource and another dash."""
+    """Profiled points have a line in their resource's colour with another dash."""
     points = marks(utilization_against_n(attention.work, ATTENTION))
     assert {point["line"] for point in points} == set(LINES)
     for resource in ("compute", "bandwidth"):
@@ -53,7 +53,7 @@ def test_counted_and_profiled_are_told_apart(attention: Rows) -> None:
 
 
 def test_rows_without_utilisation_have_no_point(dense: Rows) -> None:
-    """A point that was not timed, or whose dtype has no known peak, is left out."""
+    """A point without a time or a known peak is left out."""
     unknown = dense.work.with_columns(
         pl.when(pl.col("n") > 1).then("compute_utilization").alias("compute_utilization")
     )

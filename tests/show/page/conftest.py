@@ -26,7 +26,7 @@ SCOPES = ["cpu", "h20", "public"]
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """Return a root with this machine in two takes, another one, the paper, tables and figures."""
+    """Return a root with two takes of this machine, another machine, the paper, and figures."""
 
     def make(folder: Path) -> None:
         layout = Layout(folder)
@@ -65,5 +65,5 @@ def written(layout: Layout) -> str:
 
 @pytest.fixture
 def copy(made: Layout, tmp_path: Path) -> Layout:
-    """Return a copy of the results, to be changed at will."""
+    """Return a copy of the results, which a test may change."""
     return Layout(Path(shutil.copytree(made.root, tmp_path / "results")))

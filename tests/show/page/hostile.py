@@ -1,4 +1,4 @@
-"""A report over evidence and a config that try to be more than text."""
+"""A report over evidence and config with hostile texts."""
 
 import csv
 import shutil
@@ -27,7 +27,7 @@ HOSTILE = {
 
 
 def hostile_report(root: Path) -> Path:
-    """Write a report whose rules, host, datasheets and gallery are such text."""
+    """Write a report whose rules, host, datasheets and gallery hold hostile texts."""
     folder = Path(shutil.copytree(CONFIG / "published", root / "published"))
     with (folder / "rules.csv").open("a", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(["tab:x", t, "1.0", t, t, 16] for t in HOSTILE.values())

@@ -1,4 +1,4 @@
-"""Reading a page as a browser would: elements, their attributes and the text of cells."""
+"""A page read like a browser does: elements, attributes and cells."""
 
 import base64
 import gzip
@@ -31,7 +31,7 @@ class Page(HTMLParser):
         self._read: dict[str, Any] = {}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element."""
+        """Record an element."""
         self.tags.add(tag)
         for name, value in attrs:
             self.attributes.append((tag, name, value or ""))
@@ -55,14 +55,14 @@ class Page(HTMLParser):
             self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """Close a cell, a script or a style."""
+        """End a cell, a script or a style."""
         if tag == self._inside:
             self._inside = ""
         if tag in ("td", "th"):
             self._open.pop()
 
     def handle_data(self, data: str) -> None:
-        """Note text, or what a block, a script or a style holds."""
+        """Record text, or the content of a block, a script or a style."""
         if self._inside == "script" and self._block:
             self.blocks[self._block] = self.blocks.get(self._block, "") + data
             return
@@ -74,7 +74,7 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1].text += data
 
     def block(self, name: str) -> Any:
-        """Return what is in a block, which is read once."""
+        """Return the content of a block."""
         if name not in self._read:
             packed = base64.b64decode(self.blocks[name])
             self._read[name] = json.loads(gzip.decompress(packed))

@@ -1,4 +1,4 @@
-"""The report's section on predictors: scores that count what is missing, and their constants."""
+"""The report's section on predictors: scores, with misses counted, and constants."""
 
 import polars as pl
 import pytest
@@ -16,7 +16,7 @@ from show.page.page import Page
 
 @pytest.fixture(scope="module")
 def counted(made: Layout) -> pl.DataFrame:
-    """Return how predictors did on the paper's boundaries."""
+    """Return the predictors' scores on the paper's boundaries."""
     return read_table(made, "public", SCORES)
 
 
@@ -27,7 +27,7 @@ def line(rows: tuple[tuple[Cell, ...], ...], module: str, predictor: str) -> lis
 
 
 def test_scores_count_rows(counted: pl.DataFrame) -> None:
-    """Each score says of how many settings it is, and opens the row that counted them."""
+    """Each score names its number of settings and opens its row."""
     grid = accuracy.scores(counted, 0.2)
     assert len(grid.rows) == 3 * len(PREDICTORS)
     dense = line(grid.rows, "dense_ffn", "principle")
@@ -38,7 +38,7 @@ def test_scores_count_rows(counted: pl.DataFrame) -> None:
 
 
 def test_what_is_refused_is_counted_as_a_miss_and_said(counted: pl.DataFrame) -> None:
-    """A predictor that refuses has no hits among all settings, and the line says how many."""
+    """A predictor that refuses has no hit, and its line counts the refusals."""
     grid = accuracy.scores(counted, 0.2)
     refused = line(grid.rows, "moe_ffn", "work model")
     assert refused[4:8] == ["32", "32 (100%)", "0", "0.000"]
@@ -47,7 +47,7 @@ def test_what_is_refused_is_counted_as_a_miss_and_said(counted: pl.DataFrame) ->
 
 
 def test_a_sample_is_named(counted: pl.DataFrame) -> None:
-    """Constants of other platforms are out of sample; laws have none."""
+    """Constants of other platforms are called out of sample; laws have no sample."""
     grid = accuracy.scores(counted, 0.2)
     assert line(grid.rows, "dense_ffn", "work model")[12] == "constants: out of sample"
     assert line(grid.rows, "dense_ffn", "principle")[12] == "nothing calibrated"
@@ -57,7 +57,7 @@ def test_a_sample_is_named(counted: pl.DataFrame) -> None:
 
 
 def test_every_constant_and_form_is_told(made: Layout, read: Page) -> None:
-    """The page holds each constant with its unit and each form that was tried."""
+    """The page holds each constant with its unit, and each form that was tried."""
     events = recorded_constants(made)
     cells = {cell.text for table in read.tables for row in table for cell in row}
     for event in events.values():
@@ -73,7 +73,7 @@ def test_every_constant_and_form_is_told(made: Layout, read: Page) -> None:
 
 
 def test_imported_scores_put_unseen_gpus_first() -> None:
-    """Unseen GPUs come first, refusals count, and each number links to its row."""
+    """Unseen GPUs are first, refusals count, and each number links to its row."""
     row = {
         "grouping": "module", "predictor": "work_model", "module": "moe_ffn", "seen": False,
         "platform": None, "backend": None, "backend_version": None, "routing": "balanced",

@@ -1,4 +1,4 @@
-"""The report's section on claims: nothing is hidden, and what fails stands first."""
+"""The report's section on claims: all are listed, failures first."""
 
 import polars as pl
 import pytest
@@ -16,12 +16,12 @@ RAW = {"yes": "holds", "no": "fails", "open": "undecided"}
 
 @pytest.fixture(scope="module")
 def claims(made: Layout) -> pl.DataFrame:
-    """Return the claims as checked on what two scopes hold."""
+    """Return the claims checked on two scopes."""
     return pl.concat(read_table(made, scope, CLAIMS) for scope in ("cpu", "public"))
 
 
 def test_every_row_is_told_under_its_claim(claims: pl.DataFrame) -> None:
-    """Each row of the table is one line, under the claim that it is of, in the paper's order."""
+    """Each row of the table is one line under its claim, in the paper's order."""
     grouped = by_claim(claims)
     places = {row["says"]: row["place"] for row in claims.to_dicts()}
     assert [places[claim.says] for claim in grouped] == sorted(places.values())
@@ -30,7 +30,7 @@ def test_every_row_is_told_under_its_claim(claims: pl.DataFrame) -> None:
 
 
 def test_what_fails_stands_first_and_is_open(claims: pl.DataFrame, page: str, read: Page) -> None:
-    """Within a claim failures come first; a claim that fails anywhere is not folded."""
+    """A claim's failures are first; a claim that fails anywhere is unfolded."""
     for claim in by_claim(claims):
         verdicts = [RAW.get(line[0].text, line[0].text) for line in claim.grid.rows]
         assert verdicts == sorted(verdicts, key=("fails", "partly", "undecided", "holds").index)
@@ -44,7 +44,7 @@ def test_what_fails_stands_first_and_is_open(claims: pl.DataFrame, page: str, re
 
 
 def test_a_backend_keeps_its_name(claims: pl.DataFrame) -> None:
-    """What a claim was checked on names the backend as the log and the commands do."""
+    """A claim names the backend as the log and the commands do."""
     backends = claims["backend"].drop_nulls().unique().to_list()
     assert any("_" in backend for backend in backends)
     names = [line[2].text for claim in by_claim(claims) for line in claim.grid.rows]
@@ -53,7 +53,7 @@ def test_a_backend_keeps_its_name(claims: pl.DataFrame) -> None:
 
 
 def test_counts_are_of_all_rows(claims: pl.DataFrame) -> None:
-    """The counts on top sum to the rows, by verdict."""
+    """The counts by verdict add up to all rows."""
     grid = counts(claims)
     for place, verdict in enumerate(VERDICTS, start=2):
         total = sum(int(row[place].text) for row in grid.rows)
@@ -62,7 +62,7 @@ def test_counts_are_of_all_rows(claims: pl.DataFrame) -> None:
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_a_question_is_answered_and_a_claim_judged(claims: pl.DataFrame, verdict: str) -> None:
-    """What the paper asks is answered with yes, no, partly or open, and never holds or fails."""
+    """A question's verdict is yes, no, partly or open; it never holds or fails."""
     one = claims.with_columns(pl.lit(verdict).alias("verdict"))
     for claim in by_claim(one):
         if claim.kind == "research question":
@@ -74,7 +74,7 @@ def test_a_question_is_answered_and_a_claim_judged(claims: pl.DataFrame, verdict
 
 
 def test_answers_to_questions_have_the_colours_of_verdicts() -> None:
-    """A question answered no looks like a claim that fails, and yes like one that holds."""
+    """No has the colour of a failed claim, yes that of one that holds."""
     css = str(style().text)
     for verdict, answer in (("fails", "no"), ("holds", "yes")):
         assert f".verdict.{verdict}, .verdict.{answer} {{" in css

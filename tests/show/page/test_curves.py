@@ -1,4 +1,4 @@
-"""The report's section on imported curves: there where the log keeps some, and nowhere else."""
+"""The report's section on imported curves, which exists if the log keeps some."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ FIGURE = "figure-public-imported_curves"
 
 @pytest.fixture(scope="module")
 def kept_results(made: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """Return the results with kernels in the log, and a report over them."""
+    """Return results with kernels in the log, and their report."""
 
     def make(folder: Path) -> None:
         layout = Layout(Path(shutil.copytree(made.root, folder)))
@@ -39,7 +39,7 @@ def shown(kept_results: Layout) -> Page:
 
 @pytest.mark.slow
 def test_the_section_stands_between_published_boundaries_and_the_gallery(shown: Page) -> None:
-    """It has a link of its own, and says what is kept, where, and that it is imported."""
+    """The section has a link, and says what is kept, where, and that it is imported."""
     places = [shown.ids.index(name) for name in ("tolerance", "curves", "gallery")]
     assert places == sorted(places)
     assert "#curves" in shown.links
@@ -49,7 +49,7 @@ def test_the_section_stands_between_published_boundaries_and_the_gallery(shown: 
 
 
 def test_the_figure_is_there_once_with_its_origin(shown: Page) -> None:
-    """In its section, not in the gallery; the caption names release and licence."""
+    """The figure is in this section only; its caption names release and licence."""
     assert shown.ids.count(FIGURE) == 1
     assert shown.ids.index("curves") < shown.ids.index(FIGURE) < shown.ids.index("gallery")
     assert SOURCE in shown.text
@@ -57,20 +57,20 @@ def test_the_figure_is_there_once_with_its_origin(shown: Page) -> None:
 
 
 def test_every_row_of_the_figure_is_in_the_page(kept_results: Layout, shown: Page) -> None:
-    """A mark's row opens what it was made from."""
+    """A mark's row opens the ids that it was made from."""
     rows = set(read_table(kept_results, "public", KERNELS)["row_id"])
     assert rows
     assert rows == shown.ids_of("kernels")
 
 
 def test_without_kept_curves_there_is_no_section(read: Page) -> None:
-    """A log without the stream has neither the section nor a link to it."""
+    """Without the stream there is no section and no link to it."""
     assert "curves" not in read.ids
     assert "#curves" not in read.links
     assert read.ids_of("kernels") == set()
 
 
 def test_a_workflow_makes_the_table_for_the_public_scope_alone(made: Layout) -> None:
-    """Every stage of the public scope wrote it; a platform has none."""
+    """The stages write the table for the public scope, not for a platform."""
     assert read_table(made, "public", KERNELS).is_empty()
     assert not made.table("cpu", "kernels").exists()

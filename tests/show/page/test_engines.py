@@ -1,4 +1,4 @@
-"""The report's section on real engines: what ran, ratios, steps, and our own forward beside it."""
+"""The report's section on real engines: runs, ratios, steps, and this project's own forward."""
 
 import shutil
 from pathlib import Path
@@ -92,14 +92,14 @@ def column(grid: Grid, name: str) -> list[str]:
 def test_without_an_engine_there_is_no_section(
     frames: Frames, takes: list[Take], page: str
 ) -> None:
-    """A platform that measured none has no such part."""
+    """A platform without an engine has no such section."""
     modules = frames["boundaries"].filter(pl.col("module") != "engine")
     assert engine_section(frames | {"boundaries": modules}, takes, 0.2) is None
     assert "A real engine" not in page
 
 
 def test_a_sentence_says_what_ran(section: EngineSection, takes: list[Take]) -> None:
-    """Engine, release, file, bytes, threads, library and features, each build from its event."""
+    """A sentence names engine, release, file, bytes, threads, library and features."""
     events = {e.event_id: e.data for take in takes for e in take.events_of(EngineLoaded)}
     assert {build.row for build in section.builds} == set(events)
     for told in section.builds:
@@ -112,7 +112,7 @@ def test_a_sentence_says_what_ran(section: EngineSection, takes: list[Take]) -> 
 
 
 def test_features_are_those_that_the_library_has() -> None:
-    """What is off is left out, and so are the library's own options."""
+    """Features that are off and the library's own options are left out."""
     loaded_event = loaded(
         system_info="CPU : AVX = 1 | AVX2 = 0 | FMA = 1 | LLAMAFILE = 1 | REPACK = 1 |"
     )
@@ -120,7 +120,7 @@ def test_features_are_those_that_the_library_has() -> None:
 
 
 def test_ratios_are_those_of_the_table(section: EngineSection, frames: Frames) -> None:
-    """Each ratio links to its row, which holds the same number; an N without one is left empty."""
+    """Each ratio equals its linked row's; an N without one is empty."""
     ratios = dict(frames["latency"].select("row_id", "ratio").rows())
     for n in (2, 4, 8, 16):
         place = section.boundaries.head.index(f"T({n})/T(1)")
@@ -134,7 +134,7 @@ def test_ratios_are_those_of_the_table(section: EngineSection, frames: Frames) -
 
 
 def test_a_line_a_setting(section: EngineSection) -> None:
-    """Batch, threads and whether weights were repacked tell the lines apart."""
+    """Lines differ by batch, threads or repacking."""
     columns = {name: column(section.boundaries, name) for name in ("b", "threads", "repacked")}
     assert sorted(zip(*columns.values(), strict=True)) == [
         ("1", "1", "no"), ("1", "1", "yes"), ("1", "2", "yes"), ("4", "1", "yes"),
@@ -142,7 +142,7 @@ def test_a_line_a_setting(section: EngineSection) -> None:
 
 
 def test_a_predictor_stands_there_once_it_answers(frames: Frames) -> None:
-    """Columns of refusals alone are left out; an answer is shown with its row."""
+    """Columns with refusals only are left out; an answer links its row."""
     engines = frames["boundaries"].filter("newest", epsilon=0.2, module="engine")
     predictions = frames["predictions"].filter(epsilon=0.2, module="engine")
     latency = frames["latency"].filter("newest")
@@ -158,7 +158,7 @@ def test_a_predictor_stands_there_once_it_answers(frames: Frames) -> None:
 
 
 def test_steps_are_told_once_for_settings_that_agree(section: EngineSection) -> None:
-    """A rule is a line, with all its numbers of rows, its file and its lines."""
+    """Each rule is one line with its numbers of rows, file and lines."""
     grid = section.steps
     place = [grid.head.index(name) for name in ("weights", "rule", "source")]
     lines = {tuple(row[i].text for i in place) for row in grid.rows}
@@ -170,7 +170,7 @@ def test_steps_are_told_once_for_settings_that_agree(section: EngineSection) -> 
 
 
 def test_a_refusal_of_rules_is_told(frames: Frames) -> None:
-    """Where no rule says the passes, the reason stands in the place of the rule."""
+    """If no rule gives the passes, the reason is shown instead."""
     row = frames["engine_steps"].head(1)
     empty = [pl.lit(None, dtype=row.schema[name]).alias(name) for name in ("rows", "rule", "file")]
     grid = steps(row.with_columns(*empty, pl.lit("no rules are read").alias("refusal")))
@@ -183,14 +183,14 @@ def test_a_refusal_of_rules_is_told(frames: Frames) -> None:
     [((2, 3, 4), "2 to 4"), ((2, 4, 5, 9), "2, 4 to 5, 9"), ((), ""), ((None,), "")],
 )
 def test_spans(numbers: tuple[int | None, ...], text: str) -> None:
-    """Numbers that follow each other are told as their ends."""
+    """Consecutive numbers are shown as a span."""
     assert number_runs(numbers) == text
 
 
 def test_our_own_forward_stands_beside_it_with_a_reason(
     section: EngineSection, frames: Frames, takes: list[Take]
 ) -> None:
-    """Formats and kernels of both are named, and that models are others; without ours, nothing."""
+    """Formats and kernels of both forwards are named; without ours nothing is shown."""
     assert section.difference.startswith("Own forwards of other models keep weights in float32")
     assert "q4_1 and q8_0" in section.difference
     engines = frames["boundaries"].filter("newest", epsilon=0.2, module="engine")
@@ -205,7 +205,7 @@ def test_our_own_forward_stands_beside_it_with_a_reason(
 
 
 def test_engines_stand_in_no_table_of_modules_or_models(frames: Frames) -> None:
-    """An engine's forward is told in its own section alone, and not with our models' shares."""
+    """An engine's forward is in its own section only."""
     modules = modules_answer(frames["boundaries"], frames["predictions"], 0.2)
     assert not any("engine" in text for text in column(modules, "module"))
     models = model_section(frames, 0.2)
@@ -215,7 +215,7 @@ def test_engines_stand_in_no_table_of_modules_or_models(frames: Frames) -> None:
 
 
 def test_the_first_screen_names_the_engine_and_its_file_type(frames: Frames) -> None:
-    """An engine's line has no element type, and repacked and other weights are told apart."""
+    """An engine's line has no element type, and says whether weights were repacked."""
     lines = answers(frames["boundaries"], frames["composition"], 0.2)
     (line,) = (line for line in lines if line.name == "tiny")
     assert line.about == f"llama_cpp, {RELEASE}, q8_0"
@@ -225,7 +225,7 @@ def test_the_first_screen_names_the_engine_and_its_file_type(frames: Frames) -> 
 
 
 def test_the_page_has_the_section_with_its_figures_once(read: Page) -> None:
-    """Numbers lead to rows that the page holds; figures of engines stand in no gallery."""
+    """Numbers link to rows of the page, and the gallery has no figures of engines."""
     assert read.text.count("A real engine") == 1
     for table in ("boundaries", "latency", "engine_steps"):
         mine = {row for row in read.rows if row.startswith(f"{table}:")}

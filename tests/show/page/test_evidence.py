@@ -1,4 +1,4 @@
-"""What numbers go back to: raw samples and runs in the page are those of the log."""
+"""Raw samples and runs in the page are those of the log."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def lines(layout: Layout, segment: str) -> list[dict[str, Any]]:
 
 
 def test_samples_are_those_of_the_log(made: Layout, read: Page) -> None:
-    """Each visit of the log is in the page at its line, with its samples."""
+    """Each visit is in the page at its line, with its samples."""
     checked = 0
     for take in (take for scope in ("cpu", "h20") for take in made.takes(scope)):
         for number, event in enumerate(lines(made, f"{take}.1"), start=1):
@@ -39,7 +39,7 @@ def test_samples_are_those_of_the_log(made: Layout, read: Page) -> None:
 def test_samples_stop_where_the_page_would_grow_too_large(
     made: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond a stated size the page leaves out the samples of later takes as a whole."""
+    """Beyond a stated size the samples of whole later takes are left out."""
     takes = [take for scope in ("cpu", "h20") for take in read_scope(made, scope)]
     every = list(sample_blocks(takes))
     assert len(every) == 3
@@ -48,7 +48,7 @@ def test_samples_stop_where_the_page_would_grow_too_large(
 
 
 def test_runs_say_who_ran_what(made: Layout) -> None:
-    """A run holds its command, commit, versions and segments with their digests."""
+    """A run has its command, commit, versions, and segments with digests."""
     records = run_records(read_scope(made, "cpu"))
     for take in made.takes("cpu"):
         record = records[str(take)]
@@ -60,7 +60,7 @@ def test_runs_say_who_ran_what(made: Layout) -> None:
 
 
 def test_entries_of_the_config_name_their_sources() -> None:
-    """A datasheet's facts go back to the documents that they were read from."""
+    """A datasheet's facts name the documents that they were read from."""
     entries = config_entries(SHEETS, ["config/models:m@0123"])
     for name, sheet in SHEETS.items():
         assert entries[config_id(name, sheet)] == sheet.sources

@@ -27,7 +27,7 @@ PAPER = {"d_model": 4096, "d_ff": 9216, "dtype": "bfloat16"}
 def test_predictions_stand_beside_the_boundary_that_they_are_of(
     copy: Layout, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Of one setting, what is said of the measured boundary is not mixed with the printed one's."""
+    """Predictions of a measured boundary are not mixed with those of the printed one."""
     write_study(copy, "h20", stream="paper", batches=(1,), **PAPER)
     make_tables(copy, "h20")
     draw(copy, "h20", 0.2)
@@ -56,7 +56,7 @@ def test_predictions_stand_beside_the_boundary_that_they_are_of(
 
 @pytest.mark.browser
 def test_a_boundary_is_said_as_predict_prints_it(browser: webdriver.Chrome) -> None:
-    """From 10 on it is whole positions rounded down, below it two decimals that are not 10."""
+    """N_max from 10 on is rounded down to a whole number; below, it has two decimals."""
     source = (Path(inline.__file__).parent / "assets" / "words.js").read_text(encoding="utf-8")
     facts = "".join(f"const {k} = {json.dumps(v)};" for k, v in inline.facts().items())
     ask = f"{facts} {source}; return arguments[0].map((n_max) => amount({{ n_max, baseline: 0 }}))"

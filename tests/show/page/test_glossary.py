@@ -1,4 +1,4 @@
-"""The report's words: whatever a reader meets on the page is explained on it."""
+"""The report's glossary explains the words of the page."""
 
 import pytest
 from nearfree.derive.claims.judge import VERDICTS
@@ -30,7 +30,7 @@ def test_each_word_is_explained(word: str) -> None:
 
 
 def test_the_page_has_the_words(read: Page) -> None:
-    """They stand in a section that the navigation leads to."""
+    """The glossary is a section with a link in the navigation."""
     assert "words" in read.ids
     assert "#words" in read.links
     assert all(words in read.text and meaning in read.text for words, meaning in WORDS)

@@ -1,4 +1,4 @@
-"""The first screen: every setting of the machine's own studies, and every predictor's record."""
+"""The first screen: the settings of the machine's own studies, and the predictors' record."""
 
 import polars as pl
 import pytest
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_each_setting_of_a_module_is_a_number(made: Layout) -> None:
-    """A module's line names its settings by what differs, with value, interval and row."""
+    """A module's line shows each setting with its differences, value, interval and row."""
     at = read_table(made, "cpu", BOUNDARIES)
     (line,) = answers(at, read_table(made, "cpu", COMPOSITION), 0.2)
     newest = at.filter("newest", epsilon=0.2).sort("batch").to_dicts()
@@ -51,7 +51,7 @@ ROW = {"n_max": 32, "next_n": 48, "n_low": 32, "n_high": 32, "verdict": "sharp",
 def test_a_boundary_says_what_it_is_not_without(
     made: Layout, changed: dict[str, object], value: str, notes: tuple[str, ...]
 ) -> None:
-    """A wide interval, the grid's end, a loose verdict and a baseline above 1 stand beside it."""
+    """A wide interval, the grid's end, a loose verdict and a baseline above 1 are named."""
     at = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).head(1)
     rows = at.with_columns(pl.lit(v).cast(at[k].dtype).alias(k) for k, v in (ROW | changed).items())
     (line,) = answers(rows, read_table(made, "cpu", COMPOSITION), 0.2)
@@ -59,7 +59,7 @@ def test_a_boundary_says_what_it_is_not_without(
 
 
 def test_no_two_settings_of_a_line_have_one_label(made: Layout) -> None:
-    """What alone tells two settings apart is in their labels, also where one has none of it."""
+    """Labels differ by whatever differs, also if one setting lacks that field."""
     at = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).head(1)
     fixed = at.with_columns(pl.lit(16, pl.Int64).alias("block_size_m"))
     (line,) = answers(pl.concat([at, fixed]), read_table(made, "cpu", COMPOSITION), 0.2)
@@ -67,7 +67,7 @@ def test_no_two_settings_of_a_line_have_one_label(made: Layout) -> None:
 
 
 def test_two_studies_of_one_setting_are_told_apart(made: Layout) -> None:
-    """Where two studies hold one setting, each number names its own."""
+    """If two studies hold one setting, each number names its study."""
     at = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2, batch=1)
     (line,) = answers(again(at), read_table(made, "cpu", COMPOSITION), 0.2)
     assert {chip.label for chip in line.chips} == {
@@ -77,7 +77,7 @@ def test_two_studies_of_one_setting_are_told_apart(made: Layout) -> None:
 
 
 def test_stored_weights_are_a_line_of_their_own(made: Layout) -> None:
-    """A format of weights stands beside the element type in a line's name."""
+    """A line's name has the weights' format beside the element type."""
     at = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).head(1)
     packed = at.with_columns(pl.lit("int8").alias("weights"))
     lines = answers(pl.concat([at, packed]), read_table(made, "cpu", COMPOSITION), 0.2)
@@ -85,7 +85,7 @@ def test_stored_weights_are_a_line_of_their_own(made: Layout) -> None:
 
 
 def test_each_model_is_told_with_its_limiter() -> None:
-    """A model's settings stand in one line, each with the module that grew most."""
+    """A model's settings are in one line, each with the module that grew most."""
     models = model_rows()
     lines = answers(models.boundaries, models.composition, 0.2)
     assert {line.name for line in lines} == {*models.boundaries["model"]}
@@ -98,7 +98,7 @@ def test_each_model_is_told_with_its_limiter() -> None:
 
 
 def test_modules_measured_for_a_model_s_sake_are_no_answer(made: Layout) -> None:
-    """A study of several modules at once serves its model, and is not on the first screen."""
+    """Modules that were measured for a model are not on the first screen."""
     at = read_table(made, "cpu", BOUNDARIES)
     other = at.with_columns(pl.lit("attention").alias("module"))
     assert answers(pl.concat([at, other]), read_table(made, "cpu", COMPOSITION), 0.2) == []
@@ -106,7 +106,7 @@ def test_modules_measured_for_a_model_s_sake_are_no_answer(made: Layout) -> None
 
 @pytest.mark.parametrize("predictor", ["idle compute", "principle", "work model"])
 def test_the_record_of_each_predictor_is_there(made: Layout, predictor: str) -> None:
-    """On each platform each predictor's hits are those of the table of scores, or it refused."""
+    """Each predictor's hits on each platform are those of the scores, or it refused."""
     scores = pl.concat(read_table(made, scope, SCORES) for scope in ("cpu", "public"))
     rows = {row["row_id"]: row for row in scores.to_dicts()}
     records = predictors(scores, 0.2)
@@ -124,7 +124,7 @@ def test_the_record_of_each_predictor_is_there(made: Layout, predictor: str) -> 
 
 
 def test_unseen_gpus_are_told_by_module_and_routing() -> None:
-    """On imported curves those GPUs count on which nothing was calibrated, and no others."""
+    """Imported curves count only GPUs on which nothing was calibrated."""
     row = {"predictor": "work_model", "module": "moe_ffn", "routing": "balanced", "seen": False,
            "settings": 10, "answered": 8, "hits": 4, "row_id": "accuracy:a"}  # fmt: skip
     other = {"module": "gemm", "routing": None, "answered": 0, "row_id": "accuracy:b"}

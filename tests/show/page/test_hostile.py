@@ -16,20 +16,20 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    """Return a report over published rules, by a host, and with a config that hold such text."""
+    """Return a report whose published rules, host and config hold hostile texts."""
     root = tmp_path_factory.mktemp("hostile")
     return Page(hostile_report(root).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_text_is_shown_as_text(hostile: Page, text: str) -> None:
-    """Whatever a rule, a host or a gallery's entry holds, the page shows it, letter by letter."""
+    """The page shows hostile texts of rules, hosts and gallery entries letter by letter."""
     assert hostile.text.count(text) >= 5
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_text_is_data_inside_blocks(hostile: Page, text: str) -> None:
-    """The page's data hold the text as it is, for the script to put in as text."""
+    """The page's data hold the text unchanged, which the script inserts as text."""
     for column in ("package", "path", "condition"):
         held = hostile.block("table:granularity")["columns"][column]
         assert text in held.get("values", held.get("plain"))
@@ -38,7 +38,7 @@ def test_hostile_text_is_data_inside_blocks(hostile: Page, text: str) -> None:
 
 
 def test_hostile_text_makes_no_elements(hostile: Page) -> None:
-    """No text of the evidence becomes an element, an attribute or a script of the page."""
+    """No text becomes an element, an attribute or a script."""
     assert not hostile.tags & {"img", "iframe"}
     assert not any(name.startswith("on") for _, name, _ in hostile.attributes)
     assert len(hostile.scripts) == len(hostile.styles) == 1
@@ -71,13 +71,13 @@ def test_a_script_in_a_picture_is_refused(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("value", ["url(#a)", "URL( '#a')", "url(#a) url(#b)", "none"])
 def test_what_stands_in_the_picture_may_be_named(tmp_path: Path, value: str) -> None:
-    """A reference inside of a picture, however it is written, loads nothing."""
+    """A reference inside a picture, in any spelling, loads nothing."""
     text = f'<svg><path fill="{value}"/></svg>'
     assert safe_svg(tmp_path / "a.svg", text.encode()) == text
 
 
 def test_a_drawing_is_kept_as_it_is(made: Layout) -> None:
-    """Our own drawings pass unchanged."""
+    """Drawings of this project pass unchanged."""
     for path in (made.root / "figures").rglob("*.svg"):
         assert safe_svg(path, path.read_bytes()) == path.read_text(encoding="utf-8")
 
@@ -94,7 +94,7 @@ DAMAGED = {
     ("name", "raw"), [(name, raw) for name, many in DAMAGED.items() for raw in many]
 )
 def test_a_damaged_figure_is_refused(copy: Layout, name: str, raw: bytes | None) -> None:
-    """A file of a figure that is missing, or not what was drawn, is refused by name."""
+    """A missing or changed file of a figure is refused by name."""
     path = copy.root / "figures" / "cpu" / name
     path.unlink()
     if raw is not None:
@@ -105,7 +105,7 @@ def test_a_damaged_figure_is_refused(copy: Layout, name: str, raw: bytes | None)
 
 @pytest.mark.parametrize("table", ["platforms", "latency", "validation"])
 def test_a_damaged_table_is_refused(copy: Layout, table: str) -> None:
-    """A damaged table is refused by name, and the page that there was stays."""
+    """A damaged table is refused by name, and the earlier page stays."""
     path = copy.table("cpu", table)
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(NearfreeError, match=table):
@@ -113,7 +113,7 @@ def test_a_damaged_table_is_refused(copy: Layout, table: str) -> None:
 
 
 def test_a_damaged_segment_is_refused(copy: Layout) -> None:
-    """A report over a damaged log is refused: its links would lead to other bytes."""
+    """A report over a damaged log is refused."""
     take = copy.takes("cpu")[0]
     path = copy.segment(take, 1)
     path.write_bytes(path.read_bytes().replace(b"abc", b"abd", 1))

@@ -1,4 +1,4 @@
-"""Data inside the page: what is packed is what the table says, in the same bytes each time."""
+"""Data inside the page equal the tables, in the same bytes each time."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ def unpacked(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def carried(data: object) -> Any:
-    """Return data as it comes out of a block of a page."""
+    """Return data read back from a block of a page."""
     made = block("x", data)
     return Page(f'<script type="application/gzip" data-name="x">{made.text}</script>').block("x")
 
@@ -76,14 +76,14 @@ def carried(data: object) -> Any:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ROWS)
 def test_a_table_survives_being_packed(rows: list[dict[str, Any]]) -> None:
-    """Whatever a table holds, the page holds the same."""
+    """Any table, packed into the page, reads back equal."""
     numbered = [row | {"n": place} for place, row in enumerate(rows, 1)]
     table = TABLE.build(TABLE.frame(numbered), ["a#1", "a#2", "b:c"])
     assert unpacked(carried(packed(TABLE, table))) == table.to_dicts()
 
 
 def test_real_tables_survive_being_packed(made: Layout) -> None:
-    """So do tables of a log, with their formulas."""
+    """Tables of a log read back equal, with their formulas."""
     for table in (LATENCY, SETTINGS, PREDICTIONS, BOUNDARIES):
         frame = read_table(made, "cpu", table)
         data = carried(packed(table, frame))
@@ -94,7 +94,7 @@ def test_real_tables_survive_being_packed(made: Layout) -> None:
 
 
 def test_a_value_is_written_once_where_that_is_shorter() -> None:
-    """Columns of one value have no list, columns of few values are written by their place."""
+    """A column of one value has no list; few values are written by index."""
     same = {"module": "gemm", "predictor": "principle", "hit": None, "grid": [], "from_ids": []}
     rows = [same | {"n": n, "share": 0.5 * (n % 2)} for n in range(1, 9)]
     columns: Any = packed(TABLE, TABLE.build(TABLE.frame(rows), []))["columns"]
@@ -118,12 +118,12 @@ def test_a_block_is_the_same_each_time() -> None:
 
 
 def test_the_page_names_every_format() -> None:
-    """What a setting stores in a format of its own is told beside what enters its products."""
+    """Each setting shows its stored formats beside its element type."""
     assert {*FORMATS} == {"dtype", *STORED}
 
 
 def test_the_explorer_asks_by_all_that_tells_deployments_apart() -> None:
-    """Its choices leave of `lookup` a row a predictor, their entry last."""
+    """The explorer's choices leave one `lookup` row per predictor."""
     condition = facts()["CONDITION"]
     assert isinstance(condition, list)
     assert condition[-1] == "deployment"

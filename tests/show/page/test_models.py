@@ -1,4 +1,4 @@
-"""The report's section on measured models: boundaries, counts, sentences and shares, all linked."""
+"""The report's section on measured models: boundaries, counts, sentences and shares, linked."""
 
 from typing import Any
 
@@ -38,12 +38,12 @@ SUM, MINIMUM = "modules sum", "modules minimum"
 
 @pytest.fixture(scope="module")
 def answer(models: ModelRows, scored: pl.DataFrame) -> Grid:
-    """Return the table of their boundaries."""
+    """Return the table of the models' boundaries."""
     return measured_boundaries(models.boundaries.filter(epsilon=0.2), scored)
 
 
 def counted(composition: pl.DataFrame) -> pl.DataFrame:
-    """Return how often each predictor was right about models."""
+    """Return the predictors' counts on models."""
     judged = composition.with_columns(
         (pl.col("predicted").is_not_null() | pl.col("unbounded")).alias("answered"),
         *(pl.col("hit").alias(name) for name in ("within_1_31", "within_2", "covered")),
@@ -66,7 +66,7 @@ def count(grid: Grid, predictor: str, name: str) -> str:
 
 
 def test_each_setting_has_a_line(models: ModelRows, answer: Grid) -> None:
-    """Every measured setting is there once, with its own boundary, and links to it."""
+    """Each measured setting has one line, which links its boundary."""
     at = models.boundaries.filter(epsilon=0.2)
     links = {row[answer.head.index("N_max")].row for row in answer.rows}
     assert links == {*at["row_id"]}
@@ -76,7 +76,7 @@ def test_each_setting_has_a_line(models: ModelRows, answer: Grid) -> None:
 
 
 def test_studies_of_one_model_are_told_apart(models: ModelRows, scored: pl.DataFrame) -> None:
-    """Where two studies are of one model, each line names its own."""
+    """If two studies hold one model, each line names its study."""
     at = models.boundaries.filter(epsilon=0.2, model="qwen3_8b_cpu")
     grid = measured_boundaries(again(at), scored)
     assert set(column(grid, "model")) == {
@@ -86,20 +86,20 @@ def test_studies_of_one_model_are_told_apart(models: ModelRows, scored: pl.DataF
 
 
 def test_a_dense_model_has_neither_routing_nor_k(answer: Grid) -> None:
-    """What a model does not have is a dash."""
+    """A field that a model lacks is a dash."""
     for model, *values in zip(*(column(answer, n) for n in ("model", "routing", "k")), strict=True):
         assert (values == ["-", "-"]) == (model in ("qwen3_8b_cpu", "wedlm_8b_cpu"))
 
 
 def test_the_measured_limiter_is_told_with_its_part(scored: pl.DataFrame, answer: Grid) -> None:
-    """Beside the boundary stands the module that grew most, with its part of the growth."""
+    """Each boundary shows the module that grew most and its part of the growth."""
     expected = scored.select("setting_key", "measured_limiter", "measured_growth").unique()
     texts = [f"{limiter}, {growth:.0%}" for _, limiter, growth in expected.rows()]
     assert sorted(column(answer, "grew most, part of the growth")) == sorted(texts)
 
 
 def test_a_prediction_is_told_with_its_mark_and_module(scored: pl.DataFrame, answer: Grid) -> None:
-    """A hit, and a miss, say so beside the value, with the module that is named; refusals too."""
+    """Hits, misses and refusals are marked beside the value and the named module."""
     cells = {row[answer.head.index(MINIMUM)].row: row for row in answer.rows}
     for row in scored.filter(predictor="modules_minimum").to_dicts():
         shown = cells[row["row_id"]][answer.head.index(MINIMUM)].text
@@ -111,7 +111,7 @@ def test_a_prediction_is_told_with_its_mark_and_module(scored: pl.DataFrame, ans
 
 
 def test_what_is_no_hit_may_be_near(models: ModelRows, scored: pl.DataFrame) -> None:
-    """A miss that lies in the measured interval is told apart from other misses."""
+    """A miss inside the measured interval is marked apart from other misses."""
     near = scored.with_columns(pl.lit(value=False).alias("hit"), pl.lit(value=True).alias("within"))
     grid = measured_boundaries(models.boundaries.filter(epsilon=0.2), near)
     assert {text.split(" ")[1].rstrip(",") for text in column(grid, SUM) if text != "refused"} == {
@@ -120,19 +120,19 @@ def test_what_is_no_hit_may_be_near(models: ModelRows, scored: pl.DataFrame) -> 
 
 
 def test_a_predictor_that_never_answers_has_no_column(answer: Grid) -> None:
-    """What refuses every setting is in the counts alone."""
+    """A predictor that refuses every setting is in the counts only."""
     assert not [name for name in answer.head if name.startswith("work model")]
 
 
 def test_models_without_predictions_are_told(models: ModelRows, scored: pl.DataFrame) -> None:
-    """A boundary of which nothing is said is there with its interval."""
+    """A boundary without predictions is shown with its interval."""
     grid = measured_boundaries(models.boundaries.filter(epsilon=0.2), scored.clear())
     assert len(grid.rows) == models.boundaries.filter(epsilon=0.2).height
     assert set(column(grid, grid.head[-1])) == {"-"}
 
 
 def test_counts_are_those_of_the_table(scored: pl.DataFrame) -> None:
-    """Answered, hits, within and foretold are of all settings, refused ones among them."""
+    """Answered, hits, within and foretold count all settings, refused ones included."""
     rows = counted(scored)
     grid = predictor_scores(rows)
     mine = scored.filter(predictor="modules_minimum")
@@ -147,13 +147,13 @@ def test_counts_are_those_of_the_table(scored: pl.DataFrame) -> None:
 
 
 def test_the_widest_interval_is_told(scored: pl.DataFrame) -> None:
-    """How wide the intervals are that predictions are held against stands beside the counts."""
+    """The widest measured interval is shown beside the counts."""
     widest = scored.filter(predictor="modules_sum")["measured_width"].max()
     assert count(predictor_scores(counted(scored)), SUM, "widest interval") == f"x{widest:.2f}"
 
 
 def test_the_same_limiter_is_counted_where_both_are_known(scored: pl.DataFrame) -> None:
-    """What refuses, or has no measured module beside it, cannot be compared."""
+    """A limiter is compared only if both are known."""
     grid = predictor_scores(counted(scored))
     known = scored.filter(predictor="modules_sum")["same_limiter"].drop_nulls()
     assert known.len() < scored.filter(predictor="modules_sum").height
@@ -161,7 +161,7 @@ def test_the_same_limiter_is_counted_where_both_are_known(scored: pl.DataFrame) 
 
 
 def test_each_miss_of_the_minimum_is_a_sentence(scored: pl.DataFrame) -> None:
-    """A sentence names the module with its N and share, what was measured, and what grew."""
+    """A sentence names the module with N and share, what was measured, and what grew."""
     by_minimum = scored.filter(predictor="modules_minimum").drop_nulls("predicted")
     rows = by_minimum.filter(~pl.col("hit"), ~pl.col("within"))
     sentences = {cell.row: cell.text for cell in misses(scored)}
@@ -188,7 +188,7 @@ def test_each_miss_of_the_minimum_is_a_sentence(scored: pl.DataFrame) -> None:
 def test_a_sentence_leaves_out_what_is_not_known(
     scored: pl.DataFrame, column: str, value: object, part: str
 ) -> None:
-    """Where shares or growth were not measured the sentence says nothing of them."""
+    """A sentence leaves out shares or growth that were not measured."""
     assert all(part in cell.text for cell in misses(scored))
     less = scored.with_columns(pl.lit(value, dtype=scored.schema[column]).alias(column))
     assert misses(less)
@@ -196,14 +196,14 @@ def test_a_sentence_leaves_out_what_is_not_known(
 
 
 def test_an_undecided_boundary_is_told(scored: pl.DataFrame) -> None:
-    """Where the measurement is too loose to tell, the sentence says so."""
+    """If the measurement is undecided, the sentence says so."""
     loose = scored.with_columns(pl.lit(value=True).alias("undecided"))
     assert not any("(undecided)" in cell.text for cell in misses(scored))
     assert all("(undecided)" in cell.text for cell in misses(loose))
 
 
 def test_the_lm_head_s_share_is_that_at_the_baseline(models: ModelRows) -> None:
-    """Each model's line has the least and the largest share over its settings, with their rows."""
+    """Each model's line has its settings' least and largest share, with rows."""
     grid = uncovered(models.time_shares)
     at = models.time_shares.filter(pl.col("n") == pl.col("baseline"))
     for row in grid.rows:
@@ -216,7 +216,7 @@ def test_the_lm_head_s_share_is_that_at_the_baseline(models: ModelRows) -> None:
 
 
 def test_without_models_there_is_no_section(models: ModelRows) -> None:
-    """A platform that measured no model has no such part."""
+    """A platform without models has no such section."""
     frames = asdict(models) | {"scores": counted(models.composition)}
     assert model_section(frames, 0.2)
     modules = models.boundaries.with_columns(pl.lit("attention").alias("module"))
@@ -224,7 +224,7 @@ def test_without_models_there_is_no_section(models: ModelRows) -> None:
 
 
 def test_an_audit_line_of_a_model_names_its_setting(models: ModelRows) -> None:
-    """What tells one row of a model from the next is in its audit line."""
+    """A model's audit line shows what distinguishes its row."""
     for frame in asdict(models).values():
         names = [subject(row) for row in frame.to_dicts()]
         assert len(set(names)) == len(names)
@@ -241,7 +241,7 @@ def read(copy: Layout) -> Page:
 
 
 def test_the_page_shows_models_in_their_platform_alone(read: Page, page: str) -> None:
-    """The section is there once, with figures and links that lead to audit lines."""
+    """The section is there once, with figures and links to audit lines."""
     assert read.text.count("How modules compose") == 1
     assert "How modules compose" not in page
     assert any(link.endswith("/cpu/model_nmax_against_batch.html") for link in read.links)
@@ -253,7 +253,7 @@ def test_the_page_shows_models_in_their_platform_alone(read: Page, page: str) ->
 
 
 def test_modules_keep_their_own_table(read: Page, page: str) -> None:
-    """The first table, of modules, is the same whether models were measured or not."""
+    """The table of modules is the same with and without models."""
     tables = [
         next(table for table in page_read.tables if table[0][0].text == "module")
         for page_read in (Page(page), read)
@@ -263,7 +263,7 @@ def test_modules_keep_their_own_table(read: Page, page: str) -> None:
 
 
 def test_what_does_not_fit_has_no_number_in_the_table_of_models() -> None:
-    """Each deployment has its formats and what it takes; N_max stands only where it fits."""
+    """Each deployment has formats and memory; N_max is shown only if it fits."""
     spec: Any = {"models": ("qwen3_8b",), "platforms": ("l40s",), "batch": (1, 64)}
     plain, small = DeploymentSpec(**spec), DeploymentSpec(**spec, weights="int4")
     made = outlook(Given(CONFIG.folder, plain=plain, small=small), ANSWERER, sheet_table())
@@ -282,7 +282,7 @@ def test_what_does_not_fit_has_no_number_in_the_table_of_models() -> None:
 
 
 def test_entries_that_differ_in_graphs_alone_have_a_line_each() -> None:
-    """Two entries of one condition are told apart by their names, each with all predictors."""
+    """Two entries of one condition are named apart, each with all predictors."""
     spec: Any = {"models": ("qwen3_8b",), "platforms": ("h100",), "batch": (9,),
                  "attention": ("vllm-fa3==0.33.0",)}  # fmt: skip
     plain, padded = DeploymentSpec(**spec), DeploymentSpec(**spec, graphs="vllm==0.33.0")
@@ -304,5 +304,5 @@ def test_entries_that_differ_in_graphs_alone_have_a_line_each() -> None:
 def test_an_interval_that_ends_what_is_looked_at_is_open(
     low: float | None, high: float | None, printed: str
 ) -> None:
-    """As `predict` says it: an end at the largest N may lie beyond it."""
+    """An interval that ends at the largest N looked at is open, as in `predict`."""
     assert _interval({"low": low, "high": high}) == printed

@@ -1,4 +1,4 @@
-"""The report: every number leads to its evidence, and nothing leads out of the page's folder."""
+"""The report: every number leads to its evidence, and no link leaves the page's folder."""
 
 import base64
 import re
@@ -21,14 +21,14 @@ ROWS = "#row="
 
 
 def test_every_link_has_its_target(read: Page) -> None:
-    """Each link inside the page leads to an id that is there."""
+    """Each internal link leads to an existing id."""
     inside = {link[1:] for link in read.links if link.startswith("#") and "=" not in link}
     assert inside
     assert inside - set(read.ids) == set()
 
 
 def test_every_number_s_row_is_in_the_page(read: Page) -> None:
-    """Each row that a number opens is in the data of the page, or an event of the log."""
+    """Each row that a number opens is in the page's data or an event of the log."""
     rows = {row for row in read.rows if "#" not in row}
     tables = {row.partition(":")[0] for row in rows}
     assert {"boundaries", "predictions", "scores", "platforms", "lookup", "claims"} <= tables
@@ -38,7 +38,7 @@ def test_every_number_s_row_is_in_the_page(read: Page) -> None:
 
 
 def test_what_rows_are_made_from_is_in_the_page_too(read: Page, made: Layout) -> None:
-    """From each row one gets to rows of the page, to entries of the config, or to events."""
+    """Each row's inputs are rows of the page, config entries or events."""
     for name in (name for name in read.blocks if name.startswith("table:")):
         for row_id in read.block(name)["from"]["values"]:
             segment, mark, line = row_id.partition("#")
@@ -52,12 +52,12 @@ def test_what_rows_are_made_from_is_in_the_page_too(read: Page, made: Layout) ->
 
 
 def test_ids_are_unique(read: Page) -> None:
-    """No id stands twice, so that a link leads to one place."""
+    """No id occurs twice."""
     assert sorted(read.ids) == sorted(set(read.ids))
 
 
 def test_every_file_that_is_linked_is_there(made: Layout, read: Page) -> None:
-    """Each link to a seal or a figure leads to a file in the report's folder or beside it."""
+    """Each link to a seal or a figure leads to an existing file."""
     outside = {link for link in read.links if not link.startswith("#")}
     assert any(link.endswith(".seal.json") for link in outside)
     for link in outside:
@@ -66,7 +66,7 @@ def test_every_file_that_is_linked_is_there(made: Layout, read: Page) -> None:
 
 
 def test_the_folder_can_be_mailed(made: Layout, page: str, read: Page) -> None:
-    """It holds the page, every interactive figure with their script, and a manifest of all."""
+    """The folder holds the page, every interactive figure, their script and a manifest."""
     folder = made.root / "report"
     there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
     figures = {link for link in read.links if link.startswith("figures/")}
@@ -79,7 +79,7 @@ def test_the_folder_can_be_mailed(made: Layout, page: str, read: Page) -> None:
 
 
 def test_what_is_no_figure_any_more_leaves_the_folder(copy: Layout) -> None:
-    """A figure of an older report is removed with the next one."""
+    """A figure of an older report is removed."""
     old = copy.root / "report" / "figures" / "cpu" / "older.html"
     old.parent.mkdir(parents=True, exist_ok=True)
     old.write_text("older")
@@ -88,7 +88,7 @@ def test_what_is_no_figure_any_more_leaves_the_folder(copy: Layout) -> None:
 
 
 def test_every_number_of_the_answer_links(read: Page) -> None:
-    """In the table of boundaries each cell that holds a number opens its row, but for b."""
+    """In the table of boundaries each number except b opens its row."""
     head, *rows = next(table for table in read.tables if table[0][0].text == "module")
     assert [cell.text for cell in head[:3]] == ["module", "setting", "N_max"]
     assert len(rows) == 2
@@ -99,7 +99,7 @@ def test_every_number_of_the_answer_links(read: Page) -> None:
 
 
 def test_a_number_is_the_tables(made: Layout, read: Page) -> None:
-    """The headline numbers are those of the table of boundaries, at the headline tolerance."""
+    """The headline numbers are those of the table of boundaries at the headline tolerance."""
     boundaries = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).sort("batch")
     table = next(table for table in read.tables if table[0][0].text == "module")
     assert [(row[1].text, row[2].text, row[2].href) for row in table[1:]] == [
@@ -121,7 +121,7 @@ def test_nothing_is_loaded_from_a_network(page: str, read: Page) -> None:
 
 
 def test_the_policy_names_the_page_s_own_script_alone(read: Page) -> None:
-    """No other host, no other script and no other style may come in, even if text were markup."""
+    """The policy allows no other host, script or style, even if text were markup."""
     (policy,) = [v for tag, name, v in read.attributes if tag == "meta" and "default-src" in v]
     assert policy.startswith("default-src 'none'; ")
     assert "unsafe" not in policy
@@ -134,7 +134,7 @@ def test_the_policy_names_the_page_s_own_script_alone(read: Page) -> None:
 def test_of_nothing_timed_no_share_was_undisturbed(
     copy: Layout, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    """A platform that was probed and timed nothing has no sentence on its forwards."""
+    """A platform that timed nothing has no sentence on its forwards."""
     nothing = pl.Series([], dtype=pl.Int64)
     assert stage._share(nothing, nothing) is None
     assert stage._share(pl.Series([3, 2]), pl.Series([4, 6])) == 0.5
@@ -144,7 +144,7 @@ def test_of_nothing_timed_no_share_was_undisturbed(
 
 
 def test_the_report_is_the_same_each_time(made: Layout, page: str) -> None:
-    """The same tables, figures and log give the same folder, byte for byte."""
+    """The same tables, figures and log give the same folder byte for byte."""
     folder = made.root / "report"
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert written(made) == page
@@ -152,28 +152,28 @@ def test_the_report_is_the_same_each_time(made: Layout, page: str) -> None:
 
 
 def test_a_moved_root_gives_the_same_report(copy: Layout, page: str) -> None:
-    """Nothing in the page depends on where the results lie."""
+    """The page does not depend on the results' path."""
     assert written(copy) == page
 
 
 def test_what_is_printed_is_named_where_it_is(
     copy: Layout, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    """The section on tolerances speaks of the paper's values where there are any."""
+    """The section on tolerances mentions the paper's values if there are any."""
     assert "Measured here and published for H20 in the paper. The paper prints no grid" in page
     monkeypatch.setattr(stage, "printed", lambda _: "")
     assert '<p class="note">Measured here.</p>' in written(copy)
 
 
 def test_each_platform_has_its_section(read: Page) -> None:
-    """There is a section and a link for each platform, and none for what is only published."""
+    """Each measured platform has a section and a link; published ones have none."""
     assert {"platform-cpu", "platform-h20"} <= set(read.ids)
     assert "platform-public" not in read.ids
     assert {"#platform-cpu", "#platform-h20"} <= set(read.links)
 
 
 def test_long_tables_are_folded(page: str) -> None:
-    """The facts of all platforms, and what there is of the paper's figures, open by a click."""
+    """The platforms' facts and the gallery are folded."""
     facts = page[page.index('<section id="facts">') : page.index('<section id="adapters">')]
     assert facts.index("<details>") < facts.index("<table>")
     gallery = page[page.index('<section id="gallery">') :]
@@ -181,7 +181,7 @@ def test_long_tables_are_folded(page: str) -> None:
 
 
 def test_each_run_is_told(made: Layout, read: Page) -> None:
-    """Each sealed take has its run, with command, commit and versions."""
+    """Each sealed take shows its run with command, commit and versions."""
     for take in made.takes():
         assert str(take).replace("/", "-") in read.ids
         assert str(take) in read.text
@@ -191,7 +191,7 @@ def test_each_run_is_told(made: Layout, read: Page) -> None:
 
 
 def test_platforms_with_the_same_setting_keep_their_own_numbers(read: Page) -> None:
-    """A setting that two platforms measured has a line for each of them."""
+    """A setting measured on two platforms has a line for each."""
     lines = [
         tuple(cell.text for cell in row[:3])
         for table in read.tables
@@ -207,7 +207,7 @@ def test_platforms_with_the_same_setting_keep_their_own_numbers(read: Page) -> N
 
 
 def test_no_private_path_is_shown(page: str, read: Page, made: Layout) -> None:
-    """Neither the page nor its data holds the home folder or the folder of the results."""
+    """Page and data hold neither the home folder nor the results' folder."""
     data = [str(read.block(name)) for name in read.blocks if not name.startswith("svg:")]
     for text in (page, *data):
         assert str(Path.home()) not in text or str(Path.home()) == "/"

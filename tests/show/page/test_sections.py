@@ -32,7 +32,7 @@ def frames(layout: Layout, *kinds: Table, scope: str = "cpu") -> list[pl.DataFra
 
 @pytest.fixture
 def reshaped(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """Return tables of a study whose shape was changed after its first take."""
+    """Return tables of a study whose shape changed after its first take."""
     layout = Layout(tmp_path_factory.mktemp("reshaped"))
     write_probe(layout)
     write_study(layout, batches=(1, 2))
@@ -42,21 +42,21 @@ def reshaped(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 def test_an_interval_as_text() -> None:
-    """An interval of one N is that N, a wider one names both ends, an unknown one is a dash."""
+    """An interval of one N is that N, a wider one has both ends, an unknown one is a dash."""
     assert sections.interval({"n_low": 4, "n_high": 4}) == "4"
     assert sections.interval({"n_low": 4, "n_high": 8}) == "4 to 8"
     assert sections.interval({"n_low": None, "n_high": None}) == "-"
 
 
 def test_an_anchor_is_a_valid_id() -> None:
-    """An anchor holds nothing that would need escaping in a link."""
+    """An anchor needs no escaping in a link."""
     assert anchor("latency:0a1b") == "latency-0a1b"
     assert anchor("cpu/dense/1-abcd") == "cpu-dense-1-abcd"
     assert anchor('a"b<c> d') == "a-b-c--d"
 
 
 def test_refused_predictions_are_told(made: Layout) -> None:
-    """Where a law refuses, the answer says so instead of a number."""
+    """A refusal is shown instead of a number."""
     boundaries, predictions = frames(made, BOUNDARIES, PREDICTIONS)
     none = predictions.with_columns(pl.lit(None, dtype=pl.Float64).alias("n_max"))
     grid = sections.answer(boundaries, none, 0.2)
@@ -65,7 +65,7 @@ def test_refused_predictions_are_told(made: Layout) -> None:
 
 
 def test_a_law_that_was_not_asked_is_a_dash(made: Layout) -> None:
-    """Only where a law has a row that says so does it refuse, and that row is linked."""
+    """A law without a row is a dash; a refusal links its row."""
     boundaries, predictions = frames(made, BOUNDARIES, PREDICTIONS)
     (first, *_) = predictions.filter(epsilon=0.2)["setting_key"]
     one = pl.col("setting_key") == first
@@ -75,7 +75,7 @@ def test_a_law_that_was_not_asked_is_a_dash(made: Layout) -> None:
 
 
 def test_an_unbounded_prediction_is_told(made: Layout) -> None:
-    """Where a predictor says that no N is too large, the answer says so and links to its row."""
+    """An unbounded prediction is shown as such and links its row."""
     boundaries, predictions = frames(made, BOUNDARIES, PREDICTIONS)
     unbounded = predictions.with_columns(
         pl.lit(None, dtype=pl.Float64).alias("n_max"), pl.lit(value=True).alias("unbounded")
@@ -86,7 +86,7 @@ def test_an_unbounded_prediction_is_told(made: Layout) -> None:
 
 
 def test_takes_are_compared_where_there_are_two(made: Layout) -> None:
-    """Each setting with several takes has a line a take, with boundary and T(1) of each."""
+    """A setting with several takes has a line per take with boundary and T(1)."""
     grid = sections.takes(*frames(made, BOUNDARIES, LATENCY), 0.2)
     assert [row[2].text[0] for row in grid.rows] == ["1", "2", "1", "2"]
     assert {row[6].text for row in grid.rows} <= {"yes", "no"}
@@ -107,7 +107,7 @@ def test_intervals_overlap_or_not(made: Layout, other: tuple[int, int], overlap:
 
 
 def test_every_setting_has_one_line(reshaped: Layout) -> None:
-    """Settings that differ only in their widths have a line each, with all tolerances in it."""
+    """Settings that differ in widths only have a line each, with all tolerances."""
     grid = sections.by_tolerance(*frames(reshaped, BOUNDARIES, SENSITIVITY))
     assert len(grid.rows) == 4
     assert "-" not in {cell.text for row in grid.rows for cell in row}
@@ -120,21 +120,21 @@ def test_every_setting_has_one_line(reshaped: Layout) -> None:
 
 
 def test_every_line_of_the_answer_names_its_setting(reshaped: Layout) -> None:
-    """Settings that differ only in their widths can be told apart in the answer, too."""
+    """Lines of settings that differ in widths only name the width."""
     grid = sections.answer(*frames(reshaped, BOUNDARIES, PREDICTIONS), 0.2)
     assert len(grid.rows) == 4
     assert len({tuple(cell.text for cell in row[:2]) for row in grid.rows}) == 4
 
 
 def test_two_studies_of_one_setting_have_lines_of_their_own(made: Layout) -> None:
-    """Where two studies hold one setting, each line of the answer names its own."""
+    """If two studies hold one setting, each line names its study."""
     boundaries, predictions = frames(made, BOUNDARIES, PREDICTIONS)
     grid = sections.answer(again(boundaries.filter(batch=1)), predictions, 0.2)
     assert {row[1].text for row in grid.rows} == {"b 1, dense_ffn", "b 1, dense_ffn_slowly"}
 
 
 def test_the_subject_leaves_out_what_a_row_lacks() -> None:
-    """A row is described by the fields that it has, numbers with their names."""
+    """A row is described by the fields that it has, numbers with names."""
     row: Row = {"module": "dense_ffn", "platform": "cpu", "batch": 4, "context": None, "take": 0}
     assert subject(row) == "cpu, dense_ffn, batch 4"
     assert subject(row | {"weights": "int8"}) == "cpu, dense_ffn, weights int8, batch 4"
@@ -144,7 +144,7 @@ def test_the_subject_leaves_out_what_a_row_lacks() -> None:
 
 
 def test_every_attempt_s_job_is_told() -> None:
-    """A run names the batch job, node and GPU of each attempt that it kept something of."""
+    """A run names batch job, node and GPU of each attempt that contributed."""
     job = Scheduler(system="slurm", job_id="17", restart="0", node="n1", partition="gpu", gpus="3")
     plan = make_plan()
     attempts = [
@@ -159,7 +159,7 @@ def test_every_attempt_s_job_is_told() -> None:
 
 
 def test_a_run_too_short_for_the_clock_is_told() -> None:
-    """A run whose seconds were rounded to nothing is told like any other."""
+    """A run with zero rounded seconds is shown."""
     for timed_s in (None, 0.0):
         end = RunFinished(outcome="complete", wall_s=0.0, timed_s=timed_s)
         assert len(runs([make_take(end)])) == 1
@@ -171,20 +171,20 @@ def test_a_run_too_short_for_the_clock_is_told() -> None:
 def test_the_cost_is_what_lies_outside_of_forwards(
     wall_s: float, timed_s: float, outside: str
 ) -> None:
-    """A take's line gives its seconds, those in forwards, and the share of the others."""
+    """A take's line has its seconds, those in forwards, and the rest as a share."""
     end = RunFinished(outcome="complete", wall_s=wall_s, timed_s=timed_s)
     (row,) = sections.cost([make_take(end)]).rows
     assert [cell.text for cell in row[1:]] == [f"{wall_s:.1f}", f"{timed_s:.1f}", outside]
 
 
 def test_what_times_nothing_has_no_cost(made: Layout) -> None:
-    """A probe or an import times no forwards, so it has no line."""
+    """A probe or an import has no line of cost."""
     grid = sections.cost(read_scope(made, "public"))
     assert grid.rows == ()
 
 
 def test_a_change_of_kernels_is_told_with_its_n(made: Layout) -> None:
-    """The larger N of two whose kernels differ is told with its setting and what changed."""
+    """The first N with other kernels is named with its setting and the change."""
     rows = [
         {"stream": "dense", "backend": "torch", "setting_key": "a", "source": "counted", "n": n,
          "platform": "cpu", "module": "dense_ffn", "dtype": "bfloat16", "batch": 4, "take": 1,
@@ -197,7 +197,7 @@ def test_a_change_of_kernels_is_told_with_its_n(made: Layout) -> None:
 
 
 def test_adapters_are_listed_with_their_runs() -> None:
-    """Each adapter has a line that says of each kind of device whether a run is sealed."""
+    """Each adapter's line says by kind of device whether a run is sealed."""
     grid = sections.adapters({("dense_ffn", "torch", "cpu")})
     assert len(grid.rows) == len(ADAPTERS)
     runs = {(row[0].text, row[1].text): row[3].text for row in grid.rows}

@@ -16,13 +16,13 @@ def planned(context: int, *ks: int) -> ContextSchedule:
 
 
 def test_the_safe_length_is_near_free_at_each_context() -> None:
-    """The longest K of one context may leave the tolerance at another, whose longest is longer."""
+    """The safe K is near-free at each context, unlike the longest K of one of them."""
     schedule = shortest([planned(512, 0, 1, 2, 5), planned(4096, 0, 1, 2, 3, 4)], 0.0)
     assert {batch: choice.k for batch, choice in schedule.choices.items()} == {1: 2}
 
 
 def test_a_context_counts_as_far_as_memory_holds_its_batches() -> None:
-    """Behind the end of one context the safe K is what is near-free at the others."""
+    """Beyond the largest batch of one context, the safe K is that of the others."""
     long, short = planned(4096, 0, 1, 2), planned(512, 0, 1, 2, 3)
     more = {2: frozenset({0, 1, 2, 3}), 3: frozenset({0, 1})}
     schedule = shortest([long, replace(short, near_free={**short.near_free, **more})], 0.0)
@@ -30,7 +30,7 @@ def test_a_context_counts_as_far_as_memory_holds_its_batches() -> None:
 
 
 def test_a_schedule_loses_behind_its_end_too() -> None:
-    """It keeps its last K there, as engines do: one that is good while both hold may lose most."""
+    """Beyond its end a schedule keeps its last K, whose loss there counts."""
     none: Any = None
 
     def at(

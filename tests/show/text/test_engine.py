@@ -7,7 +7,7 @@ from nearfree.show.text.engine import engine_text
 
 
 def test_an_n_without_a_clean_sample_says_so() -> None:
-    """An N whose samples were all disturbed has a line without numbers, and others have theirs."""
+    """An N without clean samples has a line without numbers."""
     clean = make_visits(SETTING, {1: 900.0, 2: 1800.0})
     disturbed = make_visits(SETTING, {4: 3600.0}, dirty=(True, True))
     take = make_take(loaded(), *clean, *disturbed)
@@ -21,7 +21,7 @@ def test_an_n_without_a_clean_sample_says_so() -> None:
 
 
 def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end() -> None:
-    """Where no N after N_max was measured, it is at least that."""
+    """If no N after N_max was measured, N_max is "at least"."""
     for last, sentence in ((1800.0, "N_max = 1 at 20%"), (990.0, "N_max ≥ 2 at 20%")):
         take = make_take(loaded(), *make_visits(SETTING, {1: 900.0, 2: last}))
         assert sentence in "\n".join(engine_text(take, curves([take]), 0.2))

@@ -1,4 +1,4 @@
-"""The first block of `predict`: six lines, in plain words, and the same numbers as the JSON."""
+"""The first block of `predict`: six lines in plain words with the JSON's numbers."""
 
 import json
 import math
@@ -25,20 +25,20 @@ from nearfree.show.text.first_answer import WORDS, first_block, heading, plain
 
 @cache
 def answered() -> Forecast:
-    """Return what is said of a dense model, of experts, and of a platform without an answer."""
+    """Return forecasts of a dense model, of experts, and of a platform without an answer."""
     return forecast_of(
         deployment(), deployment(SPARSE[2], batch=2), deployment(platform="cpu"), grid=range(1, 257)
     )
 
 
 def block(query: Deployment, first: FirstAnswer, accepted: float | None = None) -> list[str]:
-    """Return the lines about an answer over the grid of all of them."""
+    """Return the lines of an answer over the whole grid."""
     end = int(answered().total.grid[-1])
     return list(first_block(query, first, accepted, end=end))
 
 
 def answer_about(place: int) -> FirstAnswer:
-    """Return the answer about a deployment whose T(N) is known."""
+    """Return the answer about a deployment with a known T(N)."""
     first = first_answer(answered(), place, 0.2, ANSWERER)
     assert first is not None
     return first
@@ -46,7 +46,7 @@ def answer_about(place: int) -> FirstAnswer:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_block_has_six_lines(place: int) -> None:
-    """What is asked, N_max, its limit, times, memory and the basis: a line each, none longer."""
+    """Question, N_max, limit, times, memory and basis have one line each, of limited length."""
     lines = block(answered().deployments[place], answer_about(place))
     name = answered().deployments[place].decoder.name
     starts = (name, "N_max ", "limited by ", "T(1)", "memory", "evidence")
@@ -59,7 +59,7 @@ def test_the_block_has_six_lines(place: int) -> None:
     [(11_000.0, "11.0"), (6_200.0, "6.20"), (999_400.0, "999"), (1_234_000.0, "1234")],
 )
 def test_times_have_three_digits(us: float, printed: str) -> None:
-    """The last digit of a time is told though it is 0, as that of its interval's other end is."""
+    """Times and their intervals have three digits, trailing zeros included."""
     first = structs.replace(answer_about(0), t1_us=us)
     assert block(answered().deployments[0], first)[3].startswith(
         f"T(1), the time of one position, {printed} ms"
@@ -67,7 +67,7 @@ def test_times_have_three_digits(us: float, printed: str) -> None:
 
 
 def test_what_is_left_out_stands_beside_the_time() -> None:
-    """What a model's forward has and no module times is said behind T(1), and in JSON."""
+    """Parts of a forward that no module times are named after T(1) and in JSON."""
     query = answered().deployments[0]
     mixer = Mamba2(layers=(0, 2), heads=4, groups=1, head_dim=8, state_dim=8, conv=4)
     kinds = (*query.decoder.attention, mixer)
@@ -84,7 +84,7 @@ def test_what_is_left_out_stands_beside_the_time() -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_it_is_the_forecast(place: int) -> None:
-    """N_max, T(1), costs and shares are those of the work model's sum from N = 1."""
+    """N_max, T(1), costs and shares are those of the work model's sum."""
     first = answer_about(place)
     row = (
         answered()
@@ -106,7 +106,7 @@ def test_it_is_the_forecast(place: int) -> None:
 
 
 def test_what_is_not_known_has_no_answer() -> None:
-    """A deployment whose T(N) is refused has none, and its JSON says null."""
+    """A deployment with a refused T(N) has no block, and its JSON is null."""
     assert first_answer(answered(), 2, 0.2, ANSWERER) is None
     data = answer(answered(), 2, 0.2, None)
     assert data["answer"] is data["basis"] is None
@@ -114,7 +114,7 @@ def test_what_is_not_known_has_no_answer() -> None:
 
 
 def test_json_has_its_form() -> None:
-    """The keys are those that were promised, and the file of a rule has its whole SHA-256."""
+    """The JSON has the documented keys, and the rule's file has its whole SHA-256."""
     data = json.loads(json.dumps(answer(answered(), 1, 0.2, answer_about(1))))
     assert data["schema"] == "nearfree.predict.v1"
     assert {*data["answer"]} >= {
@@ -138,7 +138,7 @@ def test_json_has_its_form() -> None:
 
 
 def test_a_graph_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a graph pads a step its engine's lines stand, else those of what runs the module."""
+    """If a graph pads a step, the engine's lines are cited, else the module's."""
     query = answered().deployments[1]
     served = structs.replace(
         query, graphs=Graphs(engine=BackendRelease("vllm", "0.33.0"), sm=90, memory_gib=140)
@@ -157,7 +157,7 @@ def test_a_graph_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_term_has_plain_words() -> None:
-    """What can limit a module is said in words that begin no paper."""
+    """Each limiting term has plain words that do not start like the paper's."""
     terms = [
         *places._DEFAULT_TERMS.values(),
         *(f"{name} 16 -> 64" for name in places._STEP_NAMES.values()),
@@ -170,7 +170,7 @@ def test_every_term_has_plain_words() -> None:
 
 
 def test_what_was_assumed_and_what_runs_is_said() -> None:
-    """Attention that nobody named is said to be assumed; experts have their kernel's own name."""
+    """Assumed attention is called assumed; experts name their kernel."""
     query = answered().deployments[1]
     assert "(assumed" not in heading(query)
     assert f"attention by {query.attention} (assumed" in heading(query, assumed=True)
@@ -181,7 +181,7 @@ def test_what_was_assumed_and_what_runs_is_said() -> None:
 
 
 def test_a_basis_is_said_by_share() -> None:
-    """Most of T(1) comes first; what numbers mean is said once, and what knew less as such."""
+    """Bases are ordered by their share of T(1), and each is explained once."""
     forecast, query = answer_about(1), answered().deployments[1]
     most = structs.replace(
         forecast.bases[0], regime="R3", scored_as="R2", share=0.7, hit=0.36, within_x2=0.94,
@@ -219,7 +219,7 @@ def test_a_basis_is_said_by_share() -> None:
 def test_curves_of_products_are_of_a_library(
     kind: str, kernels: tuple[str, ...], words: str
 ) -> None:
-    """Whose curves of a product speak is said where it is one library; of other kernels it is."""
+    """The library of a product's curves is named if there is one."""
     first, query = answer_about(1), answered().deployments[1]
     basis = structs.replace(
         first.bases[0], regime="R2", scored_as="R2", share=0.9, hit=0.36, within_x2=0.94,
@@ -230,7 +230,7 @@ def test_curves_of_products_are_of_a_library(
 
 
 def test_odd_cases_are_said() -> None:
-    """Nothing near-free, nothing that limits, no graph that is large enough, too little memory."""
+    """Nothing near-free, no limit, no large enough graph and too little memory are named."""
     query, first = answered().deployments[0], answer_about(0)
     one = structs.replace(first, censored=False, n_max=1, low=1, high=1, cost={2: math.inf})
     assert "no draft is near-free" in block(query, one)[1]
@@ -253,7 +253,7 @@ def test_odd_cases_are_said() -> None:
 
 
 def test_an_end_of_the_grid_is_a_lower_end() -> None:
-    """An N_max, or an end of its interval, at the largest N that was looked at may be larger."""
+    """An N_max or interval end at the largest N looked at is a lower bound."""
     query, first = answered().deployments[0], answer_about(0)
     inside = structs.replace(first, censored=False, n_max=64, low=16, high=256)
     assert block(query, inside, 2.0)[1].startswith("N_max 64 (16 to at least 256 if all parts err")
@@ -266,7 +266,7 @@ def test_an_end_of_the_grid_is_a_lower_end() -> None:
 
 
 def test_a_long_time_has_no_exponent() -> None:
-    """T(1) has three digits below a second, and whole milliseconds from there on."""
+    """T(1) has three digits below a second, and whole milliseconds above."""
     query, first = answered().deployments[0], structs.replace(answer_about(0), t1_band=None)
     for us, printed in ((1_234_567.0, "1235 ms"), (999_400.0, "999 ms"), (5_084.0, "5.08 ms")):
         line = block(query, structs.replace(first, t1_us=us))[3]

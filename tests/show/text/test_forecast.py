@@ -1,4 +1,4 @@
-"""What `nearfree predict` prints of a forecast: amounts, the places that tell, and each part."""
+"""What `nearfree predict` prints of a forecast: amounts, selected N, and each part."""
 
 import math
 from itertools import pairwise
@@ -35,13 +35,13 @@ def answered() -> Forecast:
     ],
 )  # fmt: skip
 def test_an_amount_is_a_number_or_a_word(value: float | None, censored: bool, text: str) -> None:  # noqa: FBT001
-    """A boundary has its digits, never rounded up, is a lower bound, unbounded, or refused."""
+    """A boundary is rounded down, or is a lower bound, unbounded or refused."""
     assert amount(value, censored=censored) == text
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=70), st.sampled_from([0.05, 0.2]))
 def test_the_places_that_tell(ratio: list[float], epsilon: float) -> None:
-    """Told are N = 1, 2, 4, ..., the last one, and both sides of each change of verdict."""
+    """The table has N = 1, 2, 4, ..., the last N, and both sides of each change of verdict."""
     places = telling(ratio, epsilon)
     assert places == sorted(set(places))
     assert {0, len(ratio) - 1} <= set(places) <= set(range(len(ratio)))
@@ -54,7 +54,7 @@ def test_the_places_that_tell(ratio: list[float], epsilon: float) -> None:
 
 
 def test_a_title_says_what_is_asked() -> None:
-    """One line has the model, platform, element type, b, L, backends and routing."""
+    """The title has model, platform, element type, b, L, backends and routing."""
     assert title(deployment(batch=3, context=77, precision=uniform("float16"))) == (
         "qwen3_8b on h800, float16, b = 3, L = 77, attention flash_attn 2.8.3"
     )
@@ -66,7 +66,7 @@ def test_a_title_says_what_is_asked() -> None:
 
 
 def test_where_nothing_is_known_what_is_stands_beside() -> None:
-    """They are the options that ask for it; without one what to choose stands alone."""
+    """A refusal lists the options that would be answered."""
     query = deployment(SPARSE[0], "skewed")
     alone = no_forward(query)
     assert "predict --engine llama_cpp" not in alone
@@ -77,7 +77,7 @@ def test_where_nothing_is_known_what_is_stands_beside() -> None:
 
 
 def test_a_report_has_every_module_and_reason(answered: Forecast) -> None:
-    """Each module has a line of its own; a refusal has its reason and no curve."""
+    """Each module has a line; a refused one has its reason and no curve."""
     for place in (0, 1):
         lines = list(report(answered, place, 0.2))
         for use in answered.deployments[place].uses():
@@ -90,7 +90,7 @@ def test_a_report_has_every_module_and_reason(answered: Forecast) -> None:
 
 
 def test_tokens_are_set_against_each_boundary(answered: Forecast) -> None:
-    """With accepted tokens each N_max has its share, a dash where it is refused."""
+    """With accepted tokens each N_max has its share, or a dash if refused."""
     plain, with_tokens = list(report(answered, 0, 0.2)), list(report(answered, 0, 0.2, 3.0))
     assert not any("accepted" in line for line in plain)
     (law,) = (line for line in with_tokens if line.startswith("  principle "))
@@ -100,7 +100,7 @@ def test_tokens_are_set_against_each_boundary(answered: Forecast) -> None:
 
 
 def test_inverse_lines_are_one_a_deployment(answered: Forecast) -> None:
-    """Every deployment has a line, near-free ones first; a refusal is a verdict of its own."""
+    """Each deployment has one line, near-free ones first; refusals are a verdict."""
     turned = forecast_of(*reversed(answered.deployments), grid=GRID)
     lines = list(inverse_report(turned, 8, 0.2, None))
     assert lines[0].startswith("8 positions are near-free (T(8) <= 1.2 T(1), by the work model) ")
@@ -113,7 +113,7 @@ def test_inverse_lines_are_one_a_deployment(answered: Forecast) -> None:
 
 
 def test_an_n_max_that_ends_the_grid_is_at_least_that() -> None:
-    """So is its share at most that of the N that was looked at."""
+    """An N_max at the grid's end is a lower bound, and its share an upper one."""
     short = forecast_of(deployment(), grid=range(1, 5))
     (line,) = list(inverse_report(short, 4, 0.2, 2.0))[2:]
     assert ">= 4" in line
@@ -125,7 +125,7 @@ def test_an_n_max_that_ends_the_grid_is_at_least_that() -> None:
 
 @pytest.mark.slow
 def test_data_say_what_is_asked() -> None:
-    """Every row of a frame has its deployment's model and conditions in front."""
+    """Each row begins with its deployment's model and conditions."""
     rows = inverse_rows(pool(), 4, 0.2, 2.0)
     assert rows.height == len(POOL)
     for row, one in zip(rows.to_dicts(), POOL, strict=True):
@@ -135,7 +135,7 @@ def test_data_say_what_is_asked() -> None:
 
 
 def test_flat_curves_have_a_share_a_role(answered: Forecast) -> None:
-    """A deployment has a row an N, with shares under their roles' names; a refused one has none."""
+    """A deployment has a row per N with shares by role; a refused one has none."""
     rows = curve_rows(answered)
     assert rows.height == 2 * len(GRID)
     roles = {f"share of {use.role}" for one in answered.deployments[:2] for use in one.uses()}
@@ -145,7 +145,7 @@ def test_flat_curves_have_a_share_a_role(answered: Forecast) -> None:
 
 
 def test_an_answer_as_data_is_the_forecast(answered: Forecast) -> None:
-    """Answers, modules and curve are those of the forecast; one refused has answers alone."""
+    """Answers, modules and curve equal the forecast; a refused one has answers only."""
     data = answer(answered, 1, 0.2, None)
     assert data["curve"] == answered.curve(1).to_dicts()
     assert [row["module"] for row in data["modules"]] == [
@@ -169,7 +169,7 @@ TABLES = st.integers(1, 5).flatmap(
 
 @given(TABLES)
 def test_every_cell_stands_in_its_column(rows: list[list[object]]) -> None:
-    """A cell begins or ends where its column does, and lines have no blanks at their ends."""
+    """Cells are aligned with their columns, and lines have no trailing blanks."""
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     lines = list(columns(rows, indent=3))
@@ -184,7 +184,7 @@ def test_every_cell_stands_in_its_column(rows: list[list[object]]) -> None:
 
 
 def test_numbers_stand_to_the_right() -> None:
-    """A column of numbers, bounds and intervals is to the right with its head, others left."""
+    """Columns of numbers, bounds and intervals are right-aligned with their heads."""
     rows: list[list[object]] = [
         ["name", "N", "interval", "by"], ["a", 5, "[1, 64]", "x y"], ["long", 128, "", "z"],
         ["b", "unbounded", "", ""], ["c", ">= 512", "", ""],
@@ -200,10 +200,10 @@ def test_numbers_stand_to_the_right() -> None:
 
 @pytest.mark.parametrize(("left", "first"), [(0, "  1"), (1, "1  ")])
 def test_the_first_columns_may_stay_left(left: int, first: str) -> None:
-    """The first columns keep to the left where that is asked for, even of numbers."""
+    """The first columns can be left-aligned, even if they hold numbers."""
     assert list(columns([["b", "x"], [1, 2], [100, 3]], left=left))[1] == f"  {first}  2"
 
 
 def test_nothing_has_no_lines() -> None:
-    """No rows make no lines."""
+    """No rows give no lines."""
     assert list(columns([])) == []

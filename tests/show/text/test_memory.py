@@ -1,4 +1,4 @@
-"""What is said of conditions before a table: too little memory, too long a context, caveats."""
+"""Notes above a table: too little memory, too long a context, caveats."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ DENSE = Deployment(
 
 
 def test_the_shortest_context_that_is_too_long_is_named() -> None:
-    """Of a model one line says from which context on engines refuse it; none where they do not."""
+    """One line per model names the context from which engines refuse it."""
     queries = [structs.replace(DENSE, context=length) for length in (65536, 40960, 131072, 4096)]
     (line,) = warning_lines(queries)
     assert line.startswith(f"{DENSE.decoder.name}, from L = 40960 on: 40,960 cached positions")
@@ -28,7 +28,7 @@ def test_the_shortest_context_that_is_too_long_is_named() -> None:
 
 
 def test_what_is_left_out_is_said_once_a_model() -> None:
-    """Each caveat of T(N) has a line of its model, however many conditions are asked."""
+    """Each caveat of T(N) has one line per model, for any number of conditions."""
     mixer = Mamba2(layers=(0, 2), heads=4, groups=1, head_dim=8, state_dim=8, conv=4)
     decoder = structs.replace(DENSE.decoder, kinds=(*DENSE.decoder.attention, mixer))
     mixing = structs.replace(DENSE, decoder=decoder)
@@ -40,7 +40,7 @@ def test_what_is_left_out_is_said_once_a_model() -> None:
 
 
 def test_what_is_not_predicted_names_its_gpus() -> None:
-    """The line above a memory alone says how many GPUs share the model, as that of an answer."""
+    """A memory line names the number of GPUs, as an answer does."""
     spread = Parallel(tp=4, dp=2, ep=8)
     sizes = ("weights", "kv", "activations", "engine", "peak", "rank")
     memory = Memory(gpus=8, **{f"{name}_bytes": 1 for name in sizes})
@@ -53,7 +53,7 @@ def test_what_is_not_predicted_names_its_gpus() -> None:
 
 
 def test_what_no_tensor_parallelism_holds_may_be_held_otherwise() -> None:
-    """How many GPUs hold it is asked of --tp alone: that none do is said so."""
+    """If no --tp holds the model, the line says so."""
     sizes = ("weights", "kv", "activations", "engine", "peak", "rank", "capacity")
     memory = Memory(gpus=8, **{f"{name}_bytes": 1 for name in sizes})
     assert "; no number of them holds it by --tp alone (--pp and --dp " in verdict(memory, "h200")

@@ -1,4 +1,4 @@
-"""What schedules are chosen by: the near-free draft lengths of a forecast, by batch size."""
+"""Near-free draft lengths of a forecast, by batch size."""
 
 import pytest
 from derive.predict.forecast.pool import SPARSE, deployment, forecast_of
@@ -18,14 +18,14 @@ GRID = range(1, MOST + 2)
 
 
 def found(predictor: str) -> Forecast:
-    """Return what a predictor says of several batch sizes."""
+    """Return a predictor's answers at several batch sizes."""
     queries = (deployment(batch=batch) for batch in (1, 8, 64))
     return forecast_of(*queries, grid=GRID, predictors=[predictor], full=False)
 
 
 @pytest.mark.parametrize("cautious", [False, True])
 def test_near_free_is_what_passes_itself(cautious: bool) -> None:  # noqa: FBT001
-    """K drafts are near-free where T(K + 1) is within the tolerance, whatever is before it."""
+    """K drafts are near-free if T(K + 1) is within the tolerance, whatever smaller N do."""
     forecast = found("work_model")
     times, base = forecast.total.model_us, forecast.total.model_us[:, :1]
     ratio = (forecast.total.moved_us(1.0) if cautious else times) / base
@@ -38,7 +38,7 @@ def test_near_free_is_what_passes_itself(cautious: bool) -> None:  # noqa: FBT00
 
 
 def test_below_the_boundary_of_a_law_all_is_near_free() -> None:
-    """A law says nothing of single N: all up to its boundary are."""
+    """For a law, all N up to its boundary are near-free."""
     forecast = found("principle")
     limits = boundary_by_batch(forecast, cautious=False)
     for batch, ks in near_free_by_batch(forecast, 0.2, most=MOST, cautious=False).items():
@@ -54,14 +54,14 @@ def test_below_the_boundary_of_a_law_all_is_near_free() -> None:
     ],
 )
 def test_where_no_drafter_is_faster(speeds: tuple[float, ...], where: str) -> None:
-    """Only where all larger batch sizes are among them is it said from one on."""
+    """The text "from b on" is printed only if all larger batch sizes are included."""
     choices = {batch: Choice(1, speed) for batch, speed in enumerate(speeds, 1)}
     (remark,) = remarks(found("work_model"), choices)
     assert remark == f"decoding without a drafter is faster at {where}"
 
 
 def test_no_schedule_names_what_has_one() -> None:
-    """Experts of another engine that are known are named with the schedule that they have."""
+    """A refusal names engines whose experts are known and have a schedule."""
     options = ("--moe vllm==0.24.0", "--moe sglang==0.5.23")
     query = replace(deployment(SPARSE[0], "skewed", platform="cpu"), instead=options)
     for given, ending in (

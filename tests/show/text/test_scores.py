@@ -1,4 +1,4 @@
-"""Scores as text: nothing hidden of what is missing, infinite or left out."""
+"""Scores as text, with what is missing, infinite or left out."""
 
 import polars as pl
 import pytest
@@ -13,7 +13,7 @@ KNOWN = make_truth(({}, {1: 10.0, 2: 30.0}), (MOE, {1: 1.0}), (MOE, {2: 1.0}))
 
 
 def test_what_is_left_out_is_named() -> None:
-    """Curves without a boundary are counted by reason, and one of each is named."""
+    """Curves without a boundary are counted by reason, with one example each."""
     scores = evaluate(KNOWN, IdleCompute(), [0.2], EVERY)
     lines = list(head("mine.csv", KNOWN, scores, [0.2]))
     assert lines[-1] == f"excluded    2 curves: {NO_BASELINE} (first: e#1)"
@@ -22,7 +22,7 @@ def test_what_is_left_out_is_named() -> None:
 
 
 def test_without_constants_the_text_says_so() -> None:
-    """Laws rest on no calibrated constant."""
+    """The text says that laws use no calibrated constants."""
     scores = evaluate(KNOWN, IdleCompute(), [0.2], ["principle"])
     assert any("no answer uses a calibrated" in line for line in head("x", KNOWN, scores, [0.2]))
 
@@ -36,7 +36,7 @@ def test_without_constants_the_text_says_so() -> None:
     ],
 )
 def test_infinite_is_not_missing(n_max: float | None, high: float, error: str, width: str) -> None:
-    """An unbounded error or interval is printed as such, a number that is not there as a dash."""
+    """An unbounded error is printed as such, a missing number as a dash."""
     answers = make_answers({"n_max": n_max, "low": 1.0, "high": high})
     rows = groups(score(KNOWN, answers, ["principle"]), ["predictor"])
     heading, line, *_ = table(rows, ["predictor"])
@@ -46,7 +46,7 @@ def test_infinite_is_not_missing(n_max: float | None, high: float, error: str, w
 
 
 def test_columns_line_up() -> None:
-    """Every line of the table is as wide as its heading, up to where its last cell ends."""
+    """Cells of the table are aligned under their headings."""
     scores = evaluate(KNOWN, IdleCompute(), [0.2], EVERY)
     rows = groups(scores.scores.with_columns(pl.lit("a long name").alias("kernel")),
                   ["predictor", "kernel", "in_sample"])  # fmt: skip

@@ -25,7 +25,7 @@ SIMPLE, MAP, MOD = "--spec-ngram-simple", "--spec-ngram-map-k4v", "--spec-ngram-
 
 
 def proof_of(layout: Layout, t_us: dict[int, float], **changes: object) -> RecordedProof:
-    """Return what a proof says."""
+    """Return the content of a proof."""
     takes = write_all(layout, t_us, **changes)
     return read_proof(takes[-1], {str(take.name): take for take in takes[:-1]})
 
@@ -58,7 +58,7 @@ def proof_of(layout: Layout, t_us: dict[int, float], **changes: object) -> Recor
     ],
 )
 def test_a_line_to_paste_asks_for_what_ran(run: Drafting, words: str) -> None:
-    """Options are those of the engine's own program, and a file's name is quoted for a shell."""
+    """The options are those of the engine's own program, with file names quoted for a shell."""
     line = paste("llama_cpp", run, MODEL, Path("d.gguf"), 0)
     assert line == f"llama-server -m 'a model.gguf' {words}"
     assert paste("llama_cpp", run, MODEL, Path("d.gguf"), 0.8) == (
@@ -67,14 +67,14 @@ def test_a_line_to_paste_asks_for_what_ran(run: Drafting, words: str) -> None:
 
 
 def test_a_batch_is_asked_of_the_server_with_its_slots() -> None:
-    """Each slot gets the context that one prompt had; alone nothing is said of slots."""
+    """Each slot gets a prompt's context; one prompt names no slots."""
     line = paste("llama_cpp", Drafting(), MODEL, None, 0, batch=3, positions=512)
     assert line == "llama-server -m 'a model.gguf' -t 1 --spec-type none --parallel 3 -c 1536"
     assert "--parallel" not in paste("llama_cpp", Drafting(), MODEL, None, 0, positions=512)
 
 
 def test_a_batch_is_said_where_it_is(layout: Layout) -> None:
-    """The text's first line, T(N) and JSON name how many are decoded at once."""
+    """The first line, T(N) and JSON name the number of prompts decoded together."""
     takes = [write_forwards(layout, FLAT, few=(1,)), write_trace(layout)]
     proof = write_proof(layout, takes, FLAT, batch=2)
     two = read_proof(proof, {str(take.name): take for take in takes})
@@ -91,7 +91,7 @@ def test_a_batch_is_said_where_it_is(layout: Layout) -> None:
 
 
 def test_sampling_is_said_where_it_is(layout: Layout) -> None:
-    """The text's first line and JSON have the temperature; greedy answers speak of none."""
+    """The first line and JSON have the temperature; greedy answers name none."""
     forwards, *greedy = write_all(layout, FLAT)
     takes = [forwards, write_trace(layout, heat=0.8)]
     proof = write_proof(layout, takes, FLAT, heat=0.8)
@@ -106,7 +106,7 @@ def test_sampling_is_said_where_it_is(layout: Layout) -> None:
 
 
 def test_json_has_numbers_or_null(layout: Layout) -> None:
-    """An interval of one repeat has no ends, which JSON says with null."""
+    """The interval of one repeat has null ends in JSON."""
     made = document(proof_of(layout, FLAT, noise=(1.0,)), MODEL, None)
     read = json.loads(msgspec.json.encode(made))
     assert all(setting["tokens_s"]["high"] is None for setting in read["settings"])
@@ -127,7 +127,7 @@ def test_json_has_numbers_or_null(layout: Layout) -> None:
 def test_the_text_says_the_verdict_and_what_to_run(
     layout: Layout, t_us: dict[int, float], words: str
 ) -> None:
-    """It has T(N), every setting that ran, each kind of prompts, and its evidence."""
+    """The text has T(N), every setting that ran, each kind of prompts, and evidence."""
     proof = proof_of(layout, t_us)
     text = "\n".join(tune_text(proof, MODEL, None))
     assert f"verdict: {words}" in text
@@ -141,7 +141,7 @@ def test_the_text_says_the_verdict_and_what_to_run(
 
 
 def test_json_has_what_the_text_says(layout: Layout) -> None:
-    """Whose T(N) it is, what is predicted best of each kind, and where outputs differ first."""
+    """JSON has whose T(N) it is, the best prediction per kind, and the first difference."""
     proof = proof_of(layout, FLAT)
     made, lines = document(proof, MODEL, None), list(tune_text(proof, MODEL, None))
     of = made["curve_of"]
@@ -174,7 +174,7 @@ def test_json_has_what_the_text_says(layout: Layout) -> None:
 
 
 def test_a_kind_that_is_to_run_otherwise_has_a_line_of_its_own(layout: Layout) -> None:
-    """Drafts win on copies alone: none is what to run on all, and a lookup on those."""
+    """If drafts win on one kind of prompts only, that kind has its own line."""
     proof = proof_of(layout, MIDDLING, default=None, defaults=())
     made, lines = document(proof, MODEL, None), list(tune_text(proof, MODEL, None))
     assert made["paste"].endswith("--spec-type none")

@@ -1,4 +1,4 @@
-"""These tests run torch, on one thread: what they run is small."""
+"""Fixtures of models' tests: torch runs on one thread."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A forward's weights out of a mapping, to compare it with other implementations."""
+"""A forward's weights from a mapping, to compare it with other implementations."""
 
 from collections.abc import Mapping, Sequence
 

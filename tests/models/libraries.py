@@ -21,26 +21,26 @@ CACHE_CALL = "flash_attn_with_kvcache"
 
 
 def flash_2(patch: pytest.MonkeyPatch, signature: Signature = SIGNATURES[CACHE_CALL]) -> StandIn:
-    """Put FlashAttention 2 in place."""
+    """Install a stand-in for FlashAttention 2."""
     function = stand_in(signature, computed.flash_2)
     patch.setattr(flash_attn, "load", lambda: SimpleNamespace(**{CACHE_CALL: function}))
     return function
 
 
 def flash_3(patch: pytest.MonkeyPatch) -> Operator:
-    """Put FlashAttention 3 in place, under the schema that all releases have."""
+    """Install a stand-in for FlashAttention 3, with the schema of all releases."""
     operator = Operator(SCHEMA, computed.flash_3)
     patch.setattr(flash_attn_3, "load", lambda: operator)
     return operator
 
 
 def flashinfer(patch: pytest.MonkeyPatch, signatures: Signatures | None = None) -> Wrappers:
-    """Put FlashInfer in place."""
+    """Install a stand-in for FlashInfer."""
     return test_flashinfer.load(patch, signatures or literal(TEXT), computed.flashinfer)
 
 
 def vllm(patch: pytest.MonkeyPatch, signature: Signature = KNOWN["fused_experts"]) -> StandIn:
-    """Put vLLM in place."""
+    """Install a stand-in for vLLM."""
     function, module = stand_in(signature, computed.fused), ModuleType("fused_moe")
     put(module, fused_experts=function)
     patch.setattr(vllm_moe, "load", lambda: ("vllm==1.2.3", module))
@@ -48,7 +48,7 @@ def vllm(patch: pytest.MonkeyPatch, signature: Signature = KNOWN["fused_experts"
 
 
 def sglang(patch: pytest.MonkeyPatch, release: Release | None = None) -> StandIn:
-    """Put SGLang in place."""
+    """Install a stand-in for SGLang."""
     release = release or Release(signatures_in(NEWEST), NEW, set())
     release.fused._result = computed.fused
     release.install(patch)

@@ -143,7 +143,7 @@ H100 = ("--platform", "h100", "--largest", "8")
 
 
 def test_nothing_knows_these_models() -> None:
-    """No file of the package or of the config names one of them."""
+    """No file of the package or the config names one of these models."""
     for root in (Path(nearfree.__file__).parent, CONFIG):
         for path in root.rglob("*"):
             if path.suffix in (".py", ".json", ".yaml", ".csv"):
@@ -154,7 +154,7 @@ def test_nothing_knows_these_models() -> None:
 
 @pytest.mark.parametrize("name", RUN)
 def test_a_public_model_runs(tmp_path: Path, name: str) -> None:
-    """A layer as wide as the model's own gives finite logits, over a cache longer than a window."""
+    """A layer of the model's own width gives finite logits, over a cache longer than a window."""
     path = write(tmp_path, RUN[name] | {"num_hidden_layers": 1, "vocab_size": 1000}, "config.json")
     decoder = read_decoder(path)
     with torch.inference_mode():
@@ -176,7 +176,7 @@ def test_a_public_model_runs(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_public_model_is_refused_by_what_is_not_understood(tmp_path: Path, name: str) -> None:
-    """What the forward of a model would need and is not there is named, with its value."""
+    """A model is refused by the missing feature, with its value."""
     message, document = REFUSED[name]
     path = write(tmp_path, document, "config.json")
     for read in (read_decoder, read_details):
@@ -191,7 +191,7 @@ def test_a_public_model_is_refused_by_what_is_not_understood(tmp_path: Path, nam
 def test_what_has_no_forward_is_predicted_and_not_measured(
     tmp_path: Path, call: Call, name: str
 ) -> None:
-    """What the answer leaves out stands beside T(1); a forward of it is refused by name."""
+    """What an answer leaves out is named beside T(1); the forward is refused by name."""
     message, document = PREDICTED_ALONE[name]
     path = write(tmp_path, document, f"{name}.json")
     code, out, err = call("predict", "--model", str(path), "--ignore-memory", *H100)
@@ -206,7 +206,7 @@ def test_what_has_no_forward_is_predicted_and_not_measured(
 @pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize("name", PREDICTED)
 def test_a_public_model_is_predicted(tmp_path: Path, call: Call, name: str) -> None:
-    """The whole model is answered about, under the name of its file."""
+    """The whole model is predicted under its file's name."""
     path = write(tmp_path, RUN[name], f"{name}.json")
     code, out, err = call("predict", "--model", str(path), *H100)
     assert (code, err) == (0, "")
@@ -218,7 +218,7 @@ def test_a_public_model_is_predicted(tmp_path: Path, call: Call, name: str) -> N
 @pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_prediction_is_refused_alike(tmp_path: Path, call: Call, name: str) -> None:
-    """A model that is not run is not predicted either, with the same reason; its memory is said."""
+    """A model that cannot run is not predicted either, for the same reason; its memory is."""
     message, document = REFUSED[name]
     path = write(tmp_path, document, f"{name}.json")
     code, out, err = call("predict", "--model", str(path), *H100)

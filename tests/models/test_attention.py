@@ -57,21 +57,21 @@ def check(base: DecoderForward, other: DecoderForward) -> None:
 def test_logits_are_those_of_torch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str, kind: str, mask: Mask
 ) -> None:
-    """Each backend reads the L cached and the N new keys, under the mask, and no others."""
+    """Each backend reads the L cached and N new keys under the mask, and no others."""
     libraries.ATTENTION[backend](monkeypatch)
     check(*pair(tmp_path, document(kind), backend, mask=mask))
 
 
 @by_backend
 def test_a_window_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str) -> None:
-    """A query sees the last 12 keys up to its own, as in torch."""
+    """A query sees the last 12 keys, as in torch."""
     libraries.ATTENTION[backend](monkeypatch)
     check(*pair(tmp_path, WINDOWED, backend))
 
 
 @by_backend
 def test_windows_go_by_layer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str) -> None:
-    """Layers with a window and without, and logits of another scale, are as in torch."""
+    """Layers with and without a window, and a logit scale, are as in torch."""
     libraries.ATTENTION[backend](monkeypatch)
     check(*pair(tmp_path, document("gemma3_text"), backend))
 
@@ -81,7 +81,7 @@ def test_windows_go_by_layer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ba
 def test_what_no_call_is_given_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str, kind: str
 ) -> None:
-    """Sinks, capped logits, chunks and latents are refused by the backend's name."""
+    """Sinks, capped logits, chunks and latents are refused with the backend's name."""
     libraries.ATTENTION[backend](monkeypatch)
     with pytest.raises(EvidenceError, match=f"{backend} on cpu is not run with"):
         make_forward(tmp_path, document(kind), attention=backend)
@@ -90,7 +90,7 @@ def test_what_no_call_is_given_is_refused(
 def test_a_release_without_windows_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A FlashInfer whose plan has no window runs no model that has one."""
+    """A FlashInfer release without windows in its plan refuses a model with windows."""
     signatures = literal(TEXT.replace("window_left=-1, ", ""))
     libraries.flashinfer(monkeypatch, signatures)
     forward = make_forward(tmp_path, WINDOWED, attention="flashinfer_fa2")
@@ -102,7 +102,7 @@ def test_a_release_without_windows_is_refused(
 def test_flash_attention_2_reads_the_whole_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mask: Mask
 ) -> None:
-    """The call is given the cache as it lies in memory, and how much of it is in use."""
+    """The call gets the cache as it lies in memory and its used length."""
     called = libraries.flash_2(monkeypatch)
     forward = pair(tmp_path, document("qwen3"), "flash_attn", mask=mask)[1]
     forward.forward(tokens(7))
@@ -122,7 +122,7 @@ def test_flash_attention_2_reads_the_whole_cache(
 def test_flash_attention_3_reads_the_whole_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mask: Mask
 ) -> None:
-    """The same as one operator, whose causal mask has another name."""
+    """As for FlashAttention 2, with the causal mask's other name."""
     operator = libraries.flash_3(monkeypatch)
     pair(tmp_path, document("qwen3"), "flash_attn_3", mask=mask)[1].forward(tokens(7))
     assert operator.given() == {
@@ -139,7 +139,7 @@ def test_flash_attention_3_reads_the_whole_cache(
 def test_flashinfer_reads_the_cache_as_pages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernels: str, mask: Mask
 ) -> None:
-    """The room of 56 is 4 pages of 16 a request, of which N = 7 needs 2, the second of 14."""
+    """Of 4 pages of 16 positions a request needs 2 for N = 7, 14 in the second."""
     wrappers = libraries.flashinfer(monkeypatch)
     config = document("qwen3")
     forward = pair(tmp_path, config, f"flashinfer_{kernels}", mask=mask)[1]
@@ -170,7 +170,7 @@ def test_flashinfer_reads_the_cache_as_pages(
 def test_each_n_is_planned_once_for_all_layers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Three layers share the plan of an N, and a second forward plans nothing."""
+    """Three layers share the plan of an N; a second forward plans nothing."""
     wrappers = libraries.flashinfer(monkeypatch)
     forward = make_forward(tmp_path, document("qwen3"), attention="flashinfer_fa2")
     assert not wrappers.parts[f"{PREFILL}.plan"].calls
@@ -180,7 +180,7 @@ def test_each_n_is_planned_once_for_all_layers(
 
 
 def test_forwards_share_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither k nor routing changes a plan: forwards of one execution have one for each N."""
+    """All forwards of one execution share one plan per N, for any k and routing."""
     wrappers, plans = libraries.flashinfer(monkeypatch), {}
     for top_k, routing in product((4, 2), ("router", "balanced")):
         config = document("qwen3_moe", num_experts_per_tok=top_k)
@@ -225,7 +225,7 @@ def attend(execution: ExecutionContext, **changes: Any) -> None:
 def test_another_plan_is_not_shared(
     monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
-    """What a plan is given is its own, which pages a request owns as well; the workspace is one."""
+    """Other plan arguments, such as a request's pages, make another plan in the same workspace."""
     wrappers, execution = libraries.flashinfer(monkeypatch), ExecutionContext()
     for changes in ({}, {name: value}, {}, {name: value}):
         attend(execution, **changes)
@@ -235,7 +235,7 @@ def test_another_plan_is_not_shared(
 
 
 def test_places_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another execution has a workspace and plans of its own."""
+    """Another execution has its own workspace and plans."""
     wrappers = libraries.flashinfer(monkeypatch)
     places = ExecutionContext(), ExecutionContext()
     for execution in places:
@@ -245,7 +245,7 @@ def test_places_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_masks_are_made_once_for_each_n(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """On a CPU all layers and all forwards of an N share its mask."""
+    """On a CPU all layers and forwards of an N share one mask."""
     forward, made = make_forward(tmp_path, document("qwen3")), []
     real = attending.causal_mask
 
@@ -260,7 +260,7 @@ def test_masks_are_made_once_for_each_n(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_lengths_are_made_once_for_each_n(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """All layers and all forwards of an N are given the same tensor: a graph may hold it."""
+    """All layers and forwards of an N get the same tensor of lengths, for CUDA graphs."""
     called = libraries.flash_2(monkeypatch)
     forward = make_forward(tmp_path, document("qwen3"), attention="flash_attn")
     for n in (2, 7, 2, 7):
@@ -271,7 +271,7 @@ def test_lengths_are_made_once_for_each_n(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
-    """The message says which there are."""
+    """An unknown backend is refused, and the message lists the known ones."""
     with pytest.raises(EvidenceError, match="attention on 'xformers'") as caught:
         make_forward(tmp_path, document("qwen3"), attention="xformers")
     assert "torch_sdpa, flash_attn, flash_attn_3, flashinfer_fa2" in caught.value.remedy
@@ -279,7 +279,7 @@ def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["torch_sdpa", *libraries.ATTENTION])
 def test_a_gpu_attends_in_16_bits(backend: str) -> None:
-    """No kernel of theirs runs in float32, which is refused before a library is loaded."""
+    """GPU kernels refuse float32 before a library is loaded."""
     with pytest.raises(EvidenceError, match=f"{backend} does not run in torch.float32"):
         make_attention_runner(
             backend, AttentionMask("causal", 8), torch.float32, ExecutionContext(device="cuda")
@@ -287,7 +287,7 @@ def test_a_gpu_attends_in_16_bits(backend: str) -> None:
 
 
 def test_flash_attention_3_is_for_9_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Another compute capability is refused, as it is for the module alone."""
+    """Another compute capability than 9.0 is refused, as for the module alone."""
     libraries.flash_3(monkeypatch)
     monkeypatch.setattr(flash_attn_3, "compute_capability", lambda _: 80)
     with pytest.raises(EvidenceError, match=r"9\.0 alone"):
@@ -295,7 +295,7 @@ def test_flash_attention_3_is_for_9_0(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_torch_on_a_gpu_is_its_flash_op() -> None:
-    """On a GPU the FlashAttention op of torch runs, over a cache whose positions come first."""
+    """On a GPU torch's FlashAttention operator runs, over a cache with positions first."""
     execution = ExecutionContext(device="cuda")
     runner = make_attention_runner(
         "torch_sdpa", AttentionMask("block", 8), torch.bfloat16, execution
@@ -308,7 +308,7 @@ def test_torch_on_a_gpu_is_its_flash_op() -> None:
 def test_flash_attention_2_is_bound(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
 ) -> None:
-    """At the first, the last and every changed release, the call has the form it takes."""
+    """The call fits the signatures of the first, the last and every changed release."""
     first, last = test_flash_attn.FIRST, test_flash_attn.LAST
     cache, versions = source_cache, versions_between("flash-attn", first, last)
     execution = ("flash-attn", test_flash_attn.MEMBER, libraries.CACHE_CALL)
@@ -324,7 +324,7 @@ def test_flash_attention_2_is_bound(
 def test_flashinfer_is_bound(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
 ) -> None:
-    """At the first, the last and every changed release, wrapper, plan and run have their forms."""
+    """Wrapper, plan and run fit the signatures of the first, the last and every changed release."""
     package, members = "flashinfer-python", test_flashinfer.MEMBERS
     first, last = test_flashinfer.FIRST, test_flashinfer.LAST
     cache, versions = source_cache, versions_between(package, first, last)

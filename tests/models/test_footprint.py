@@ -1,4 +1,4 @@
-"""Footprint: what a forward takes is known before it is made, to a tenth of what is measured."""
+"""Footprint: a forward's memory, computed before it is made, within a tenth of the measured one."""
 
 import json
 import os
@@ -140,13 +140,13 @@ def test_the_footprint_is_what_is_measured(tmp_path: Path, most_of: str) -> None
 
 
 def kept_bytes(tensors: list[Tensor]) -> int:
-    """Return the bytes of what tensors lie in, each counted once."""
+    """Return the bytes of the tensors' storages, each counted once."""
     storages = [tensor.untyped_storage() for tensor in tensors]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def tensors_in(owner: object) -> list[Tensor]:
-    """Return the tensors that an object of the models holds, and those within it."""
+    """Return the tensors that an object of the models holds, nested ones included."""
     if isinstance(owner, Tensor):
         return [owner]
     if isinstance(owner, list | tuple):
@@ -164,7 +164,7 @@ def tensors_in(owner: object) -> list[Tensor]:
 def test_weights_are_those_that_a_forward_asks_for(
     tmp_path: Path, kind: str, dtype: torch.dtype, *, tied: bool
 ) -> None:
-    """Every family's weights are known to the byte, a router's copy in float32 included."""
+    """Each family's weights are counted to the byte, a router's float32 copy included."""
     path = write(tmp_path, document(kind, tie_word_embeddings=tied), "config.json")
     made: dict[tuple[object, ...], Tensor] = {}
     forward = DecoderForward(
@@ -184,7 +184,7 @@ def test_weights_are_those_that_a_forward_asks_for(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_a_shared_cache_is_held_once(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Weights and caches of Gemma 4's sharing layers, and of inputs of their own, are known."""
+    """Gemma 4's shared caches and per-layer inputs are counted once."""
     path = write(tmp_path, document("gemma4_text", **SHARED), "config.json")
     made: dict[tuple[object, ...], Tensor] = {}
     forward = make_forward(
@@ -207,7 +207,7 @@ MASKED: list[tuple[Mask, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("mask", "config"), MASKED)
 def test_masks_and_rotations_are_known(tmp_path: Path, mask: Mask, config: dict[str, Any]) -> None:
-    """Each N above 1 has a causal mask of its own, over the keys that a window leaves."""
+    """Each N above 1 has a causal mask over the keys inside a window."""
     path = write(tmp_path, config, "config.json")
     forward = DecoderForward(
         read_decoder(path),
@@ -228,7 +228,7 @@ def test_masks_and_rotations_are_known(tmp_path: Path, mask: Mask, config: dict[
 
 
 def test_what_controlled_routing_keeps_is_known(tmp_path: Path) -> None:
-    """Where the rows of each N lie is kept, in the largest form that padding may give it."""
+    """The row order of each N is counted, at its largest padding."""
     path = write(tmp_path, document("qwen3_moe"), "config.json")
     own, balanced = (needed(path, routing=routing) for routing in ("router", "balanced"))
     pairs = [BATCH * n * 4 for n in POSITIONS]
@@ -238,7 +238,7 @@ def test_what_controlled_routing_keeps_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_of_anything_takes_more(tmp_path: Path, kind: str) -> None:
-    """A larger batch, context, N or dtype, and one N more, need more memory."""
+    """A larger batch, context, N or dtype, or one N more, needs more memory."""
     path = write(tmp_path, document(kind), "config.json")
     least = needed(path).total
     assert needed(path, batch=BATCH + 1).total > least
@@ -248,7 +248,7 @@ def test_more_of_anything_takes_more(tmp_path: Path, kind: str) -> None:
 
 
 def test_pages_and_plans_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """FlashInfer's cache is in whole pages; it has one workspace, and a wrapper for each N."""
+    """FlashInfer's cache has whole pages, one workspace, and a wrapper per N."""
     wrappers = libraries.flashinfer(monkeypatch)
     made: dict[tuple[object, ...], Tensor] = {}
     config, backend = document("qwen3"), "flashinfer_fa2"
@@ -263,7 +263,7 @@ def test_pages_and_plans_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.mark.parametrize(("backend", "plan_mib"), [("flashinfer_fa2", 8), ("flashinfer_fa3", 72)])
 def test_workspaces_are_counted(tmp_path: Path, backend: str, plan_mib: int) -> None:
-    """512 MiB once, and what a wrapper allocates for each distinct N; nothing for torch."""
+    """FlashInfer takes 512 MiB once and a wrapper's memory per N; torch takes nothing."""
     path = write(tmp_path, document("qwen3"), "config.json")
     workspaces = needed(path, (1, 2, 7, 7), attention=backend).workspaces / 2**20
     assert workspaces == pytest.approx(512 + 3 * plan_mib, abs=1)
@@ -281,7 +281,7 @@ def test_a_models_workspaces_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_copies_take_turns(tmp_path: Path) -> None:
-    """Each copy has all of its own but what one forward makes and drops."""
+    """Each copy counts everything except the temporary tensors of one forward."""
     path, backend = write(tmp_path, document("qwen3_moe")), "flashinfer_fa2"
     one, three = (
         structs.asdict(needed(path, copies=copies, attention=backend)) for copies in (1, 3)
@@ -290,7 +290,7 @@ def test_copies_take_turns(tmp_path: Path) -> None:
 
 
 def test_parts_are_the_total(tmp_path: Path) -> None:
-    """The total is that of its parts."""
+    """The total is the sum of the parts."""
     footprint = needed(write(tmp_path, document("llada2_moe")), attention="flashinfer_fa3")
     parts = structs.asdict(footprint)
     assert min(parts.values()) > 0
@@ -298,7 +298,7 @@ def test_parts_are_the_total(tmp_path: Path) -> None:
 
 
 def test_a_tenth_of_the_memory_stays_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A forward is accepted up to nine tenths of what is free, and refused above."""
+    """A forward is accepted up to 0.9 of the free memory, and refused above."""
     path = write(tmp_path, document("qwen3"))
     footprint = needed(path)
     options: dict[str, Any] = {
@@ -316,7 +316,7 @@ def test_a_tenth_of_the_memory_stays_free(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_the_refusal_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the whole and its parts in GB, what is free, and what to make smaller."""
+    """The refusal has the total, its parts, the free memory, and what to reduce."""
     path = CONFIG / "models" / "qwen3_8b.json"
     footprint = needed(path, (1, 64), batch=1, context=4096)
     monkeypatch.setattr(module, "free_bytes", lambda _: 3 * 10**9)

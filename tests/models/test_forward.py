@@ -38,13 +38,13 @@ ROUTINGS: tuple[ModelRouting, ...] = ("router", "balanced", "skewed")
 
 
 def moe_layer(forward: DecoderForward) -> MoeFfn:
-    """Return the experts of the last layer that has some."""
+    """Return the experts of the last MoE layer."""
     return [layer.ffn for layer in forward.layers if isinstance(layer.ffn, MoeFfn)][-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_family_gives_logits(tmp_path: Path, kind: str) -> None:
-    """With random weights in 16 bits, logits are finite, and of one scale."""
+    """With random weights in 16 bits, logits are finite and of one scale."""
     forward = make_forward(tmp_path, document(kind), dtype=torch.bfloat16)
     for n in POSITIONS:
         out = forward.forward(tokens(n))
@@ -54,7 +54,7 @@ def test_every_family_gives_logits(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_only_new_positions_are_written(tmp_path: Path, mask: Mask) -> None:
-    """A forward writes keys and values of its N positions, and none before or after them."""
+    """A forward writes keys and values of its N positions only."""
     forward = make_forward(tmp_path, document("qwen3"), mask=mask)
     before = [cache.clone() for cache in (*forward.keys, *forward.values)]
     forward.forward(tokens(7))
@@ -66,7 +66,7 @@ def test_only_new_positions_are_written(tmp_path: Path, mask: Mask) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_causal_position_sees_none_after_it(tmp_path: Path, kind: str) -> None:
-    """The first positions' logits are the same, however many follow: none sees a later one."""
+    """Under the causal mask later positions do not change earlier logits."""
     forward = make_forward(tmp_path, document(kind))
     everything = forward.forward(tokens(33))
     for n in (1, 2, 7):
@@ -74,7 +74,7 @@ def test_a_causal_position_sees_none_after_it(tmp_path: Path, kind: str) -> None
 
 
 def test_a_position_in_a_block_sees_all_of_it(tmp_path: Path) -> None:
-    """In a block the last token decides the first one's logits; under the causal mask it cannot."""
+    """Under the block mask the last token changes the first logits, under causal not."""
     changed = tokens(7).clone()
     changed[:, -1] = (changed[:, -1] + 1) % 97
     for mask, differs in (("causal", False), ("block", True)):
@@ -85,7 +85,7 @@ def test_a_position_in_a_block_sees_all_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("context", [0, 5, 23])
 def test_a_window_reads_no_key_before_it(tmp_path: Path, context: int) -> None:
-    """Keys that lie further back than a window of 12 change nothing; the nearest do."""
+    """Keys before a window of 12 change nothing; those inside it do."""
     config = document("mistral", sliding_window=12)
     forward = make_forward(tmp_path, config, context=context)
     out = forward.forward(tokens(7))
@@ -144,7 +144,7 @@ def test_controlled_routing_overrides_the_router(
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_the_router_runs_under_every_routing(tmp_path: Path, routing: ModelRouting) -> None:
-    """What routing overrides is still computed: the forward's products are those of the model."""
+    """Under controlled routing the router's product still runs."""
     forward = make_forward(tmp_path, document("qwen3_moe"), routing=routing, moe="torch_grouped")
     with FlopCounterMode(display=False) as counter:
         forward.forward(tokens(7))
@@ -167,7 +167,7 @@ class Forwards:
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_flash_kernel_runs(tmp_path: Path, dtype: torch.dtype, mask: Mask) -> None:
-    """At every N torch takes the flash kernel that a study of attention runs."""
+    """At every N torch runs the flash kernel that studies of attention run."""
     forward = Forwards(make_forward(tmp_path, document("qwen3"), dtype=dtype, mask=mask))
     for n in POSITIONS:
         names = kernel_names(forward, n, "cpu")
@@ -176,7 +176,7 @@ def test_the_flash_kernel_runs(tmp_path: Path, dtype: torch.dtype, mask: Mask) -
 
 
 def test_a_seed_gives_the_same_weights_and_cache() -> None:
-    """Weights have variance 1 / in, those of norms are one, biases zero; a seed repeats them."""
+    """Weights have variance 1 / in, norms 1, biases 0; a seed repeats them."""
     weight = RandomWeights(torch.float32, seed=5)("any.weight", (300, 400))
     again = RandomWeights(torch.float32, seed=5)
     assert weight.equal(again("other.weight", (300, 400)))
@@ -186,7 +186,7 @@ def test_a_seed_gives_the_same_weights_and_cache() -> None:
 
 
 def test_a_forward_repeats_itself(tmp_path: Path) -> None:
-    """The same seed and tokens give the same logits, in another object too."""
+    """The same seed and tokens give the same logits, in another object, too."""
     first, second = (make_forward(tmp_path, document("llada2_moe")) for _ in range(2))
     out = first.forward(tokens(7))
     assert first.forward(tokens(7)).equal(out)
@@ -195,7 +195,7 @@ def test_a_forward_repeats_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(BATCH, 0), (BATCH, MOST + 1), (BATCH + 1, 1), (BATCH,)])
 def test_tokens_of_another_shape_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    """A forward takes b requests and 1 to `most` positions, and says so."""
+    """A forward takes b requests of 1 to `most` positions; others are refused."""
     forward = make_forward(tmp_path, document("llama"))
     with pytest.raises(ConfigError, match="tokens of shape"):
         forward.forward(torch.zeros(shape, dtype=torch.int64))
@@ -211,13 +211,13 @@ def test_tokens_of_another_shape_are_refused(tmp_path: Path, shape: tuple[int, .
 def test_weights_of_another_model_are_refused(
     tmp_path: Path, weights: dict[str, Any], message: str
 ) -> None:
-    """A missing weight and one of another shape are named."""
+    """A missing weight and one of another shape are refused by name."""
     with pytest.raises(ConfigError, match=message):
         make_forward(tmp_path, document("llama"), weights=GivenWeights(weights, torch.float32))
 
 
 def test_what_is_not_run_is_refused(tmp_path: Path) -> None:
-    """A block has no window, and experts run on four backends, which the message names."""
+    """A block mask with a window, and an unknown backend of experts, are refused."""
     with pytest.raises(EvidenceError, match="on 'trt'") as caught:
         make_forward(tmp_path, document("mixtral"), moe="trt")
     assert "torch_padded, torch_grouped, vllm, sglang" in caught.value.remedy

@@ -1,4 +1,4 @@
-"""What events say of a GGUF file's forward."""
+"""Events about a GGUF file's forward."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ F32, Q8_0 = 0, 8
 
 
 def test_matrices_of_layers_are_counted_together(tmp_path: Path) -> None:
-    """Equal matrices of two layers are one entry; the embedding is the head where there is none."""
+    """Equal matrices of two layers are one entry; the embedding stands in for a missing head."""
     tensors = [TensorEntry("token_embd.weight", (64, 96), Q8_0, 64 * 96 // 32 * 34)]
     for layer in range(2):
         tensors.append(TensorEntry(f"blk.{layer}.ffn_up.weight", (64, 128), F32, 64 * 128 * 4))
@@ -45,7 +45,7 @@ def test_matrices_of_layers_are_counted_together(tmp_path: Path) -> None:
 def test_numbers_of_each_layer_are_one(
     tmp_path: Path, heads: list[int], kv_heads: list[int] | None, value: tuple[int, int]
 ) -> None:
-    """A list stands for its mean, rounded up; of none alike that is what each layer has."""
+    """A list of numbers by layer becomes its mean, rounded up."""
     metadata = [
         ("general.architecture", string("llama")),
         ("llama.block_count", scalar("uint32", 6)),

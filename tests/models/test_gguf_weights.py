@@ -1,4 +1,4 @@
-"""Random weights as GGUF files: what is written, and that a forward has the same from both."""
+"""Random weights as GGUF files: their content, and equal forwards from file and memory."""
 
 import hashlib
 import subprocess
@@ -56,7 +56,7 @@ def config(folder: Path, kind: str, **changes: Any) -> Path:
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 @pytest.mark.parametrize("type_", STORE)
 def test_what_is_written_is_the_model(tmp_path: Path, kind: str, type_: str) -> None:
-    """The file is read as the model that it was made from, in its type, with all its weights."""
+    """The file reads as its model, in its type, with all weights."""
     path = config(tmp_path, kind, tie_word_embeddings=kind != "qwen3")
     to = tmp_path / "small.gguf"
     header = write_random_gguf(path, to, type_=type_)
@@ -120,7 +120,7 @@ def logits(path: Path, details: Details, weights: Any) -> torch.Tensor:
 def test_rows_are_in_the_order_of_neighbours(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Turned as neighbours, the file's own rows give the logits of a checkpoint's rows."""
+    """With neighbouring pairs, the file's rows give a checkpoint's logits."""
     monkeypatch.setattr(gguf_values, "SPREAD", 0.3)
     path, to = config(tmp_path, kind), tmp_path / "small.gguf"
     write_random_gguf(path, to, type_="f32")
@@ -137,7 +137,7 @@ def test_rows_are_in_the_order_of_neighbours(
 
 @given(heads=st.integers(1, 5), half=st.integers(1, 4), columns=st.none() | st.integers(1, 3))
 def test_orders_undo_each_other(heads: int, half: int, columns: int | None) -> None:
-    """Rows and biases come back; pair i of a head is rows 2 i and 2 i + 1."""
+    """Reordering rows and biases twice restores them; pair i is rows 2 i and 2 i + 1."""
     shape = (heads * 2 * half,) if columns is None else (heads * 2 * half, columns)
     rows = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     there = to_neighbours(rows, heads)
@@ -148,7 +148,7 @@ def test_orders_undo_each_other(heads: int, half: int, columns: int | None) -> N
 
 
 def test_scaled_rotations_have_their_factors(tmp_path: Path) -> None:
-    """Frequencies over the file's factors are those of Llama 3's scaling."""
+    """Frequencies divided by the file's factors are those of Llama 3's scaling."""
     path, to = config(tmp_path, "llama", rope_scaling=SCALED), tmp_path / "small.gguf"
     header = write_random_gguf(path, to)
     table = header.by_name["rope_freqs.weight"]
@@ -172,7 +172,7 @@ def test_bf16_is_rounded_as_torch_does() -> None:
 
 
 def test_files_are_the_same_for_a_seed(tmp_path: Path) -> None:
-    """One seed gives one file, another seed another one."""
+    """A seed always gives the same file, another seed another one."""
     path, digests = config(tmp_path, "qwen3"), []
     for seed in (0, 0, 1):
         write_random_gguf(path, tmp_path / "small.gguf", seed=seed)
@@ -181,7 +181,7 @@ def test_files_are_the_same_for_a_seed(tmp_path: Path) -> None:
 
 
 def test_a_weight_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawn in smaller blocks a weight is the same, and spread as it should be."""
+    """A weight drawn in smaller blocks is the same, with the right variance."""
     weight = random_weight("a", (300, 64), seed=0, type_="f32")
     monkeypatch.setattr(gguf_values, "_BLOCK", 640)
     assert np.array_equal(random_weight("a", (300, 64), seed=0, type_="f32"), weight)
@@ -215,14 +215,14 @@ def test_a_tokenizer_has_a_token_for_each_row(tmp_path: Path) -> None:
 def test_other_models_are_refused(
     tmp_path: Path, kind: str, changes: dict[str, Any], why: str
 ) -> None:
-    """What is not written here is refused, and no file is left."""
+    """An unsupported model is refused, and no file is left."""
     with pytest.raises(ConfigError, match=why):
         write_random_gguf(config(tmp_path, kind, **changes), tmp_path / "small.gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["small.json"]
 
 
 def test_mistakes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another type, a folder that is not there, and a missing package are said so."""
+    """Another type, a missing folder and a missing package are refused by name."""
     path = config(tmp_path, "llama")
     with pytest.raises(ConfigError, match=r"'q4_0' is no type.*Choose bf16, f16, f32"):
         write_random_gguf(path, tmp_path / "small.gguf", type_="q4_0")

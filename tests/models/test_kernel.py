@@ -1,4 +1,4 @@
-"""A whole model as a kernel: its logits, what settings share, and what does not fit."""
+"""A whole model as a kernel: its logits, what settings share, and refusals."""
 
 from typing import Any, get_args
 
@@ -52,7 +52,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "mask", "routing"), CASES)
 def test_logits_of_every_position(kind: str, mask: Mask, routing: ModelRouting | None) -> None:
-    """A forward ends with finite logits of all N positions of every request, and no other N."""
+    """A forward gives finite logits of all N positions of every request, for planned N only."""
     axes = {"batch": [2], "mask": mask} | ({"routing": [routing]} if routing else {})
     kernel = make(execution(kind), kind, **axes)
     for n in POSITIONS:
@@ -66,7 +66,7 @@ def test_logits_of_every_position(kind: str, mask: Mask, routing: ModelRouting |
 @settings(deadline=None, max_examples=8)
 @given(st.sampled_from([DENSE, MOE, LING]), st.integers(1, 3), st.integers(0, 33))
 def test_the_same_setting_gives_the_same_logits(kind: str, batch: int, context: int) -> None:
-    """Weights, caches and tokens come from one seed: a kernel made again repeats its logits."""
+    """A kernel made again from the seed gives the same logits."""
     axes = {"batch": [batch], "context": [max(context, 1)]}
     one, two = (make(execution(kind), kind, **axes) for _ in range(2))
     torch.rand(context)
@@ -75,7 +75,7 @@ def test_the_same_setting_gives_the_same_logits(kind: str, batch: int, context: 
 
 
 def test_k_adds_no_weights() -> None:
-    """Settings of a model with another k run on the same weights and caches."""
+    """Settings with another k share weights and caches."""
     where = execution(MOE)
     make(where, MOE, top_k=[2], positions=[1, 4, 9])
     before = dict(where.shared)
@@ -86,7 +86,7 @@ def test_k_adds_no_weights() -> None:
 
 
 def test_another_batch_adds_caches_alone() -> None:
-    """A larger batch has caches of its own, and the weights of the model."""
+    """A larger batch has its own caches and shares the weights."""
     where = execution(MOE)
     make(where, MOE)
     weights = {key for key in where.shared if key[0] == DIGEST}
@@ -96,7 +96,7 @@ def test_another_batch_adds_caches_alone() -> None:
 
 
 def test_copies_take_turns() -> None:
-    """Each forward runs on the next copy of the weights: the same numbers in other memory."""
+    """Forwards use the copies of the weights in turn, with equal numbers."""
     where = execution(copies=2)
     kernel = make(where)
     heads = [forward._head for forward in kernel._forwards]
@@ -126,7 +126,7 @@ READ, LARGEST = bytes_read(setting(), MODELS[DENSE], 1)
 def test_a_model_is_cold_if_the_rest_of_it_fills_the_cache(
     copies: int, cache_bytes: int, made: int, cache: str
 ) -> None:
-    """What is read between two reads of the largest module decides, over all copies."""
+    """A model is cold if the reads between two reads of its largest module fill the cache."""
     kernel = make(execution(copies=copies, cache_bytes=cache_bytes))
     assert (len(kernel._forwards), kernel.cache) == (made, cache)
 
@@ -153,7 +153,7 @@ def test_a_context_of_too_many_positions_is_refused() -> None:
 
 
 def test_weights_that_are_there_are_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second setting of a model needs no memory for the weights that the first has made."""
+    """A second setting of a model needs no memory for the shared weights."""
     where = execution(MOE)
     make(where, MOE)
     weights = sum(t.nbytes for key, t in where.shared.items() if key[0] == DIGEST)
@@ -164,7 +164,7 @@ def test_weights_that_are_there_are_not_asked_for_again(monkeypatch: pytest.Monk
 
 
 def test_another_model_of_the_name_is_not_run() -> None:
-    """A plan's model must be the one that its setting was made for."""
+    """A plan's model must have the digest of its setting."""
     where = ExecutionContext(models={"small": small(num_hidden_layers=4).plain})
     with pytest.raises(ConfigError, match="is not that of its setting"):
         make(where)

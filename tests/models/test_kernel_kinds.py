@@ -1,4 +1,4 @@
-"""Models of several kinds of layers as kernels: their modules, each by itself, and their plans."""
+"""Models with several kinds of layers as kernels: their modules and their plans."""
 
 import pytest
 from msgspec import structs
@@ -21,7 +21,7 @@ WINDOWED = ("gemma2", "gemma3_text", "gemma4_text", "gpt_oss", "llama4_text")
 
 
 class Told(Laps):
-    """Keeps the modules that have run."""
+    """Records the modules that ran."""
 
     def __init__(self) -> None:
         self.roles: set[str] = set()
@@ -41,7 +41,7 @@ def made(kind: str) -> tuple[Model, Setting]:
 
 @pytest.mark.parametrize("kind", TODAY)
 def test_a_forward_tells_of_the_modules_that_are_composed(kind: str) -> None:
-    """What is timed inside a forward has the names of the modules that are measured apart."""
+    """Modules timed inside a forward have the names of the isolated ones."""
     model, setting = made(kind)
     kernel = make_kernel(setting, POSITIONS, ExecutionContext(models={"small": model.plain}))
     assert isinstance(kernel, ModelKernel)
@@ -53,7 +53,7 @@ def test_a_forward_tells_of_the_modules_that_are_composed(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", TODAY)
 def test_each_module_runs_by_itself(kind: str) -> None:
-    """A CPU has a kernel for every module, in the mask and the element type of the model."""
+    """A CPU has a kernel for every module, in the model's mask and element type."""
     model, setting = made(kind)
     for use in uses(setting, model):
         kernel = make_kernel(use.setting, POSITIONS, ExecutionContext())
@@ -65,7 +65,7 @@ def test_each_module_runs_by_itself(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", TODAY)
 def test_a_plan_carries_the_model_as_it_is(kind: str) -> None:
-    """What a plan holds as plain data is the same model again, under the same digest."""
+    """A model stored in a plan reads back equal, under the same digest."""
     model, setting = made(kind)
     again = model_of(setting, {"small": model.plain})
     assert again.digest == model.digest == setting.model_digest
@@ -74,7 +74,7 @@ def test_a_plan_carries_the_model_as_it_is(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", WINDOWED)
 def test_a_block_is_not_run_with_a_window(kind: str) -> None:
-    """Positions that see each other need layers that see all."""
+    """A block mask is refused for layers with a window."""
     model = as_model(document(kind))
     routed = {"moe": "torch_padded", "routing": ["balanced"]} if model.decoder.experts else {}
     study = model_study(mask="block", **routed)
@@ -86,7 +86,7 @@ def test_a_block_is_not_run_with_a_window(kind: str) -> None:
 def test_a_gpu_is_refused_what_it_is_not_run_with(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Sinks, capped logits, chunks and latents are run by torch on a CPU alone."""
+    """Sinks, capped logits, chunks and latents run by torch on a CPU only."""
     monkeypatch.setattr("nearfree.models.footprint.free_bytes", lambda _: None)
     model, setting = made(kind)
     where = ExecutionContext(device="cuda", models={"small": model.plain})

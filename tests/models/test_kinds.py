@@ -1,4 +1,4 @@
-"""Kinds of layers: which one each layer is of, and what its queries are multiplied by."""
+"""Kinds of layers: which layer is of which kind, and the scale of its queries."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def weights(form: AttentionForm) -> torch.Tensor | float | None:
 
 
 def test_each_layer_is_of_one_kind(tmp_path: Path) -> None:
-    """Windows in every other layer are two kinds; layers that are all alike are one."""
+    """Windows in every other layer make two kinds; equal layers make one."""
     for kind, expected in (("gpt_oss", [0, 1, 0]), ("qwen3", [0, 0, 0])):
         path = write(tmp_path, document(kind), f"{kind}.json")
         of = kind_by_layer(layer_kinds(read_decoder(path), read_details(path)))
@@ -37,7 +37,7 @@ def test_each_layer_is_of_one_kind(tmp_path: Path) -> None:
 
 
 def test_modules_have_the_names_of_their_kind(tmp_path: Path) -> None:
-    """Attention of two kinds has two names; products of one size have one."""
+    """Two kinds of attention have two names; equal products have one."""
     path = write(tmp_path, document("gpt_oss"), "config.json")
     decoder = read_decoder(path)
     near, far = (
@@ -49,7 +49,7 @@ def test_modules_have_the_names_of_their_kind(tmp_path: Path) -> None:
 
 
 def test_a_scale_is_what_kernels_do_not_multiply_by() -> None:
-    """Kernels divide by sqrt(head_dim): that scale needs nothing, another one the rest."""
+    """Kernels divide by sqrt(head_dim); queries are scaled by the rest."""
     assert weights(AttentionForm(scale=0.25)) is None
     assert weights(AttentionForm(scale=1.0)) == pytest.approx(4.0)
 

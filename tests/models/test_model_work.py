@@ -67,7 +67,7 @@ def test_bytes_by_hand() -> None:
 
 
 def test_a_router_counts_as_if_it_spread_evenly() -> None:
-    """What the model's own router does is not known: its work is that of even use, and says so."""
+    """The work of a model's own router is that of even use, and says so."""
     own, even = (
         model_work(setting(LING, routing=[routing]), MODELS[LING], 5)
         for routing in ("router", "balanced")

@@ -48,7 +48,7 @@ def check(folder: Path, kind: str, backend: str, routing: ModelRouting, mask: Ma
 def test_logits_are_those_of_torch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str, kind: str, routing: ModelRouting
 ) -> None:
-    """Each engine runs the experts that are chosen, each with its share, under every routing."""
+    """Each engine runs the chosen experts with their shares, under every routing."""
     libraries.EXPERTS[backend](monkeypatch)
     for mask in MASKS:
         check(tmp_path, kind, backend, routing, mask)
@@ -57,7 +57,7 @@ def test_logits_are_those_of_torch(
 def test_the_older_form_of_sglang_gives_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Shares and ids may be arguments of their own, and not one object."""
+    """Shares and ids may be separate arguments instead of one object."""
     fused = libraries.sglang(monkeypatch, Release(signatures_in(OLDEST), OLD, set()))
     check(tmp_path, "qwen3_moe", "sglang", "router", "causal")
     assert fused.calls[0].arguments["inplace"] is False
@@ -84,7 +84,7 @@ def test_controlled_experts_weigh_alike(
 
 
 def test_a_scaled_rule_scales_shares(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Shares of Ling's router sum up to its factor: they are scaled after they are normalised."""
+    """Shares of Ling's router are normalised and then scaled by its factor."""
     called = libraries.vllm(monkeypatch)
     forward = make_forward(tmp_path, document("bailing_moe_v2"), moe="vllm")
     forward.forward(tokens(7))
@@ -93,7 +93,7 @@ def test_a_scaled_rule_scales_shares(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_controlled_routing_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """All layers and all forwards of an N are given the same ids and shares: a graph holds them."""
+    """All layers and forwards of an N get the same ids and shares, for CUDA graphs."""
     called = libraries.vllm(monkeypatch)
     forward = make_forward(tmp_path, document("qwen3_moe"), moe="vllm", routing="balanced")
     for n in (2, 7, 2, 7):
@@ -104,7 +104,7 @@ def test_controlled_routing_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_rows_are_not_written_in_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The shared experts read the same rows after the routed ones."""
+    """Routed experts leave their input rows unchanged, which shared experts read."""
     called = libraries.vllm(monkeypatch)
     make_forward(tmp_path, document("bailing_moe_v2"), moe="vllm").forward(tokens(2))
     assert {bound.arguments["inplace"] for bound in called.calls} == {False}
@@ -144,7 +144,7 @@ def test_nothing_waits_for_the_device(
 
 @pytest.mark.usefixtures("bare")
 def test_padded_blocks_of_a_router_wait_for_it(tmp_path: Path) -> None:
-    """What the test above rests on: the layout of torch_padded does read the router's ids."""
+    """torch_padded reads the router's ids, which the test above would find."""
     with pytest.raises(NotImplementedError, match="meta"):
         twice(tmp_path, attention="flash_attn", moe="torch_padded", routing="router")
 
@@ -190,7 +190,7 @@ def test_padded_blocks_of_a_router_are_refused_on_a_gpu(routing: ModelRouting) -
 def test_bare_rows_are_refused_where_torch_has_no_kernel(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
 ) -> None:
-    """Before 9.0, and after 10, grouped_mm copies where experts end to the host."""
+    """Before 9.0 and after 10 grouped_mm is refused, since it copies to the host."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     with pytest.raises(EvidenceError, match=r"no kernel in torch\.bfloat16 for compute"):
         make("torch_grouped", "balanced")
@@ -218,7 +218,7 @@ def test_blocks_of_controlled_routing_are_laid_out_once(
 
 
 def test_a_model_without_experts_needs_no_engine(tmp_path: Path) -> None:
-    """What would run experts is not loaded where there are none."""
+    """For a model without experts no engine is loaded."""
     assert isinstance(make_forward(tmp_path, document("qwen3"), moe="vllm"), DecoderForward)
 
 
@@ -226,7 +226,7 @@ def test_a_model_without_experts_needs_no_engine(tmp_path: Path) -> None:
 def test_vllm_is_bound(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
 ) -> None:
-    """At the first, the last and every changed release, the call has the form it takes."""
+    """The call fits the signatures of the first, the last and every changed release."""
     cache, member = source_cache, test_vllm_moe.MEMBER
     versions = versions_between("vllm", test_vllm_moe.FIRST, test_vllm_moe.LAST)
     points = change_points("vllm", versions, member, "fused_experts", cache)
@@ -240,7 +240,7 @@ def test_vllm_is_bound(
 def test_sglang_is_bound(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source_cache: Cache
 ) -> None:
-    """At the first, the last and every changed release, the call has the form it takes."""
+    """The call fits the signatures of the first, the last and every changed release."""
     cache, members = source_cache, test_sglang_moe.MEMBERS
     first, last = test_sglang_moe.FIRST, test_sglang_moe.LAST
     versions = versions_between("sglang", first, last)

@@ -28,7 +28,7 @@ def test_pairs_are_turned(rope: Rope) -> None:
 
 
 def test_what_lies_beyond_stays() -> None:
-    """Elements behind the width, and all without a rotation, are left alone."""
+    """Elements beyond the rotated width stay unchanged, as do all without a rotation."""
     states = torch.randn(1, 1, COUNT, 12, generator=torch.Generator().manual_seed(1))
     out = rotate(states, rotation(PLAIN, FIRST, COUNT, torch.float32, "cpu"))
     assert out[..., 8:].equal(states[..., 8:])

@@ -86,7 +86,7 @@ MORE: dict[str, dict[str, Any]] = {
     ids=lambda weight: weight if isinstance(weight, str) else f"{len(weight)} keys",
 )
 def test_a_forward_holds_what_is_stored(tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
-    """Its parameters are those that memory is counted by, and so is what it caches."""
+    """Its parameters and cache are those that the memory estimate counts."""
     path = write(tmp_path, document(kind, **more), "config.json")
     forward, weights = build(path)
     footprint = stored(path)

@@ -1,4 +1,4 @@
-"""Latency tables of our own making, in AIConfigurator's form, and wheels that hold them."""
+"""Made-up latency tables in AIConfigurator's form, and wheels that hold them."""
 
 import io
 from typing import Any
@@ -89,7 +89,7 @@ def put_release(
     metadata: str = METADATA,
     bandwidth: int = 3_350_000_000_000,
 ) -> None:
-    """Put a wheel of tables by path, with its system files, on the index."""
+    """Put a wheel of tables and system files on the index."""
     files = {f"{ROOT}{name}.yaml": SYSTEM.format(bandwidth=bandwidth) for name in systems}
     files["aiconfigurator_core-0.12.0.dist-info/METADATA"] = metadata
     entries = [Entry(path, text.encode()) for path, text in files.items()]

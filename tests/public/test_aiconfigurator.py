@@ -1,4 +1,4 @@
-"""The import of AIConfigurator's tables: each curve with its source, nothing in part."""
+"""The import of AIConfigurator's tables: each curve with its source, and all or nothing."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def cache(tmp_path: Path) -> Cache:
 
 
 def imported(layout: Layout, cache: Cache, *, offline: bool = False) -> Imported:
-    """Import the release that the index has."""
+    """Import the release on the index."""
     return import_aiconfigurator(layout, PLATFORMS, cache=cache, offline=offline)
 
 
@@ -42,7 +42,7 @@ def curves(layout: Layout, done: Imported) -> list[LatencyImported]:
 
 
 def test_each_table_becomes_curves(server: Server, layout: Layout, cache: Cache) -> None:
-    """Every table's rows are curves of the module's own fields, in microseconds."""
+    """Each table's rows become curves with the module's fields, in microseconds."""
     put_release(server, WHOLE)
     curves_by_member = {curve.member: curve for curve in curves(layout, imported(layout, cache))}
     assert len(curves_by_member) == 4
@@ -66,7 +66,7 @@ def test_each_table_becomes_curves(server: Server, layout: Layout, cache: Cache)
 
 
 def test_licence_and_hashes_are_on_record(server: Server, layout: Layout, cache: Cache) -> None:
-    """Each curve names licence and copyright, and the hash under which its member was fetched."""
+    """Each curve names licence, copyright and its member's hash."""
     put_release(server, WHOLE)
     done = imported(layout, cache)
     (fetched,) = [
@@ -80,7 +80,7 @@ def test_licence_and_hashes_are_on_record(server: Server, layout: Layout, cache:
 
 
 def test_importing_twice_is_one_take(server: Server, layout: Layout, cache: Cache) -> None:
-    """The same wheel is imported once; the cache serves it without the network."""
+    """The same wheel is imported once, the second time from the cache without the network."""
     put_release(server, WHOLE)
     first = imported(layout, cache)
     requests = len(server.seen)
@@ -93,7 +93,7 @@ def test_importing_twice_is_one_take(server: Server, layout: Layout, cache: Cach
 def test_an_older_import_is_widened_by_a_new_take(
     server: Server, layout: Layout, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an earlier form left out comes in a take of its own, and the newer take alone counts."""
+    """What an earlier form left out is in a new take, which alone counts."""
     eight = rows("gemm_perf", (1, 0.02), (2, 0.02), gemm_dtype="fp8_block")
     put_release(server, {**WHOLE, GEMM_PATH: parquet([*GEMM, *eight])})
     with monkeypatch.context() as older:
@@ -110,7 +110,7 @@ def test_an_older_import_is_widened_by_a_new_take(
 
 
 def test_systems_by_their_names(server: Server, layout: Layout, cache: Cache) -> None:
-    """An unknown system keeps its name; what is no NVIDIA GPU is left out."""
+    """An unknown system keeps its name; a GPU of another maker is left out."""
     tables = {member("gemm_perf", system): parquet(GEMM) for system in ("h100_sxm", "gb999", "b60")}
     put_release(server, tables, systems=("h100_sxm", "gb999", "b60", "a30"))
     done = imported(layout, cache)
@@ -125,7 +125,7 @@ def test_systems_by_their_names(server: Server, layout: Layout, cache: Cache) ->
 
 
 def test_other_facts_are_told(server: Server, layout: Layout, cache: Cache) -> None:
-    """A fact for which the source has another value than the config is told, the same one not."""
+    """A fact that differs between source and config is reported, an equal one is not."""
     put_release(server, WHOLE, bandwidth=3_000_000_000_000)
     done = imported(layout, cache)
     assert done.fresh is not None
@@ -147,7 +147,7 @@ BAD_TABLES = {
 
 @pytest.mark.parametrize("raw", BAD_TABLES.values(), ids=BAD_TABLES.keys())
 def test_a_bad_table_is_named(server: Server, layout: Layout, cache: Cache, raw: bytes) -> None:
-    """One table that is odd refuses the import by the member's name, and leaves no trace."""
+    """An invalid table refuses the whole import by the member's name, and leaves no file."""
     put_release(server, {**WHOLE, GEMM_PATH: raw})
     with pytest.raises(SourceError) as caught:
         imported(layout, cache)
@@ -173,7 +173,7 @@ def test_tables_of_a_system_without_facts(server: Server, layout: Layout, cache:
 
 
 def test_a_release_of_another_form(server: Server, layout: Layout, cache: Cache) -> None:
-    """A wheel without one believable curve is refused, not imported as empty."""
+    """A wheel without a plausible curve is refused, not imported as empty."""
     put_release(server, {GEMM_PATH: parquet(GEMM[:1])})
     with pytest.raises(SourceError, match="no curve of the known form"):
         imported(layout, cache)

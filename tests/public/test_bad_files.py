@@ -1,4 +1,4 @@
-"""Reference files with a mistake: the line is named, and nothing is imported."""
+"""Reference files with an error: the line is named, and nothing is imported."""
 
 import shutil
 from pathlib import Path
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def refusal(layout: Layout, folder: Path) -> str:
-    """Return the message of an import that is refused, after a look that it left nothing."""
+    """Return the message of a refused import; nothing may be written."""
     with pytest.raises(ConfigError) as caught:
         import_published(layout, folder)
     assert not layout.root.exists()

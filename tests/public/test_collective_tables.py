@@ -1,4 +1,4 @@
-"""Tables of collectives: units, names and formats differ, and each row says what it is."""
+"""Tables of collectives, whose units, names and formats differ."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ EXCHANGE: dict[str, Any] = {
 
 
 def member(table: str, system: str = "h200_sxm") -> str:
-    """Return where a table of collectives lies."""
+    """Return the path of a table of collectives."""
     return f"{ROOT}data/{system}/comm/any/1/{table}.parquet"
 
 
@@ -54,7 +54,7 @@ def values_of(points: pl.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def test_milliseconds_stay_and_elements_are_positions() -> None:
-    """All-reduces and NCCL are in milliseconds; a message's elements are N positions of one."""
+    """All-reduces and NCCL are in milliseconds, a message's elements as N of width 1."""
     reduce, nccl = read("custom_allreduce_perf", REDUCE), read("nccl_perf", NCCL)
     names = ("operation", "dtype", "gpus", "n", "d_model", "latency_ms")
     assert values_of(reduce, *names) == [("all_reduce", "bfloat16", 8, 512, 1, 0.005)]
@@ -63,7 +63,7 @@ def test_milliseconds_stay_and_elements_are_positions() -> None:
 
 
 def test_microseconds_become_milliseconds() -> None:
-    """DeepEP's times are in microseconds, of a dispatch in 8 bits and a combine in 16."""
+    """DeepEP's times are in microseconds; dispatches have 8 bits, combines 16."""
     low = read("wideep_deepep_ll_perf", LOW)
     names = ("operation", "dtype", "latency_ms", "kernel", "gpus", "experts", "top_k", "n")
     assert values_of(low, *names) == [
@@ -75,7 +75,7 @@ def test_microseconds_become_milliseconds() -> None:
 
 
 def test_a_time_is_all_of_it_by_the_sms_that_copy() -> None:
-    """A notification counts, and the number of SMs is part of the kernel's name."""
+    """A time includes the notification, and the kernel's name its number of SMs."""
     normal = read("wideep_deepep_normal_perf", NORMAL)
     assert values_of(normal, "operation", "latency_ms", "kernel") == [
         ("dispatch", 0.105, "deepep_normal_24_sms"),
@@ -111,7 +111,7 @@ def test_a_row_s_own_framework_names_it() -> None:
     ],
 )
 def test_what_is_no_point_is_counted(table: str, row: dict[str, Any], why: str) -> None:
-    """A row that is of no setting is left out by its reason, and the others stay."""
+    """A row that is no point of a setting is counted by reason; the others stay."""
     good = {"nccl_perf": NCCL, "moe_a2a_perf": EXCHANGE}[table]
     collectives = read_collectives(member(table), parquet([good, row]))
     assert collectives.skipped == {why: 1}
@@ -119,7 +119,7 @@ def test_what_is_no_point_is_counted(table: str, row: dict[str, Any], why: str) 
 
 
 def test_a_table_without_devices_is_left_out_whole() -> None:
-    """Where the columns that name a device are not there, all rows are counted."""
+    """Without the columns that name a device all rows are counted as left out."""
     row = {name: value for name, value in NCCL.items() if name not in ("device", "version")}
     collectives = read_collectives(member("nccl_perf"), parquet([row, row]))
     assert collectives.points.is_empty()

@@ -1,4 +1,4 @@
-"""Columns of one value: a frame without them, and their literals, are the frame."""
+"""Columns of one value, stored once, restore the frame."""
 
 import polars as pl
 from hypothesis import given
@@ -16,7 +16,7 @@ ROWS = st.lists(st.fixed_dictionaries({name: values for name, (_, values) in COL
 
 @given(ROWS)
 def test_the_others_and_the_literals_are_the_frame(rows: list[dict[str, object]]) -> None:
-    """Exactly columns of one value are constant, null being one, and none is lost or changed."""
+    """Exactly the columns of one value, null included, are constant; none is lost or changed."""
     schema = {"row": pl.Int64} | {name: dtype for name, (dtype, _) in COLUMNS.items()}
     frame = pl.DataFrame([{"row": at} | row for at, row in enumerate(rows)], schema=schema)
     constants = constant_columns(frame, COLUMNS)

@@ -1,4 +1,4 @@
-"""Curve files: a good one is taken as it is, a bad one is refused by line, column and remedy."""
+"""Curve files: a valid one is imported, an invalid one refused by line, column and remedy."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def write(folder: Path, *lines: str, header: str = HEADER, name: str = "mine.csv
 
 
 def refusal(path: Path, layout: Layout) -> ConfigError:
-    """Return the one error of a file that is refused, after a look that nothing was written."""
+    """Return the one error of a refused file; nothing may be written."""
     with pytest.raises(ConfigError) as caught:
         import_curves(layout, path, CONFIG)
     assert not layout.root.exists()
@@ -55,7 +55,7 @@ def refusal(path: Path, layout: Layout) -> ConfigError:
 
 
 def test_a_good_file_is_in_the_log(tmp_path: Path, layout: Layout) -> None:
-    """Each curve is an event: rows of one need not be adjacent, aliases become the platform."""
+    """Each curve is an event; its rows need not be adjacent; aliases become the platform."""
     path = write(tmp_path, *GOOD)
     seal, found = import_curves(layout, path, CONFIG)
     events = [event.data for event in read_sealed(layout, seal)]
@@ -75,7 +75,7 @@ def test_a_good_file_is_in_the_log(tmp_path: Path, layout: Layout) -> None:
 
 @pytest.mark.parametrize("name", ["m\udcffne.csv", "mi\nne.csv"], ids=["latin-1", "two lines"])
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path, layout: Layout, name: str) -> None:
-    """Events keep a file's name for good, so bytes that are no text stand in none."""
+    """A file's name that is not UTF-8 is refused, since events keep it."""
     path = write(tmp_path, *GOOD, name=name)
     with pytest.raises(ConfigError, match="is not printable") as caught:
         import_curves(layout, path, CONFIG)
@@ -86,7 +86,7 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path, layout: Layout, name:
 
 
 def test_curves_beside_the_log(tmp_path: Path) -> None:
-    """A file that is only looked at has the same curves, each named by the file and its line."""
+    """A file that is only read gives the same curves, each named by file and line."""
     curves = curves_from_csv(write(tmp_path, *GOOD), CONFIG)
     assert curves.settings["event_id"].to_list() == [f"mine.csv:{line}" for line in (2, 3, 6, 8)]
     assert curves.points["latency_us"].to_list() == [30, 50, 600.5, 610, 40, 41, 9000, 9100]
@@ -107,7 +107,7 @@ def test_columns_in_any_order_and_kernel_optional(tmp_path: Path) -> None:
 
 
 def test_formats_of_what_is_stored(tmp_path: Path) -> None:
-    """A file may have a column for the format of weights, and one for that of the cache."""
+    """A file may have a column for the weights' format and one for the cache's."""
     lines = [*(f"{GEMM.format(n=n, us=30)},int4," for n in (1, 64)),
              *(f"{ATTENTION.format(n=n, us=40)},,float8" for n in (1, 64))]  # fmt: skip
     path = write(tmp_path, *lines, header=f"{HEADER},weights,kv_dtype")
@@ -119,7 +119,7 @@ def test_formats_of_what_is_stored(tmp_path: Path) -> None:
 
 
 def test_power_laws_have_their_exponents(tmp_path: Path) -> None:
-    """A routing names its exponent; one without is kept as it is, and T(N) of it is not known."""
+    """A power law names its exponent; without one T(N) is not predicted."""
     lines = [MOE.format(n=n, us=600).replace("balanced", routing)
              for routing in ("power_law:1.20", "power_law") for n in (8, 16)]  # fmt: skip
     curves = curves_from_csv(write(tmp_path, *lines), CONFIG)
@@ -127,7 +127,7 @@ def test_power_laws_have_their_exponents(tmp_path: Path) -> None:
 
 
 def test_a_file_that_excel_wrote(tmp_path: Path) -> None:
-    """A byte order mark, carriage returns, blank lines and blanks around fields do no harm."""
+    """A byte order mark, carriage returns, blank lines and blanks are accepted."""
     path = tmp_path / "mine.csv"
     text = "\r\n".join([HEADER, *GOOD[:1], "", *GOOD[2:3]]).replace(",gemm,", ", gemm ,")
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
@@ -216,7 +216,7 @@ TRUE = {GEMM: (30, 50), MOE: (600, 610), ATTENTION: (40, 41)}
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("form", TRUE, ids=["gemm", "moe", "attention"])
 def test_a_mistaken_unit_is_named(tmp_path: Path, layout: Layout, form: str, unit: str) -> None:
-    """A curve whose latencies are off by 1000 is refused, and the unit that it looks like named."""
+    """A curve whose latencies are off by 1000 is refused with the likely unit."""
     points = zip((8, 16), TRUE[form], strict=True)
     mistaken = [form.format(n=n, us=us * UNITS[unit]) for n, us in points]
     error = refusal(write(tmp_path, *GOOD[-2:], *mistaken), layout)
@@ -225,7 +225,7 @@ def test_a_mistaken_unit_is_named(tmp_path: Path, layout: Layout, form: str, uni
 
 
 def test_one_row_that_is_too_fast_is_no_unit(tmp_path: Path, layout: Layout) -> None:
-    """A single latency that no hardware reaches is named as that, and no unit is suspected."""
+    """One impossible latency is named as such, not as another unit."""
     rows = [GEMM.format(n=n, us=us) for n, us in ((1, 30), (2, 0.03), (4, 31))]
     error = refusal(write(tmp_path, *rows), layout)
     assert "line 3, column latency_us: 0.03 us is" in error.what
@@ -255,7 +255,7 @@ BAD_FILES = {
 
 @pytest.mark.parametrize(("raw", "what"), BAD_FILES.values(), ids=BAD_FILES.keys())
 def test_a_bad_file_is_named(tmp_path: Path, layout: Layout, raw: bytes, what: str) -> None:
-    """A file that is no table of curves is refused, and what is wrong is named."""
+    """A file that is no table of curves is refused with the reason."""
     path = tmp_path / "mine.csv"
     path.write_bytes(raw)
     assert what in refusal(path, layout).what
@@ -269,14 +269,14 @@ def test_a_file_that_is_not_there(tmp_path: Path, layout: Layout) -> None:
 
 @pytest.mark.parametrize("name", ["Ü", "a" * 58, "../x", "A"])
 def test_a_name_that_cannot_be(tmp_path: Path, layout: Layout, name: str) -> None:
-    """A name that could be no folder is refused."""
+    """A name that cannot be a folder is refused."""
     with pytest.raises(ConfigError, match="cannot name curves"):
         import_curves(layout, write(tmp_path, *GOOD), CONFIG, name=name)
     assert not layout.root.exists()
 
 
 def test_a_file_s_own_name_is_made_fit(tmp_path: Path, layout: Layout) -> None:
-    """Without a name the file's own is used, in lower case and with underscores."""
+    """Without a name the file's is used, in lower case and with underscores."""
     seal, _ = import_curves(layout, write(tmp_path, *GOOD, name="My H100 (new).csv"), CONFIG)
     assert seal.stream == "curves_my_h100_new"
 
@@ -290,7 +290,7 @@ def test_a_file_s_own_name_is_made_fit(tmp_path: Path, layout: Layout) -> None:
 def test_a_damaged_file_is_read_or_refused(
     tmp_path: Path, place: int, put: bytes, cut: int
 ) -> None:
-    """Whatever stands in a file, it is taken whole or refused; nothing else is raised."""
+    """Any file is imported whole or refused, without another error."""
     raw = "\n".join([HEADER, *GOOD]).encode()
     path = tmp_path / "mine.csv"
     path.write_bytes(raw[:place] + put + raw[place + cut :])
@@ -304,7 +304,7 @@ def test_a_damaged_file_is_read_or_refused(
 
 
 def test_latent_attention_has_columns_of_its_own(tmp_path: Path) -> None:
-    """A file of latents says their widths and the form; others need not have those columns."""
+    """A file with latents has columns for their widths; other files need none."""
     header = (
         "platform,module,backend,backend_version,dtype,batch,context,d_model,d_ff,gated,experts,"
         "top_k,routing,heads,kv_heads,head_dim,latent,rope_dim,nope_dim,value_dim,selected,api,"

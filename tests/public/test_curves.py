@@ -1,4 +1,4 @@
-"""Reading curves back: two frames that say what the log says, always in the same order."""
+"""Imported curves as two frames, always in the same order."""
 
 import subprocess
 import sys
@@ -65,7 +65,7 @@ def put(
 
 
 def test_the_frames_say_what_the_events_say(layout: Layout) -> None:
-    """A row a curve and a row a point; the context of a point is there only where it varies."""
+    """One row per curve, one per point; a point has a context only if it varies."""
     decode = curve(DECODE, n=(1, 1), contexts=(127, 255), kernel="fa3", distribution="balanced")
     put(layout, "one", curve(), decode)
     frames = read_curves(layout)
@@ -95,7 +95,7 @@ def test_the_setting_s_columns_are_the_tables() -> None:
 
 
 def test_one_stream_or_all(layout: Layout) -> None:
-    """All streams are read in the order of their names, one by its own."""
+    """All streams are read in the order of their names, or one alone."""
     put(layout, "two", curve(platform="a100"))
     put(layout, "one", curve(platform="h20"))
     assert read_curves(layout).settings["platform"].to_list() == ["h20", "a100"]
@@ -103,7 +103,7 @@ def test_one_stream_or_all(layout: Layout) -> None:
 
 
 def test_of_several_takes_the_newest_counts(layout: Layout) -> None:
-    """A file that was imported again after a change stands for itself, not beside its past."""
+    """Of a file's several takes the newest is read."""
     put(layout, "one", curve(platform="h20"), plan="a")
     put(layout, "one", curve(platform="a100"), plan="b", take=2)
     assert read_curves(layout).settings["platform"].to_list() == ["a100"]

@@ -1,4 +1,4 @@
-"""Reading in another process: the same rows, and whatever a file holds, this process goes on."""
+"""Files read in another process: equal rows, and no file can end this process."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,7 +15,7 @@ RAW = WHOLE[PATH]
 
 
 def test_the_rows_are_the_same() -> None:
-    """A table that was read in another process is what it is when read here."""
+    """A table read in another process equals the one read in this process."""
     with GuardedReader() as reader:
         for path, raw in WHOLE.items():
             there, here = reader.read(path, raw), read_rows(path, raw)
@@ -24,7 +24,7 @@ def test_the_rows_are_the_same() -> None:
 
 
 def test_an_error_comes_back_whole() -> None:
-    """What is wrong with a table, and what to do, is told as if it were read here."""
+    """A table's error and remedy are those of reading it here."""
     with pytest.raises(SourceError) as here:
         read_rows(PATH, b"none")
     with GuardedReader() as reader, pytest.raises(SourceError) as there:
@@ -33,7 +33,7 @@ def test_an_error_comes_back_whole() -> None:
 
 
 def test_a_lack_of_memory_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table that asks for more memory than its reader may have is refused by name."""
+    """A table that needs more memory than allowed is refused by name."""
 
     def starved(member: str, raw: bytes) -> None:
         raise MemoryError
@@ -50,7 +50,7 @@ def test_a_lack_of_memory_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 @example(1088, 57)
 @example(1240, 33)
 def test_one_changed_byte_does_no_harm(place: int, value: int) -> None:
-    """A file with a changed byte is read or refused, even where its reader breaks down."""
+    """A file with a changed byte is read or refused, even if its reader crashes."""
     raw = RAW[:place] + bytes([value]) + RAW[place + 1 :]
     message = PATH
     with GuardedReader() as reader:

@@ -1,4 +1,4 @@
-"""Tables of latent attention, indexers and layers: rows say what ran, and widths are a model's."""
+"""Tables of latent attention, indexers and layers: kernels, widths and formats of their rows."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ LAYER = {**KERNEL, "model": "deepseek-ai/DeepSeek-V3.2", "gemm_type": "fp8_block
 
 
 def member(table: str, backend: str = "sglang") -> str:
-    """Return where a table lies."""
+    """Return the path of a table."""
     return f"{ROOT}data/h200_sxm/mla/{backend}/1/{table}.parquet"
 
 
@@ -43,7 +43,7 @@ def read(table: str, *rows: dict[str, Any], engine: str = "") -> pl.DataFrame:
                         ("trtllm_mla", "naive"), ("default", "naive")],
 )  # fmt: skip
 def test_a_context_kernel_is_absorbed_or_naive(kernel: str, api: str) -> None:
-    """SGLang's on Hopper and Ada attend to the latent itself, all others to widened heads."""
+    """SGLang's kernels on Hopper and Ada are absorbed, all others naive."""
     (row,) = read("context_mla_perf", {**KERNEL, "kernel_source": kernel}).to_dicts()
     assert (row["module"], row["api"], row["heads"], row["n"], row["context"]) == (
         "mla", api, 16, 128, 0,
@@ -57,7 +57,7 @@ def test_a_context_kernel_is_absorbed_or_naive(kernel: str, api: str) -> None:
 
 
 def test_a_generation_kernel_is_absorbed() -> None:
-    """It attends with one position, to what is cached, in the cache's format."""
+    """A generation kernel has one position over a cache in the cache's format."""
     given = {**KERNEL, "isl": 1, "step": 4095, "kv_cache_dtype": "fp8"}
     (row,) = read("generation_mla_perf", given).to_dicts()
     assert (row["api"], row["n"], row["context"], row["kv_dtype"]) == (
@@ -69,7 +69,7 @@ def test_a_generation_kernel_is_absorbed() -> None:
 
 
 def test_a_layer_has_its_models_widths() -> None:
-    """Projections of a rank are counted from the model's widths; the format is the products'."""
+    """A rank's projections follow from the model's widths; the format is the products'."""
     (row,) = read("dsa_context_module_perf", LAYER).to_dicts()
     assert (row["dtype"], row["kv_dtype"]) == ("float8_block", "bfloat16")
     assert (row["d_model"], row["selected"], row["index_heads"], row["index_dim"]) == (
@@ -80,7 +80,7 @@ def test_a_layer_has_its_models_widths() -> None:
 
 
 def test_a_shared_selection_needs_no_indexer() -> None:
-    """A layer that takes another's selection has no indexer, and fewer projections."""
+    """A layer with a shared selection has no indexer and fewer projections."""
     shared = {**LAYER, "op_name": "dsa_context_module_skip_indexer"}
     with_indexer, skipped = (
         read("dsa_context_module_perf", row).to_dicts()[0] for row in (LAYER, shared)
@@ -91,7 +91,7 @@ def test_a_shared_selection_needs_no_indexer() -> None:
 
 
 def test_compressed_layers_say_what_an_entry_stands_for() -> None:
-    """DeepSeek V4's entries stand for 4 positions, selected, or for 128, all attended to."""
+    """Entries of DeepSeek V4 stand for 4 selected positions, or for 128."""
     given = {**LAYER, "model": "sgl-project/DeepSeek-V4-Flash-FP8"}
     (picked,) = read("dsv4_csa_context_module_perf", given).to_dicts()
     (dense,) = read("dsv4_hca_context_module_perf", given).to_dicts()
@@ -101,7 +101,7 @@ def test_compressed_layers_say_what_an_entry_stands_for() -> None:
 
 
 def test_blocks_of_keys_are_grouped_heads() -> None:
-    """MiniMax M3's rank of 8 of 64 heads holds one of 4 key-value heads."""
+    """A rank with 8 of MiniMax M3's 64 heads has one of its 4 key-value heads."""
     given = {**LAYER, "model": "MiniMaxAI/MiniMax-M3", "num_heads": 8}
     (row,) = read("msa_context_module_perf", given).to_dicts()
     assert (row["kv_heads"], row["head_dim"], row["latent"], row["selected"]) == (
@@ -114,7 +114,7 @@ def test_blocks_of_keys_are_grouped_heads() -> None:
 
 @pytest.mark.parametrize(("engine", "index_heads"), [("vllm", 1), ("sglang", 1), ("trtllm", 4)])
 def test_index_heads_are_those_that_were_timed(engine: str, index_heads: int) -> None:
-    """Two engines part the heads of M3's indexer as those of keys, the third was timed with all."""
+    """Two engines divide the heads of M3's indexer; the third times all of them."""
     given = {**LAYER, "model": "MiniMaxAI/MiniMax-M3", "num_heads": 8}
     (row,) = read("msa_context_module_perf", given, engine=engine).to_dicts()
     assert row["index_heads"] == index_heads
@@ -122,7 +122,7 @@ def test_index_heads_are_those_that_were_timed(engine: str, index_heads: int) ->
 
 
 def test_an_indexer_has_all_heads_on_each_rank() -> None:
-    """Its heads are the model's, whatever the rank's; numbers and selection are two calls."""
+    """An indexer has the model's heads on each rank; scores and selection are two calls."""
     given = {
         **LAYER,
         "model": "zai-org/GLM-5",
@@ -148,7 +148,7 @@ def test_an_indexer_has_all_heads_on_each_rank() -> None:
      ("dsa_context_module_perf", {"gemm_type": "int4"}, "products int4 has no place in a setting")],
 )  # fmt: skip
 def test_rows_of_no_setting(table: str, changes: dict[str, Any], reason: str) -> None:
-    """A row that a setting cannot say in full is left out, and counted under its reason."""
+    """A row that is no complete setting is left out and counted by reason."""
     good = LAYER if "module" in table else {**KERNEL, "isl": 1}
     latents = read_latents(member(table), parquet([good, {**good, **changes}]))
     assert latents.skipped == {reason: 1}
@@ -157,7 +157,7 @@ def test_rows_of_no_setting(table: str, changes: dict[str, Any], reason: str) ->
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_row_is_a_setting(table: str) -> None:
-    """What each table gives is a setting that can exist; without a needed column it is refused."""
+    """Each row gives a valid setting; a table without a needed column is refused."""
     name = {"dsv4": "deepseek-ai/DeepSeek-V4-Pro", "msa_": "MiniMaxAI/MiniMax-M3"}.get(table[:4])
     given = {**LAYER, "isl": 1, "score_mode": "flat", "model": name or LAYER["model"]}
     (row,) = read(table, given).to_dicts()

@@ -1,4 +1,4 @@
-"""Rows of a latency table: those of a setting become points, the others are counted by reason."""
+"""Rows of a latency table become points of settings, or are counted by reason."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ LEFT_OUT = [
 
 @pytest.mark.parametrize(("table", "changes", "reason"), LEFT_OUT)
 def test_rows_of_no_setting(table: str, changes: dict[str, Any], reason: str) -> None:
-    """A row that a setting cannot say in full is left out, and counted under its reason."""
+    """A row that is no complete setting is left out and counted by reason."""
     good = rows(table, (1, 1.0), (2, 1.0))
     curves = read_rows(member(table), parquet([*good, *rows(table, (4, 1.0), **changes)]))
     assert curves.skipped == {reason: 1}
@@ -67,7 +67,7 @@ def test_rows_of_no_setting(table: str, changes: dict[str, Any], reason: str) ->
 def test_formats(
     table: str, dtypes: dict[str, str], expected: tuple[str, str | None, str | None]
 ) -> None:
-    """A row says what enters a product, and the format of weights or cache where it differs."""
+    """A row has the element type, and the weights' or cache's format if it differs."""
     curves = read_rows(member(table), parquet(rows(table, (1, 1.0), **dtypes)))
     assert curves.points.select("dtype", "weights", "kv_dtype").rows() == [expected]
 
@@ -76,7 +76,7 @@ def test_formats(
     ("kernel", "gated"), [("moe_torch_flow_nongated", False), ("moe_torch_flow", None)]
 )
 def test_experts_of_two_matrices(kernel: str, gated: bool | None) -> None:  # noqa: FBT001
-    """A kernel that says it is not gated is of two matrices; else nothing is said."""
+    """A kernel marked as not gated has two matrices; otherwise the field is unset."""
     curves = read_rows(
         member("moe_perf"), parquet(rows("moe_perf", (1, 1.0), kernel_source=kernel))
     )
@@ -93,7 +93,7 @@ def test_experts_of_two_matrices(kernel: str, gated: bool | None) -> None:  # no
     ],
 )
 def test_a_power_law_has_its_exponent(distribution: str, routing: str) -> None:
-    """The routing of a power law says its exponent; the source's own name stays beside."""
+    """A power law's routing has its exponent; the source's own name is kept, too."""
     table = rows("moe_perf", (1, 1.0), distribution=distribution)
     points = read_rows(member("moe_perf"), parquet(table)).points
     assert (points["routing"][0], points["distribution"][0]) == (routing, distribution)
@@ -101,7 +101,7 @@ def test_a_power_law_has_its_exponent(distribution: str, routing: str) -> None:
 
 @pytest.mark.parametrize("distribution", ["power_law", "power_law_x", "power_law_1.20", "zipf_1.2"])
 def test_a_distribution_without_an_exponent_is_left_out(distribution: str) -> None:
-    """A power law whose exponent cannot be read is no point of a setting, and is counted."""
+    """A power law without a readable exponent is counted as left out."""
     curves = read_rows(
         member("moe_perf"), parquet(rows("moe_perf", (1, 1.0), distribution=distribution))
     )

@@ -1,4 +1,4 @@
-"""The check against hardware: what can be true passes, another unit of time does not."""
+"""The check against hardware: possible latencies pass, those in another unit do not."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ NS = (1, 2, 16, 300, 4096)
 
 
 def judged(setting: Setting, latency_us: tuple[float, ...], platform: str = "h100") -> pl.DataFrame:
-    """Return the points of a curve over NS with their slowness."""
+    """Return the points of a curve over NS with their ratio to the fastest time."""
     curve = LatencyImported(
         source="s",
         member="m",
@@ -94,7 +94,7 @@ SETTINGS = st.one_of(
 def test_what_hardware_can_do_passes_and_other_units_do_not(
     setting: Setting, platform: str, factor: float
 ) -> None:
-    """Up to 30 times the fastest time passes; 1000 times more, and 1000 times less, does not."""
+    """Up to 30 times the fastest time passes; a factor of 1000 either way does not."""
     probe = judged(setting, (1.0,) * len(NS), platform)
     fastest = [1.0 / cold for cold in probe["slowness_cold"]]
     true = tuple(factor * us for us in fastest)
@@ -106,7 +106,7 @@ def test_what_hardware_can_do_passes_and_other_units_do_not(
 
 @given(SETTINGS)
 def test_the_fastest_time_is_that_of_the_counted_work(setting: Setting) -> None:
-    """The limit is FLOPs over phi where these are most, by the package's own count of work."""
+    """If FLOPs decide, the limit is the counted work's FLOPs over phi."""
     counted = {"moe_ffn": "moe", "attention": "attention", "dense_ffn": "dense"}
     kind = counted.get(setting.module)
     if kind is None or setting.routing == "power_law" or setting.gated is False:
@@ -126,7 +126,7 @@ def test_the_fastest_time_is_that_of_the_counted_work(setting: Setting) -> None:
 
 
 def test_stored_bytes_and_the_formats_peak_decide() -> None:
-    """The limit is that of the bytes as stored, and of the phi of what enters the product."""
+    """The limit uses the stored bytes and the element type's phi."""
     shape = {"module": "gemm", "backend": "any", "d_model": 16384, "d_ff": 16384}
     formats = [{"dtype": "bfloat16"}, {"dtype": "bfloat16", "weights": "int4"}, {"dtype": "float8"}]
     cold = [judged(Setting(**shape, **dtypes), (1.0, 1.0, 1.0, 1.0, 1.0))["slowness_cold"].to_list()
@@ -139,7 +139,7 @@ def test_stored_bytes_and_the_formats_peak_decide() -> None:
 
 @pytest.mark.parametrize("platform", ["cpu", "mars"])
 def test_nothing_is_said_of_an_unknown_platform(platform: str) -> None:
-    """Without a GPU's facts a latency is neither too fast nor too slow."""
+    """Without a GPU's facts no latency is too fast or too slow."""
     gemm = Setting(module="gemm", backend="any", dtype="bfloat16", d_model=64, d_ff=64)
     judgement = judged(gemm, (1e-9, 1e12), platform)
     assert judgement["slowness"].null_count() == 2
@@ -148,13 +148,13 @@ def test_nothing_is_said_of_an_unknown_platform(platform: str) -> None:
 
 
 def test_nothing_is_said_of_a_whole_model() -> None:
-    """The work of a whole model is not counted."""
+    """A whole model's latency is not checked, since its work is not counted."""
     judgement = judged(Setting(module="model", backend="any", dtype="bfloat16"), (1e-9, 1e12))
     assert judgement["slowness"].null_count() == 2
 
 
 def test_weights_that_a_cache_can_hold() -> None:
-    """Weights smaller than the L2 may be read faster than memory allows, larger ones may not."""
+    """Weights that fit in the L2 may be faster than memory allows, larger ones may not."""
     small = Setting(module="gemm", backend="any", dtype="bfloat16", d_model=4096, d_ff=4096)
     large = Setting(module="gemm", backend="any", dtype="bfloat16", d_model=16384, d_ff=16384)
     assert not is_fast(judged(small, (2.0,)))
@@ -164,7 +164,7 @@ def test_weights_that_a_cache_can_hold() -> None:
 
 @pytest.mark.parametrize("routing", ["balanced", "skewed"])
 def test_a_rank_has_its_share_of_the_experts(routing: Controlled) -> None:
-    """What a rank of eight does in its own work's time is true of it, and too fast of them all."""
+    """One of eight ranks may take the time of its own share, not of all experts."""
     shape = {"experts": 256, "top_k": 8, "d_model": 7168, "d_ff": 2048, "routing": routing}
     rank, all_experts = (
         Setting(module="moe_ffn", backend="any", dtype="float8_block", **shape, ep=ep)
@@ -188,7 +188,7 @@ def test_a_rank_has_its_share_of_the_experts(routing: Controlled) -> None:
 
 @pytest.mark.parametrize("module", ["delta_net", "mamba2", "stream_mixing"])
 def test_nobody_knows_how_slow_unknown_work_may_be(module: Module) -> None:
-    """Where no work of a module is counted, only the shortest kernel bounds its latency."""
+    """If a module's work is not counted, only the shortest kernel bounds its latency."""
     setting = Setting(module=module, backend="any", dtype="bfloat16", batch=1024)
     assert not is_slow(judged(setting, (900.0, 1e5)))
     assert is_fast(judged(setting, (0.4,)))

@@ -1,4 +1,4 @@
-"""The paper's printed values: all of them, each where it stands, and nothing of a bad file."""
+"""The paper's printed values: all are imported, each with its place, or none."""
 
 import csv
 import shutil
@@ -39,7 +39,7 @@ def rows(name: str) -> list[list[str]]:
 
 
 def test_nothing_is_left_out(events: list[Event]) -> None:
-    """There are 270 sensitivity values, 9 lookup rows of two laws each, and 40 rule branches."""
+    """The log has 270 sensitivity values, 9 lookup rows of two laws, and 40 rule branches."""
     kinds = Counter(type(event.data) for event in events)
     assert (kinds[BoundaryPublished], kinds[RulePublished]) == (270 + 18, 40)
     quantities = Counter(event.quantity for event in boundaries(events))
@@ -72,7 +72,7 @@ def test_every_sensitivity_value_is_the_files(events: list[Event]) -> None:
 def test_values_as_the_paper_prints_them(
     events: list[Event], table: str, row: str, epsilon: float, n_max: int
 ) -> None:
-    """Values read in the paper by eye are those of the log."""
+    """Some values, copied from the paper by hand, are those of the log."""
     (event,) = [
         e for e in boundaries(events) if (e.table, e.row, e.epsilon) == (table, row, epsilon)
     ]
@@ -80,7 +80,7 @@ def test_values_as_the_paper_prints_them(
 
 
 def test_the_shapes_are_those_of_the_studies(events: list[Event]) -> None:
-    """Each table speaks of the module, widths and backend of the paper's study."""
+    """Each table has the module, widths and backend of the paper's study."""
     dense = {e.setting for e in boundaries(events) if e.table == "tab:sensitivity-dense"}
     assert {(s.d_model, s.d_ff, s.dtype) for s in dense} == {(4096, 9216, "bfloat16")}
     assert sorted(s.batch for s in dense) == [1, 2, 4, 8, 16, 32]
@@ -97,7 +97,7 @@ def test_the_shapes_are_those_of_the_studies(events: list[Event]) -> None:
 def test_balanced_routing_has_its_own_baseline(
     folder: Path, layout: Layout, top_k: int, baseline: int
 ) -> None:
-    """With balanced routing the baseline is ceil(E / k), where all experts are active; else 1."""
+    """With balanced routing the baseline is ceil(E / k), else 1."""
     path = folder / "sensitivity.csv"
     header = path.read_text().splitlines()[0]
     rows = [f"tab:sensitivity-moe-{side}-vllm,k,{top_k},0.2,32,0" for side in ("upper", "lower")]
@@ -107,7 +107,7 @@ def test_balanced_routing_has_its_own_baseline(
 
 
 def test_the_grids_are_marked_as_inferred(events: list[Event]) -> None:
-    """Every n_max lies on the grid that was inferred for it, and says that it was inferred."""
+    """Every n_max lies on its grid, which is marked as inferred."""
     for event in boundaries(events):
         if event.quantity == "n_max":
             grid = ATTENTION_GRID if event.setting.module == "attention" else FFN_GRID
@@ -154,7 +154,7 @@ def test_the_rules_are_the_files(events: list[Event]) -> None:
 
 
 def test_importing_twice_is_one_take(layout: Layout) -> None:
-    """The same files are imported once, whenever it is asked for."""
+    """The same files are imported once."""
     first = import_published(layout, SHIPPED)
     before = sorted(path for path in layout.root.rglob("*") if path.is_file())
     assert import_published(layout, SHIPPED).segments == first.segments
@@ -172,13 +172,13 @@ def test_other_files_are_another_take(layout: Layout, folder: Path) -> None:
 
 
 def test_a_file_that_is_not_read_is_no_other_take(layout: Layout, folder: Path) -> None:
-    """A stray file in the folder of reference files changes nothing."""
+    """Another file in the folder changes nothing."""
     first = import_published(layout, SHIPPED)
     (folder / "notes.csv").write_text("a,b\n")
     assert import_published(layout, folder).name == first.name
 
 
 def test_another_take_of_the_same_files(layout: Layout) -> None:
-    """What was retracted is imported anew under the number that is given."""
+    """Retracted values are imported again under another take number."""
     first, second = (import_published(layout, SHIPPED, take=take).name for take in (1, 2))
     assert (first.take, second.take, first.plan8) == (1, 2, second.plan8)

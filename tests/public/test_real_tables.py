@@ -1,4 +1,4 @@
-"""The real tables: every system has curves, none of the calibration systems' is refused."""
+"""The real tables: every system has curves, and the calibration systems' all pass."""
 
 from collections import Counter
 from pathlib import Path
@@ -22,7 +22,7 @@ CALIBRATION = ("a100", "h100")
 
 @pytest.fixture(scope="module")
 def curves(aiconfigurator: Release) -> ImportedCurves:
-    """Return what the log says after the import."""
+    """Return the imported curves."""
     return read_curves(aiconfigurator.layout)
 
 

@@ -1,4 +1,4 @@
-"""System files: facts are read from their lines, a name is resolved, differences are told."""
+"""System files: facts are read, names resolved, and differences reported."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_facts_and_name() -> None:
 
 
 def test_a_fact_that_only_the_source_has_is_told() -> None:
-    """A peak that the config lacks is a difference."""
+    """A peak that the config lacks is reported."""
     system = read_system("a100_sxm", TEXT, PLATFORMS)
     messages = list(differences(system, PLATFORMS["a100"]))
     assert "a100: float8 peak, TFLOP/s: none here, 1978 in a100_sxm.yaml" in messages
@@ -49,6 +49,6 @@ def test_a_file_of_another_form(text: str, what: str) -> None:
 
 
 def test_a_name_that_cannot_be_a_platform() -> None:
-    """An unknown system whose name could be no folder is refused."""
+    """An unknown system whose name cannot be a folder is refused."""
     with pytest.raises(SourceError, match="no platform can have"):
         read_system("GB 999", TEXT, PLATFORMS)

@@ -1,4 +1,4 @@
-"""From rows to curves: repeats are merged, a curve that cannot be believed is left out whole."""
+"""Rows become curves: repeats are merged, an implausible curve is left out."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -28,25 +28,25 @@ def made(rows: list[dict[str, Any]], table: str = "gemm_perf") -> TableCurves:
 
 
 def test_rows_in_any_order() -> None:
-    """N rises along a curve, whatever the order of the rows."""
+    """N rises along a curve, for any order of rows."""
     assert made(GEMM[::-1]).events == made(GEMM).events
     assert made(GEMM).events[0].n == (1, 2, 64)
 
 
 def test_identical_rows_count_once() -> None:
-    """A row that stands twice changes no latency."""
+    """A repeated row changes no latency."""
     assert made([*GEMM, GEMM[0]]).events == made(GEMM).events
 
 
 def test_repeats_stand_for_their_median() -> None:
-    """Several latencies of one point are one: their median."""
+    """Several latencies of one point become their median."""
     curves = made([*GEMM, {**GEMM[0], "latency": 0.04}, {**GEMM[0], "latency": 0.032}])
     assert curves.events[0].latency_us == (32.0, 31.0, 50.0)
     assert curves.repeats == 1
 
 
 def test_repeats_that_differ_too_much() -> None:
-    """Two latencies of one point over a factor of 2 apart are not of one thing: no curve."""
+    """Latencies of one point that differ by over a factor of 2 leave the curve out."""
     curves = made([*GEMM, {**GEMM[0], "latency": 0.061}])
     assert curves.skipped == {"repeats that differ by over a factor of 2": 1}
     assert curves.events == []
@@ -54,7 +54,7 @@ def test_repeats_that_differ_too_much() -> None:
 
 @pytest.mark.parametrize("ms", [0.0, -0.03, float("nan"), float("inf"), None])
 def test_a_bad_latency_leaves_its_curve_out(ms: float | None) -> None:
-    """A latency that is no positive number takes its own curve out, and no other."""
+    """A latency that is not positive leaves out its own curve only."""
     other = rows("gemm_perf", (1, 0.03), (2, 0.03), k=2048)
     curves = made([*GEMM, {**GEMM[0], "m": 4, "latency": ms}, *other])
     assert curves.skipped == {"a latency that is no positive number": 1}
@@ -69,14 +69,14 @@ def test_a_bad_latency_leaves_its_curve_out(ms: float | None) -> None:
     ],
 )
 def test_another_unit_is_not_believed(factor: float, reason: str) -> None:
-    """A curve in another unit is left out, and named."""
+    """A curve in another unit is left out and named."""
     curves = made([{**row, "latency": row["latency"] * factor} for row in GEMM])
     assert curves.skipped == {reason: 1}
     assert "m: kernel cublas" in curves.examples[reason]
 
 
 def test_one_point_is_no_curve() -> None:
-    """A setting that was measured at one N alone is left out."""
+    """A setting with one N is left out."""
     assert made(GEMM[:1]).skipped == {"one point alone": 1}
 
 
@@ -102,7 +102,7 @@ POINTS = st.fixed_dictionaries(
 
 @given(st.lists(POINTS, min_size=1, max_size=12))
 def test_curves_are_the_rows_grouped_by_all_that_differs(points: list[dict[str, Any]]) -> None:
-    """However many columns vary, one or none, rows are grouped as one by one."""
+    """Rows are grouped by all columns that vary, for any number of these."""
     imported = made([{**GEMM[0], **point} for point in points])
     plain: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for point in points:

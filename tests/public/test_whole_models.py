@@ -39,7 +39,7 @@ def test_the_project_s_rows_are_read() -> None:
 
 
 def test_rows_with_heads_name_their_files() -> None:
-    """Steps with a head stand apart; each head has a file, each file a row; ratios are T's."""
+    """Rows with a draft head are separate, and each head has a file; ratios are T's."""
     rows = read_rows(CONFIG / "whole/drafts.csv").rows
     assert {row.head for row in rows if row.head} == {
         path.stem for path in (CONFIG / HEADS).glob("*.json")
@@ -64,7 +64,7 @@ def test_models_have_their_published_sizes(name: str, billions: float) -> None:
 
 
 def test_a_row_says_what_its_t_holds(tmp_path: Path) -> None:
-    """A mean over an output holds others' prompts, a median does not; drafts are said."""
+    """A mean includes other requests' prompts, a median does not; drafts are named."""
     drafted = ROW.replace("mean TPOT", "median ITL").replace("no draft", "yes (MTP)")
     mean, median = read_rows(written(tmp_path, HEAD, ROW, drafted)).rows
     assert mean.holds_prefill
@@ -75,7 +75,7 @@ def test_a_row_says_what_its_t_holds(tmp_path: Path) -> None:
 
 
 def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path: Path) -> None:
-    """Spreadsheets write one in front of the first column's name."""
+    """A byte order mark before the first column's name is accepted."""
     plain = written(tmp_path, HEAD, ROW)
     rows = read_rows(plain).rows
     plain.write_bytes(codecs.BOM_UTF8 + plain.read_bytes())
@@ -83,7 +83,7 @@ def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path: Path) -> None:
 
 
 def test_a_series_differs_in_batch_and_positions_alone(tmp_path: Path) -> None:
-    """Rows of one source and setup are of one series, whatever their line in it."""
+    """Rows of one source and setup are one series, in any order."""
     other = ROW.replace(",8,", ",16,").replace("a:b", "a:b id=7")
     third = ROW.replace("vllm", "sglang")
     first, second, apart = read_rows(written(tmp_path, HEAD, ROW, other, third)).rows
@@ -103,14 +103,14 @@ def test_a_series_differs_in_batch_and_positions_alone(tmp_path: Path) -> None:
     ("a:b", "a:b,more", "another number of fields"),
 ])  # fmt: skip
 def test_mistakes_are_named_by_line(tmp_path: Path, old: str, new: str, message: str) -> None:
-    """Nothing of a file with a mistake is taken; every mistake is said."""
+    """A file with errors is refused with every error by line."""
     with pytest.raises(ConfigError) as refused:
         read_rows(written(tmp_path, HEAD, ROW.replace(old, new, 1)))
     assert message in refused.value.what
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    """No file, no text, no rows and no columns are refused."""
+    """A missing file, no text, no rows and no columns are refused."""
     with pytest.raises(ConfigError, match="No such file"):
         read_rows(tmp_path / "none.csv")
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")

@@ -42,6 +42,61 @@ def test_a_name_gives_its_protocol(name: str, kind: type[Sampling]) -> None:
     assert protocol == kind()
 
 
+SHARED = {"rounds": 20, "warmup": 1, "forwards": 3, "retries": 3, "weight_copies": 2,
+          "threads": 1, "seed": 0}  # fmt: skip
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "interleaved": {},
+    "thinned": {"often_to": 8},
+    "adaptive": {
+        "rounds": 8, "forwards": 1, "epsilon": 0.2, "width": 1.15, "confidence": 0.95,
+        "looks": (8, 24, 60, 120), "probes": 8, "forwards_a_point": 48, "seconds_max": 60.0,
+        "launch": "graph", "graph_forwards": 20,
+    },
+    "paired": {
+        "rounds": 32, "forwards": 1, "baseline_forwards": 2, "half_width": 0.05, "look_every": 8,
+        "seconds_max": 600.0,
+    },
+    "paper": {
+        "rounds": 10, "warmup": 50, "forwards": 200, "retries": 0, "weight_copies": 1,
+        "launch": "eager", "graph_forwards": 1,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_defaults_never_change(name: str) -> None:
+    """Recorded plans hold these values: with another default each plan would be a new one."""
+    assert msgspec.to_builtins(read_protocol(name=name)) == {
+        "name": name, **SHARED, **DEFAULTS[name],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "least", "most"),
+    [
+        ("interleaved", "rounds", 3, None),
+        ("paper", "rounds", 3, None),
+        ("adaptive", "rounds", 3, None),
+        ("paired", "rounds", 3, None),
+        ("paired", "look_every", 3, None),
+        ("interleaved", "threads", 1, 4096),
+        ("interleaved", "seed", 0, 2**32 - 1),
+        ("adaptive", "width", 1, 100),
+        ("adaptive", "seconds_max", None, 86400),
+        ("paired", "seconds_max", None, 86400),
+    ],
+)
+def test_a_value_at_its_bound_is_taken(
+    name: str, field: str, least: int | None, most: int | None
+) -> None:
+    """The least and the largest value are accepted, and the next one beyond is refused."""
+    for bound, beyond in ((least, -1), (most, 1)):
+        if bound is not None:
+            assert getattr(read_protocol(name=name, **{field: bound}), field) == bound
+            with pytest.raises(msgspec.ValidationError, match=rf"\$\.{field}"):
+                read_protocol(name=name, **{field: bound + beyond})
+
+
 def test_the_papers_protocol_has_the_papers_settings() -> None:
     """The paper runs 50 untimed and 10 x 200 timed forwards, eager and on one buffer."""
     paper = Paper()
@@ -93,6 +148,12 @@ def test_an_unknown_launch_is_refused_by_name(name: str, field: str, value: obje
     """An unknown way to launch is refused by its field's name."""
     with pytest.raises(msgspec.ValidationError, match=rf"\$\.{field}"):
         read_protocol(name=name, **{field: value})
+
+
+def test_the_launch_of_pairs_is_fixed() -> None:
+    """The paired protocol replays graphs of 20, and its intervals have a confidence of 0.95."""
+    assert (Paired.launch, Paired.graph_forwards, Paired.confidence) == ("graph", 20, 0.95)
+    assert (Thinned.launch, Thinned.graph_forwards) == ("graph", 20)
 
 
 def test_the_interleaved_launch_is_fixed() -> None:

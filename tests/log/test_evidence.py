@@ -150,6 +150,16 @@ def test_the_run_that_sealed_a_take_dates_it(layout: Layout) -> None:
     assert newer.order > take.order
 
 
+def test_the_newest_take_with_events_of_a_type_counts(layout: Layout) -> None:
+    """A newer take without events of the type replaces none; a stream without any is left out."""
+    for stream, take in (("moe", 1), ("dense", 2), ("dense", 10)):
+        write_payloads(layout, name(stream, take), PLAN, make_latency())
+    write_payloads(layout, name("dense", 11), PLAN)
+    write_payloads(layout, name("bare"), PLAN)
+    newest = newest_takes(reversed(read_scope(layout, "cpu")), LatencyMeasured)
+    assert [take.name for take in newest] == [name("dense", 10), name("moe", 1)]
+
+
 def test_a_take_that_nobody_ran_is_damaged(layout: Layout) -> None:
     """A sealed take that does not begin with the start of a run is damage, named by take."""
     with SegmentWriter(layout, name(), 1) as writer:

@@ -1,13 +1,14 @@
 """Simulated takes are recognised by their plans and kept apart from real ones."""
 
 import pytest
-from conftest import make_plan, write_take
+from conftest import make_latency, make_plan, write_take
 from derive.tables.logs import write_probe
 from msgspec.structs import replace
 from nearfree.core.plan import RetractPlan
 from nearfree.errors import EvidenceError
 from nearfree.log.evidence import is_simulated, refuse_mixed, simulated
 from nearfree.log.names import Layout
+from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import take_name
 
 SIMULATED = replace(make_plan(), curves="0" * 64)
@@ -59,6 +60,26 @@ def test_damage_elsewhere_is_not_in_the_way(layout: Layout) -> None:
     assert simulated(layout, "h20") is None
     layout.segment(name, 1).unlink()
     assert simulated(layout, "h20") is None
+
+
+def test_an_attempt_that_starts_with_another_event_is_skipped(layout: Layout) -> None:
+    """Only the start of a run says whether a take is simulated, not the first event of any type."""
+    name = take_name("h20", "dense", 1, SIMULATED)
+    with SegmentWriter(layout, name, 1) as writer:
+        writer.append(make_latency())
+    write_take(layout, scope="h20", plan=SIMULATED)
+    assert layout.attempts(name) == [1, 2]
+    assert is_simulated(layout, name) is True
+    layout.segment(name, 2).unlink()
+    assert is_simulated(layout, name) is None
+
+
+def test_a_take_of_no_device_does_not_decide(layout: Layout) -> None:
+    """Of a scope's takes the first one that used a device tells whether it is simulated."""
+    plan = RetractPlan(target="h20/dense/1-00000000", reason="x")
+    write_take(layout, scope="h20", stream="a_retraction", plan=plan, work=lambda _: None)
+    write_take(layout, scope="h20", plan=SIMULATED)
+    assert simulated(layout, "h20") is True
 
 
 def test_an_attempt_that_wrote_nothing_hides_nothing(layout: Layout) -> None:

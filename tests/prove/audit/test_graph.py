@@ -1,15 +1,28 @@
 """What `nearfree audit` accepts: ids of rows, keys, figures, events and takes; no other text."""
 
+import json
+import shutil
+from pathlib import Path
+
 import polars as pl
 import pytest
+from conftest import make_plan, make_started
 from derive.reference.kept import SOURCE, kept_on_two, write_kept
 from log.faults import HERE
 from nearfree.config.files import Config
+from nearfree.core.plan import plan_digest
+from nearfree.decoders.model_file import find_model_file
+from nearfree.derive.outlook.outlook import LOOKUP
 from nearfree.derive.reference.kernels import KERNELS, write_kernels
 from nearfree.derive.tables.store import read_table
-from nearfree.errors import NearfreeError
+from nearfree.errors import EvidenceError, NearfreeError
+from nearfree.log.line import sha256
 from nearfree.log.names import Layout
+from nearfree.log.reader import read_segment
 from nearfree.log.retract import retract
+from nearfree.log.seal import Seal, seal_segment, write_seal
+from nearfree.log.segment import SegmentWriter
+from nearfree.log.take import take_name
 from nearfree.prove.audit.graph import listed_figures, trace_query
 from nearfree.prove.audit.recompute import recompute
 
@@ -28,7 +41,7 @@ def boundary(made) -> dict:
 
 
 def test_a_row_leads_to_its_events_run_and_config(shared):
-    """A row's graph holds its points, its events, the run and its command, and the datasheet."""
+    """A row's graph holds its points, their events, and the run with its command."""
     graph = graph_of(shared, boundary(shared)["row_id"])
     kinds = {node.kind for node in graph.nodes.values()}
     assert kinds == {"row", "event", "run"}
@@ -38,6 +51,18 @@ def test_a_row_leads_to_its_events_run_and_config(shared):
     assert all(len(node.values["wall_us"]) == 2 for node in events)
     for node in graph.nodes.values():
         assert set(node.made_from) <= graph.nodes.keys()
+
+
+def test_a_row_shows_its_values_and_what_it_was_made_from(shared):
+    """A row's node holds the cells that are not empty; its ids are the node's own fields."""
+    row = boundary(shared)
+    node = graph_of(shared, row["row_id"]).nodes[row["row_id"]]
+    identity = {"row_id", "from_ids"}
+    assert node.values == {
+        name: value for name, value in row.items() if value is not None and name not in identity
+    }
+    assert None in row.values()
+    assert node.made_from == tuple(row["from_ids"])
 
 
 def test_a_prediction_leads_to_the_printed_rule_and_the_datasheet(shared):
@@ -53,6 +78,32 @@ def test_a_prediction_leads_to_the_printed_rule_and_the_datasheet(shared):
     sheets = [node for node in graph.nodes.values() if node.kind == "config"]
     assert [node.title for node in sheets] == ["the datasheet of h20"]
     assert graph.nodes[graph.root].formula.text == "N_max = M_attn"
+
+
+def test_an_answer_leads_to_its_model(shared, tmp_path):
+    """A model's node holds what its file says, each part by name; a changed file is refused."""
+    row = read_table(shared.layout, "public", LOOKUP).row(0, named=True)
+    graph = graph_of(shared, row["row_id"])
+    (name,) = (name for name in graph.nodes if name.startswith("config/models:"))
+    node = graph.nodes[name]
+    assert (node.kind, node.title) == ("config", f"the model {row['model']}")
+    assert node.place == f"config/models/{row['model']}.json"
+    folder = Path(shutil.copytree(shared.config, tmp_path / "config"))
+    file = folder / "models" / f"{row['model']}.json"
+    document = json.loads(file.read_text())
+    assert node.values["d_model"] == document["hidden_size"]
+    assert node.values["precision.kv"] == "bfloat16"
+    assert node.values["architectures"] == tuple(document["architectures"])
+    weights = [name for name in node.values if name.startswith("weights.")]
+    assert weights[:4] == [
+        "weights.embedding", "weights.norm", "weights.attention", "weights.attention.2",
+    ]  # fmt: skip
+    assert "weights" not in node.values
+    elements = sum(node.values[name]["elements"] for name in weights)
+    assert elements == sum(part.elements for part in find_model_file(folder, row["model"]).weights)
+    file.write_text(json.dumps(document | {"hidden_size": 2 * document["hidden_size"]}))
+    with pytest.raises(EvidenceError, match=f"the config no longer holds {name}"):
+        trace_query(shared.layout, Config(folder), row["row_id"])
 
 
 def test_a_key_that_names_one_row_is_that_row(shared):
@@ -77,6 +128,29 @@ def test_an_event_and_a_take_can_be_asked_for(shared):
     take = event.partition("#")[0].rpartition(".")[0]
     assert list(graph.nodes) == [event, take]
     assert graph_of(shared, take).nodes[take].kind == "run"
+
+
+def test_an_event_or_a_run_that_is_not_there_is_refused(shared):
+    """A line that a take does not have is refused with the way to list its events."""
+    take = str(shared.layout.takes("cpu", "dense_ffn")[0])
+    with pytest.raises(EvidenceError, match=rf"there is no event {take}\.1#99999") as caught:
+        graph_of(shared, f"{take}.1#99999")
+    assert caught.value.remedy == f"`nearfree log show {take}` lists its events"
+
+
+def test_a_take_without_an_end_is_shown(made):
+    """A run that recorded no end has no seconds, and everything else."""
+    plan = make_plan()
+    name = take_name("cpu", "unended", 1, plan)
+    with SegmentWriter(made.layout, name, 1) as writer:
+        writer.append(make_started(plan))
+    segment = read_segment(writer.path, writer.name)
+    part = seal_segment(writer.path, segment, 1, 1)
+    write_seal(made.layout, Seal(scope=name.scope, stream=name.stream, take=1, outcome="partial",
+                                 plan_digest=plan_digest(plan), segments=(part,)))  # fmt: skip
+    node = graph_of(made, str(name)).nodes[str(name)]
+    assert (node.values["wall_s"], node.values["outcome"]) == (None, "partial")
+    assert node.values["seal_sha256"] == sha256(made.layout.seal(name).read_bytes())
 
 
 def test_what_was_retracted_says_so_with_its_reason(made):

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.decoders.model_file import find_model_file
-from nearfree.derive.jobs import TABLES
 from nearfree.derive.outlook.about import MODELS, model_fields, model_id
 from nearfree.derive.tables.platforms import config_id
 from nearfree.derive.tables.schema import Formula
@@ -236,13 +235,11 @@ def trace_query(layout: Layout, config: Config, text: str) -> Graph:
     """
     index = TableIndex(layout)
     tracer = Tracer(index, config)
-    table, _, columns = text.partition(":")
-    if table in TABLES and "=" in columns:
+    is_id = ROW_ID.fullmatch(text) or "#" in text or text.count("/") == 2
+    if ":" in text and ("=" in text or not is_id):
         return tracer.trace(index.by_key(text).row["row_id"])
-    if ROW_ID.fullmatch(text) or "#" in text or text.count("/") == 2:
+    if is_id:
         return tracer.trace(text)
-    if ":" in text:
-        return tracer.trace(index.by_key(text).row["row_id"])
     name, figure = _figure(layout, text)
     node = Node(
         id=name,

@@ -309,6 +309,19 @@ def test_routings_that_the_paper_does_not_sweep_are_not_its_claim() -> None:
     assert judge("tolerance_same", log(rows))["checked"] == 0
 
 
+def test_a_verdict_lists_its_cases_as_a_sentence() -> None:
+    """Cases are parted by semicolons, those that agree, disagree and cannot be told by stops."""
+    agreeing = [dense(8, 9, batch) for batch in (1, 2, 3, 4, 5)]
+    why = judge("rq1", log(agreeing))["why"]
+    assert why.startswith("5 of 5 settings agree: b = 1: N_max 8, from N = 1; b = 2: ")
+    assert why.endswith("; and 1 more")
+    failing, open_ = dense(1, 2, 8, interval=(1, 1)), dense(1, 2, 16, interval=(1, 2))
+    first, second, third = judge("rq1", log([*agreeing, failing, open_]))["why"].split(". ")
+    assert first == "5 of 7 settings agree"
+    assert second.startswith("1 does not: b = 8: ")
+    assert third.startswith("1 cannot be told: b = 16: ")
+
+
 def test_shares_are_written_in_per_cent() -> None:
     """Bandwidth and compute are both in per cent, and noise is named as in the paper."""
     why = judge("rq3", log(*busy(dense(8, 9), (0.0031, 0.2))))["why"]

@@ -152,14 +152,14 @@ def _explanation(
     if undecided:
         parts.append(f"{len(undecided)} cannot be told: {_listed_cases(undecided)}")
     if not disagreeing and not undecided:
-        parts.append(_listed_cases(sorted(agreeing, key=lambda case: -case.gap)))
-    return "; ".join(parts)
+        parts[0] += f": {_listed_cases(sorted(agreeing, key=lambda case: -case.gap))}"
+    return ". ".join(parts)
 
 
 def _listed_cases(cases: Sequence[Case]) -> str:
-    shown = " / ".join(case.text for case in cases[:_CASES_SHOWN])
+    shown = "; ".join(case.text for case in cases[:_CASES_SHOWN])
     omitted = len(cases) - _CASES_SHOWN
-    return f"{shown} / and {omitted} more" if omitted > 0 else shown
+    return f"{shown}; and {omitted} more" if omitted > 0 else shown
 
 
 def _no_case_row(tables: ScopeTables, claim: Claim, module: str | None) -> Row:

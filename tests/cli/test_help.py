@@ -13,6 +13,7 @@ import pytest
 from nearfree import __version__
 from nearfree.cli import MODULES, make_parser
 from nearfree.cli.common import COMMANDS
+from nearfree.cli.deployment_options import CONDITIONS, DTYPES
 
 from cli.conftest import Call
 
@@ -65,6 +66,26 @@ def test_the_example_of_a_command_can_be_parsed(call: Call, name: str) -> None:
     program, *arguments = shlex.split(example.partition(" > ")[0])
     assert (program, arguments[0]) == ("nearfree", name)
     assert make_parser(arguments).parse_args(arguments).command == name
+
+
+NOT_ALWAYS = {"loads", "gpus"}
+"""Conditions that stand for another option, so that they have no default of their own."""
+
+
+@pytest.mark.parametrize("command", ["predict", "lookup", "surface", "schedule"])
+def test_each_condition_of_a_deployment_says_its_default(command: str) -> None:
+    """Whoever leaves an option out reads what is asked in its place."""
+    said = {a.dest: a.help or "" for a in dict(PARSERS)[command]._actions if a.option_strings}
+    conditions = said.keys() & {*CONDITIONS} - NOT_ALWAYS
+    assert len(conditions) >= len(CONDITIONS) - len(NOT_ALWAYS) - (command == "schedule")
+    assert {name for name in conditions if "(default: " not in said[name]} == set()
+
+
+@pytest.mark.parametrize("command", ["predict", "lookup", "surface", "schedule"])
+def test_formats_are_listed_once(call: Call, command: str) -> None:
+    """Four options take one list of formats, which stands with the first of them."""
+    words = call(command, "--help")[1].replace(",", " ").split()
+    assert [words.count(name) for name in DTYPES] == [1] * len(DTYPES)
 
 
 def test_a_description_keeps_its_paragraphs(call: Call) -> None:

@@ -43,6 +43,8 @@ MODEL = (
 Value = TypeVar("Value")
 
 
+GRID = "; a grid for surfaces and --positions"
+BOTH = "; surfaces: both bounds"
 SGLANG_DP_NOTE = "SGLang's DP attention with --tp 8 --dp 8 on 8 GPUs is --tp 1 --dp 8 here"
 
 
@@ -94,16 +96,19 @@ def add_deployment(
         "that of --moe's release where its rules are known, else a library)",
     )
     if many:
-        parser.add_argument("--batch", type=option_type(positive), help=f"b, requests{hint}")
+        parser.add_argument(
+            "--batch", type=option_type(positive), help=f"b, requests{hint} (default: 1{GRID})"
+        )
     parser.add_argument(
         "--context",
         type=_several(positions),
-        help=f"L, cached positions per request{list_hint}",
+        help=f"L, cached positions per request{list_hint} (default: 4096{GRID if many else ''})",
     )
     parser.add_argument(
         "--routing",
         type=option_type(_routing),
-        help=f"balanced or skewed, the two bounds, or a power law such as power_law:1.2{hint}",
+        help=f"balanced or skewed, the two bounds, or a power law such as power_law:1.2{hint} "
+        f"(default: balanced{BOTH if many else ''})",
     )
     parser.add_argument(
         "--loads",
@@ -129,17 +134,19 @@ def add_deployment(
         help="the engine whose CUDA graphs steps are padded to, vllm==VERSION or sglang==VERSION, "
         "or none (default: the engine of --moe)",
     )
+    names = f"{', '.join(DTYPES)}, or an engine's name such as bf16 or fp8"
     for option, meaning in (
-        ("--dtype", "element type of weights, activations and cache"),
-        ("--weights", "format of stored weights"),
-        ("--activations", "format of the activations that enter products"),
-        ("--kv-dtype", "format of the KV cache"),
+        ("--dtype", f"format of weights, activations and cache: {names}"),
+        ("--weights", "format of stored weights, one of those"),
+        ("--activations", "format of the activations that enter products, one of those"),
+        ("--kv-dtype", "format of the KV cache, one of those"),
     ):
         parser.add_argument(
             option,
             type=_format,
             choices=DTYPES,
-            help=f"{meaning}; engines' names such as bf16 and fp8 work, too (default: the model's)",
+            metavar="FORMAT",
+            help=f"{meaning} (default: that of the model's files)",
         )
 
 

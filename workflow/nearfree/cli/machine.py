@@ -68,7 +68,9 @@ def _cluster_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="cancel jobs that have not begun after S seconds (default: 300)",
     )
-    check.add_argument("--logs", default="logs", help="a folder on a shared file system")
+    check.add_argument(
+        "--logs", default="logs", help="a folder on a shared file system (default: logs)"
+    )
 
 
 @command("cluster", _cluster_arguments)

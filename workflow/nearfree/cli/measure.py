@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         "--wait",
         type=positive,
         metavar="S",
-        help="wait up to S seconds for another process that measures the same take",
+        help="wait up to S seconds for another process that measures the same take (default: 0)",
     ),
 )
 def run_measure(args: argparse.Namespace) -> int:
@@ -231,7 +231,12 @@ def run_profile(args: argparse.Namespace) -> int:
 @command(
     "campaign",
     argument("orders", help="the order file, - for standard input"),
-    argument("--deadline", type=positive, metavar="S", help="start no take after S seconds"),
+    argument(
+        "--deadline",
+        type=positive,
+        metavar="S",
+        help="start no take after S seconds (default: no limit)",
+    ),
     UNTESTED,
 )
 def run_campaign(args: argparse.Namespace) -> int:

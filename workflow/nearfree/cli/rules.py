@@ -56,7 +56,9 @@ def _rules_arguments(parser: argparse.ArgumentParser) -> None:
         NEW_TAKE(action)
     history = add_action(actions, "history", "list the releases at which a package's rules changed")
     history.add_argument("package", help="such as vllm")
-    history.add_argument("--from", dest="oldest", metavar="VERSION", help="the oldest release")
+    history.add_argument(
+        "--from", dest="oldest", metavar="VERSION", help="the oldest release (default: the lock's)"
+    )
     history.add_argument(
         "--lock", action="store_true", help="write the digests of the rules into the lock"
     )

@@ -198,10 +198,13 @@ def test_the_command_beside_a_schedule_prints_it(answering, browser, answers):
 
 
 def test_what_a_link_asks_for_in_vain_is_told(built, browser):
-    """A value that is not here is named, and what the page itself links to never is."""
-    choose(browser, built, kind="observed", backend="nowhere", moe="<b>")
+    """Each word that is not here is named with what is shown, and those of the page never are."""
+    choose(browser, built, kind="observed", backend="nowhere", moe="<b>", modle="qwen3")
     banner = browser.find_element(By.CSS_SELECTOR, "#answered .banner").text
-    assert banner == "not here: backend = nowhere, moe = <b>"
+    assert banner.startswith("The address of this page asks for what is not here: ")
+    assert "no rows of backend = nowhere: backend = torch is shown instead; " in banner
+    assert "no rows of moe = <b>: moe = none is shown instead; " in banner
+    assert "no choice is called modle: those here are kind, platform, " in banner
     box = browser.find_element(By.CSS_SELECTOR, "input[value='predicted']")
     browser.execute_script("arguments[0].click()", box)
     until(browser, "document.getElementById('answered').dataset.shown === 'predicted'")

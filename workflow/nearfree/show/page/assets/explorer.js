@@ -46,16 +46,23 @@ async function refresh() {
   document.documentElement.dataset.explored = String(refreshes);
 }
 
-// A banner with the parameters of the link that match no row.
+// A banner with each choice of the link that this page does not have, and what it shows instead.
 function missingBanner() {
-  const missing = [...linkParams].filter(([name, value]) => (query[name] ?? '') !== value);
-  return missing.length
-    ? make(
-        'p',
-        { class: 'banner' },
-        `not here: ${missing.map(([name, value]) => `${name} = ${value}`).join(', ')}`,
-      )
-    : null;
+  const missing = [...linkParams].filter(
+    ([name, value]) => !Object.hasOwn(query, name) || (query[name] ?? '') !== value,
+  );
+  if (!missing.length) return null;
+  const offered = [...choices.querySelectorAll('select')].map((select) => select.name);
+  const told = missing.map(([name, value]) =>
+    Object.hasOwn(query, name)
+      ? `no rows of ${name} = ${value}: ${name} = ${query[name] ?? 'none'} is shown instead`
+      : `no choice is called ${name}: those here are kind, ${offered.join(', ')}`,
+  );
+  return make(
+    'p',
+    { class: 'banner' },
+    `The address of this page asks for what is not here: ${told.join('; ')}.`,
+  );
 }
 
 // Filter the rows field by field, offer the remaining values of each, and return the rows left.

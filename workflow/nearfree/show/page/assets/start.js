@@ -1,9 +1,9 @@
 // The state of the page is its address: the hash has the view and the open row.
 
-// The parameters of the hash; none for a plain anchor.
+// The parameters of the hash; none for the anchor of an element.
 function hashParams() {
   const text = location.hash.slice(1);
-  return new URLSearchParams(text.includes('=') ? text : '');
+  return new URLSearchParams(document.getElementById(text) ? '' : text);
 }
 
 function go(params, { replace = false } = {}) {
@@ -126,7 +126,8 @@ initialParams.delete('row');
 shownKey = initialParams.toString();
 explore(initialParams)
   .then(() => {
-    document.querySelector(':target')?.scrollIntoView({ behavior: 'instant' });
+    const asked = shownKey ? document.getElementById('explorer') : document.querySelector(':target');
+    asked?.scrollIntoView({ behavior: 'instant' });
     document.documentElement.dataset.readyMs = performance.now().toFixed(0);
     return showPanel(initialRow);
   })

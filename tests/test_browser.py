@@ -96,6 +96,27 @@ def test_no_text_of_a_figure_leaves_its_drawing(built, browser):
     assert browser.execute_script(OUTSIDE) == []
 
 
+NARROW = """
+return [...document.querySelectorAll('figure svg:not(.later)')].filter((drawn) =>
+  drawn.getBoundingClientRect().width < drawn.width.baseVal.value - 1).length;
+"""
+BESIDE = """
+return [...document.querySelectorAll('.claim[open] td')].filter((cell) =>
+  cell.getBoundingClientRect().right > document.documentElement.clientWidth).length;
+"""
+
+
+def test_a_phone_shows_drawings_in_their_size_and_claims_whole(built, browser):
+    """A drawing is scrolled, not shrunk until nobody reads it, and a claim's reason is in view."""
+    with screen(browser, 390):
+        open_report(browser, built / REPORT)
+        put_in(browser)
+        assert browser.execute_script("return document.querySelectorAll('figure svg').length")
+        assert browser.execute_script("return document.querySelectorAll('.claim[open] td').length")
+        assert browser.execute_script(NARROW) == 0
+        assert browser.execute_script(BESIDE) == 0
+
+
 def test_a_number_opens_by_keyboard(built, browser):
     """Enter opens the panel and Escape closes it; the focus goes there and comes back."""
     open_report(browser, built / REPORT)
@@ -365,6 +386,20 @@ def test_a_link_from_outside_lands_on_its_section(built, browser, name):
         "return document.getElementById(arguments[0]).getBoundingClientRect().top", name
     )
     assert 0 <= top < 150
+
+
+@pytest.mark.parametrize("address", ["platform=cpu&epsilon=0.1", "platfrom=cpu", "claim"])
+def test_a_link_to_a_choice_lands_on_the_explorer(built, browser, address):
+    """A choice is in view, and so is the banner over one that is mistyped, or a section that is."""
+    open_report(browser, built / REPORT, f"#{address}")
+    top = browser.execute_script(
+        "return document.getElementById('explorer').getBoundingClientRect().top"
+    )
+    assert 0 <= top < 150
+    banners = browser.find_elements(By.CSS_SELECTOR, "#answered .banner")
+    assert len(banners) == (address in ("platfrom=cpu", "claim"))
+    name = address.partition("=")[0]
+    assert all(f"no choice is called {name}: " in banner.text for banner in banners)
 
 
 def test_the_report_s_folder_stands_alone(built, browser, tmp_path):

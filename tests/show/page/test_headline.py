@@ -39,12 +39,12 @@ ROW = {"n_max": 32, "next_n": 48, "n_low": 32, "n_high": 32, "verdict": "sharp",
         ({"n_low": None, "n_high": None, "verdict": "printed"}, "32", ()),
         ({"verdict": "undecided"}, "32", ("undecided",)),
         ({"next_n": None, "verdict": "censored"}, "≥ 32", ("censored",)),
-        ({"baseline": 16, "n_max_from_1": 1}, "32", ("from N = 16", "from N = 1: 1")),
-        ({"baseline": 16}, "32", ("from N = 16",)),
+        ({"baseline": 16, "n_max_from_1": 1}, "32", ("baseline N = 16 (from N = 1: 1)",)),
+        ({"baseline": 16}, "32", ("baseline N = 16",)),
         (
             {"baseline": 16, "n_max_from_1": 32, "next_n": None, "verdict": "censored"},
             "≥ 32",
-            ("censored", "from N = 16", "from N = 1: ≥ 32"),
+            ("censored", "baseline N = 16 (from N = 1: ≥ 32)"),
         ),
     ],
 )
@@ -56,6 +56,15 @@ def test_a_boundary_says_what_it_is_not_without(
     rows = at.with_columns(pl.lit(v).cast(at[k].dtype).alias(k) for k, v in (ROW | changed).items())
     (line,) = answers(rows, read_table(made, "cpu", COMPOSITION), 0.2)
     assert [(c.value.text, c.notes) for c in line.chips] == [(value, notes)]
+
+
+@pytest.mark.parametrize("verdict", ["sharp", "bracketed", "undecided", "censored"])
+def test_an_undecided_boundary_looks_lighter(made: Layout, verdict: str) -> None:
+    """A number of which only the interval is known has not the weight of one that is decided."""
+    at = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2).head(1)
+    rows = at.with_columns(pl.lit(verdict).alias("verdict"))
+    (line,) = answers(rows, read_table(made, "cpu", COMPOSITION), 0.2)
+    assert [chip.undecided for chip in line.chips] == [verdict == "undecided"]
 
 
 def test_no_two_settings_of_a_line_have_one_label(made: Layout) -> None:

@@ -10,7 +10,7 @@ _ORDER = ("fails", "partly", "undecided", "holds")
 _QUESTION = "research question"
 _ANSWERS = {"holds": "yes", "partly": "partly", "fails": "no", "undecided": "open"}
 """The answer to a research question, by verdict."""
-_HEAD = ("verdict", "agree", "checked on", "reason", "worst case")
+_HEAD = ("verdict", "agree", "checked on", "reason, the worst case first")
 
 
 class Claim(Struct, frozen=True):
@@ -80,5 +80,4 @@ def _line(row: Row) -> tuple[Cell, ...]:
         cell(f"{row['kept']} of {row['checked']}", row["row_id"]),
         Cell(f"{setting}{origin}" or "-"),
         Cell(row["why"]),
-        Cell(row["worst"] or "-"),
     )

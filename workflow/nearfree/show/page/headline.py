@@ -29,6 +29,8 @@ class Chip(Struct, frozen=True):
     value: Cell
     notes: tuple[str, ...]
     limiter: str = ""
+    undecided: bool = False
+    """Whether the value is only one of its interval: the page shows it in a lighter weight."""
 
 
 class Line(Struct, frozen=True):
@@ -98,6 +100,7 @@ def _chips(rows: list[Row], limiters: dict[str, str]) -> Iterator[Chip]:
             cell(n_max(row), row["row_id"]),
             tuple(_notes(row)),
             limiters.get(row["stream"] + row["setting_key"], ""),
+            undecided=row["verdict"] == "undecided",
         )
 
 
@@ -108,9 +111,9 @@ def _notes(row: Row) -> Iterator[str]:
     if row["verdict"] in ("undecided", "censored"):
         yield row["verdict"]
     if row["baseline"] > 1:
-        yield f"from N = {row['baseline']}"
-        if (single := from_one(row)) is not None:
-            yield f"from N = 1: {single}"
+        single = from_one(row)
+        from_first = "" if single is None else f" (from N = 1: {single})"
+        yield f"baseline N = {row['baseline']}{from_first}"
 
 
 def predictors(scores: pl.DataFrame, epsilon: float) -> list[PlatformScores]:

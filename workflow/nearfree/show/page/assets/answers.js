@@ -11,12 +11,12 @@ function tag(origin) {
   return make('span', { class: `tag ${origin}` }, words[origin] || origin);
 }
 
-function headline(id, text, about, origin) {
+function headline(id, text, about, origin, className = 'big') {
   return make(
     'p',
     { class: 'headline' },
     make('span', { class: 'name' }, 'N_max'),
-    provenanceLink(id, text, 'big'),
+    provenanceLink(id, text, className),
     make('span', null, about),
     tag(origin),
   );

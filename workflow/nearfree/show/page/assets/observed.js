@@ -16,6 +16,7 @@ async function observedParts(source, place) {
       boundaryText(row),
       `interval ${interval(row.n_low, row.n_high) || 'unknown'}; ${row.verdict}; from N = ${row.baseline}`,
       row.origin,
+      row.verdict === 'undecided' ? 'big undecided' : 'big',
     ),
     compositionRows.length && composition.at('measured_limiter', compositionRows[0])
       ? make(

@@ -1,6 +1,7 @@
 """Figures of whole models: each answer has its mark, and the limiting module is named."""
 
 import json
+import re
 from functools import cache
 from hashlib import sha256
 from io import StringIO
@@ -186,6 +187,8 @@ def test_captions_say_what_the_figures_rest_on(
         assert "Predicted, not measured." in figure.caption
         assert "Between modules: engines' constants, if known." in figure.caption
         assert "R2: gemm" in figure.caption
+        regimes = re.findall(r"R\d: ", figure.caption)
+        assert len(regimes) == len(set(regimes)), "each regime is named once, before its forms"
         assert len(figure.caption) < 500
     rows = changed(lookup, pl.lit(value=True), in_sample=False)
     assert "in sample" not in next(boundary_over_batch(rows, 0.2))[0].caption

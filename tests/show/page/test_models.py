@@ -85,6 +85,15 @@ def test_studies_of_one_model_are_told_apart(models: ModelRows, scored: pl.DataF
     }
 
 
+def test_what_no_setting_has_is_no_column(models: ModelRows, scored: pl.DataFrame) -> None:
+    """Threads, which only an engine's settings have, are no column of dashes beside models."""
+    at = models.boundaries.filter(epsilon=0.2)
+    assert at["threads"].is_null().all()
+    assert "threads" not in measured_boundaries(at, scored).head
+    one = at.with_columns(pl.lit(2, pl.Int64).alias("threads"))
+    assert "threads" in measured_boundaries(one, scored).head
+
+
 def test_a_dense_model_has_neither_routing_nor_k(answer: Grid) -> None:
     """A field that a model lacks is a dash."""
     for model, *values in zip(*(column(answer, n) for n in ("model", "routing", "k")), strict=True):
@@ -149,7 +158,10 @@ def test_counts_are_those_of_the_table(scored: pl.DataFrame) -> None:
 def test_the_widest_interval_is_told(scored: pl.DataFrame) -> None:
     """The widest measured interval is shown beside the counts."""
     widest = scored.filter(predictor="modules_sum")["measured_width"].max()
-    assert count(predictor_scores(counted(scored)), SUM, "widest interval") == f"x{widest:.2f}"
+    assert (
+        count(predictor_scores(counted(scored)), SUM, "widest measured interval")
+        == f"x{widest:.2f}"
+    )
 
 
 def test_the_same_limiter_is_counted_where_both_are_known(scored: pl.DataFrame) -> None:
@@ -172,9 +184,7 @@ def test_each_miss_of_the_minimum_is_a_sentence(scored: pl.DataFrame) -> None:
         assert f"names {row['limiter']} at N = {row['predicted']:.0f}" in text
         assert f"takes {row['limiter_share']:.0%} of T(N = {row['baseline']})" in text
         sign = "≥" if row["next_n"] is None else "="
-        assert (
-            f"measured was N_max {sign} {row['n_max']}, and {row['measured_limiter']} grew" in text
-        )
+        assert f"measured N_max {sign} {row['n_max']}, and {row['measured_limiter']} grew" in text
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def _chart(rows: pl.DataFrame, variable: str, epsilon: float, title: str) -> alt
         title,
         f"Predicted, not measured, tolerance {epsilon:.0%}. Band: the work model's interval. "
         "Dotted: baseline N. "
-        f"Triangle: a lower bound; at the top edge: unbounded. {UNFIT.capitalize()}: in memory.",
+        f'Triangle: a lower bound; at the top edge: unbounded; "{UNFIT}": in memory.',
     )
 
 
@@ -235,12 +235,17 @@ def _constants(lookup: pl.DataFrame) -> list[str]:
     timed = lookup.drop_nulls("constants")
     distinct = {name for names in timed["constants"].unique() for name in names.split("; ")}
     # Kernels: regime and form. Engines' steps: their number, without the models' names.
-    constants = {name.partition(" by ")[0].partition(" of ")[0] for name in distinct}
+    constants = sorted({name.partition(" by ")[0].partition(" of ")[0] for name in distinct})
     if not constants:
         return []
+    forms_of: dict[str, list[str]] = {}
+    for name in constants:
+        regime, colon, form = name.partition(": ")
+        forms_of.setdefault(regime + colon, []).append(form)
+    listed = "; ".join(about + ", ".join(forms) for about, forms in forms_of.items())
     platforms = ", ".join(timed.filter("in_sample")["platform"].unique().sort())
     in_sample = f"; predictions for {platforms} are in sample" if platforms else ""
-    return [f"Constants: {'; '.join(sorted(constants))}{in_sample}."]
+    return [f"Constants: {listed}{in_sample}."]
 
 
 _CUT, _TOP = 2.4, 2.8

@@ -61,8 +61,9 @@ def utilization_against_n(work: pl.DataFrame, module: ModuleKind) -> alt.FacetCh
 
 
 _SUBTITLE = (
-    "Shares of peak FLOP/s (phi) and peak bandwidth (beta). "
-    "Counted: the forward's FLOPs and compulsory bytes over its measured time."
+    "Shares of phi (FLOP/s) and beta (bytes/s), as probed by streaming or else of the datasheet. "
+    "Counted: the forward's FLOPs and compulsory bytes over its time. "
+    "Above 100 % it was faster than the probe."
 )
 
 

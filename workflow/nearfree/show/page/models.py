@@ -52,7 +52,7 @@ def measured_boundaries(boundaries: pl.DataFrame, composition: pl.DataFrame) -> 
         for row in boundaries.sort(ORDER).with_columns(_study()).to_dicts()
     ]
     columns: dict[str, Column] = {
-        **{FIELDS[name].symbol: name for name in SETTING},
+        **{FIELDS[name].symbol: name for name in SETTING if boundaries[name].is_not_null().any()},
         "from N": backed("baseline"),
         "N_max": backed(n_max),
         "interval": backed(interval),
@@ -79,7 +79,7 @@ def predictor_scores(scores: pl.DataFrame) -> Grid:
         "answered": backed(lambda row: f"{row['answered']} of {row['settings']}"),
         "hits": backed(lambda row: f"{row['hits']} of {row['settings']}"),
         "within the interval": backed(lambda row: f"{row['within']} of {row['settings']}"),
-        "widest interval": backed(
+        "widest measured interval": backed(
             lambda row: "-" if row["measured_width"] is None else f"x{row['measured_width']:.2f}"
         ),
         "same limiter": backed(lambda row: f"{row['same_limiter']} of {row['limiters']}"),
@@ -147,7 +147,7 @@ def _sentence(row: Row) -> str:
         text += f", which takes {row['limiter_share']:.0%} of T(N = {row['baseline']})"
     undecided_note = " (undecided)" if row["undecided"] else ""
     sign = "≥" if row["next_n"] is None else "="
-    actual = f"{row['origin']} was N_max {sign} {row['n_max']}{undecided_note}"
+    actual = f"{row['origin']} N_max {sign} {row['n_max']}{undecided_note}"
     return f"{text}; {actual}{_growth_clause(row)}."
 
 
@@ -259,8 +259,10 @@ def model_files(lookup: pl.DataFrame) -> list[str]:
 
 def published(lookup: pl.DataFrame) -> Grid:
     """Return the paper's deployment table, computed values beside the printed ones."""
-    head = ("model", "platform", "b", "E", "k", "routing", "idle compute", "printed", "principle",
-            "printed", "over", "limited by", "with values from the sources", "reason")  # fmt: skip
+    head = ("model", "platform", "b", "E", "k", "routing",
+            "idle compute", "idle compute, printed", "principle", "principle, printed",
+            "idle compute / principle", "limited by",
+            "principle, values from the sources", "reason of a difference")  # fmt: skip
     rows = []
     for row in lookup.sort("row").to_dicts():
         top_k = None if row["experts"] is None else row["top_k"] or "any"

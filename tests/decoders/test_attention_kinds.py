@@ -528,15 +528,26 @@ def test_ffns_of_several_widths_are_modules_of_their_own(tmp_path: Path) -> None
 
 
 def test_windows_are_given_by_a_number_or_by_letters(tmp_path: Path) -> None:
-    """EXAONE 4's files say either, the list of layers, or null for no window at all."""
+    """EXAONE 4's files say either, or the list of layers, which alone may lack a window.
+
+    Letters that engines read differently are refused, and so is null without a list, by which the
+    model's class fails.
+    """
     local = {"layers": (0, 1, 3, 4), "window": 32}
     by_number = read(tmp_path, "exaone4", sliding_window_pattern=3).attention
     assert by_number == read(tmp_path, "exaone4", sliding_window_pattern="LLG").attention
     assert (by_number[0].layers, by_number[0].window) == (local["layers"], local["window"])
-    (only_kind,) = read(tmp_path, "exaone4", sliding_window=None).attention
+    full = ["full_attention"] * 6
+    (only_kind,) = read(tmp_path, "exaone4", sliding_window=None, layer_types=full).attention
     assert (len(only_kind.layers), only_kind.window) == (6, None)
+    for pattern in (4, "LLLG", "LLG", ...):
+        with pytest.raises(RefusedError, match=r"counts no layers\. Add layer_types"):
+            read(tmp_path, "exaone4", sliding_window=None, sliding_window_pattern=pattern)
     with pytest.raises(RefusedError, match="'LXG' has other letters than L and G"):
         read(tmp_path, "exaone4", sliding_window_pattern="LXG")
+    for pattern in ("LGLG", "LLLG", "L"):
+        with pytest.raises(RefusedError, match=f"'{pattern}' is one that engines read differently"):
+            read(tmp_path, "exaone4", sliding_window_pattern=pattern)
 
 
 def test_heads_with_narrower_values_have_the_work_of_the_mean_width(tmp_path: Path) -> None:

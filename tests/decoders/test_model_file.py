@@ -68,6 +68,21 @@ def test_a_file_beside_is_read(tmp_path: Path) -> None:
     assert precision.ffn == Product("nvfp4", "nvfp4")
 
 
+def test_a_method_of_experts_says_nothing_of_a_model_without(tmp_path: Path) -> None:
+    """mxfp4 quantises routed experts: a dense model by it is refused until its format is named."""
+    section = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (refusal,) = read_model_file(
+        write(tmp_path, change("qwen3", quantization_config=section))
+    ).mixed
+    assert refusal.key == "quant_method"
+    assert "the model has none" in refusal.reason
+    assert refusal.remedy.startswith("Name what its weights are in, such as --dtype bfloat16")
+    sparse = read_model_file(write(tmp_path, change("gpt_oss", quantization_config=section)))
+    assert sparse.mixed == ()
+    assert sparse.precision is not None
+    assert sparse.precision.experts == Product("mxfp4", "bfloat16")
+
+
 @pytest.mark.parametrize(
     ("left_out", "plain"),
     [

@@ -13,6 +13,7 @@ from nearfree.decoders.decoder import (
     unwindowed,
     windowed,
 )
+from nearfree.decoders.exaone import exaone_moe_attention, exaone_windows
 from nearfree.decoders.feeds import (
     FUSED,
     NUMBERED,
@@ -70,8 +71,6 @@ from nearfree.decoders.special import (
     chunked_layers,
     decilm,
     decilm_ffn,
-    exaone_moe_attention,
-    exaone_windows,
     gemma4_attention,
     gemma4_experts,
     gemma4_ffn,

@@ -92,7 +92,9 @@ def _fbgemm(keys: Keys, plain: Dtype) -> Quantised:  # noqa: ARG001 (one signatu
 def _mxfp4(keys: Keys, plain: Dtype) -> Quantised:
     """Return the quantisation of an `mxfp4` section: only routed experts are quantised.
 
-    Source: Mxfp4Config of vllm 0.33.0.
+    Source: Mxfp4Config of vllm 0.33.0 and of sglang 0.5.23
+    (sglang/srt/layers/quantization/mxfp4.py:357-381). In a model without experts vLLM builds every
+    product unquantised, and SGLang builds none on an NVIDIA GPU.
     """
     ignored = read_names(keys, "modules_to_not_convert", "path")
     return Quantised(routed=make_scheme("mxfp4", plain, group=32), ignored=ignored)

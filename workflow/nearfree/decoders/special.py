@@ -159,38 +159,6 @@ def gemma4_tables(keys: Keys) -> Sequence[Matrix]:
     )
 
 
-def exaone_windows(keys: Keys, layers: int) -> Sequence[str]:
-    """Return the kinds of EXAONE 4's layers: by a period, or by letters for local and global.
-
-    Source: Exaone4Config of transformers 5.23, and files of EXAONE 4.0 ("LLLG").
-    """
-    pattern = "sliding_window_pattern"
-    if keys.whole_or_null("sliding_window") is None:
-        return ["full_attention"] * layers
-    if not keys.is_text(pattern):
-        keys.whole(pattern)
-        return one_per_period(pattern, "full_attention", "sliding_attention")(keys, layers)
-    letters = keys.text(pattern)
-    if not letters or set(letters) - {"L", "G"}:
-        raise keys.wrong(pattern, "has other letters than L and G, or none")
-    kinds = {"L": "sliding_attention", "G": "full_attention"}
-    return [kinds[letters[layer % len(letters)]] for layer in range(layers)]
-
-
-def exaone_moe_attention(keys: Keys, layers: int) -> Layer:
-    """Read K-EXAONE's attention, whose windowed layers all have the same window.
-
-    Source: ExaoneMoeAttention of transformers 5.23; vllm 0.33.0,
-    vllm/model_executor/models/exaone_moe.py:229-246, reads a window per layer if a file has them.
-    """
-    if keys.has("sliding_windows"):
-        raise keys.wrong("sliding_windows", "gives layers windows of their own, which is not read")
-    if not keys.has("layer_types"):
-        keys.whole("sliding_window")  # unlike EXAONE 4's, its class takes no null
-    kinds = {"sliding_attention": gqa(window=WINDOW, norm=True), "full_attention": gqa(norm=True)}
-    return by_kind("layer_types", kinds, exaone_windows)(keys, layers)
-
-
 def hy_v3_attention(keys: Keys, layers: int) -> Layer:
     """Read Hunyuan 3's attention, whose queries and keys are normalised.
 

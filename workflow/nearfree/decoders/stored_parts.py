@@ -86,12 +86,17 @@ def groups_of(parts: Sequence[Part]) -> tuple[tuple[str, int, int], ...]:
 def precision_of(
     parts: Sequence[Part], stored_as: StoredPrecision
 ) -> tuple[Precision, tuple[Refusal, ...]]:
-    """Return the formats of a forward, and refusals of kinds that have several.
+    """Return the formats of a forward, and why they are not known: kinds that have several.
 
     Each kind of matrices has the format of most of its elements. Products of attention in other
-    formats have their own by role, and by layer if each layer has only one.
+    formats have their own by role, and by layer if each layer has only one. Nor are they known if
+    the method quantises routed experts alone and the model has none.
     """
     mixed, roles = list[Refusal](), list[tuple[str, Product]]()
+    if stored_as.of_experts_alone and not any(part.matrix.kind == "experts" for part in parts):
+        method = stored_as.quantised.method
+        reason = f"is {method!r}, which stores routed experts alone, and the model has none: {_RUN}"
+        mixed.append(Refusal(stored_as.file, "quant_method", reason, _OF_DENSE))
     layer_formats = list[tuple[str, Product, tuple[int, ...]]]()
     by_kind = dict[str, Product]()
     plain = Product(stored_as.plain, stored_as.plain)
@@ -125,6 +130,13 @@ def precision_of(
         **by_kind,
     )
     return precision, tuple(mixed)
+
+
+_RUN = "vLLM runs its products unquantised, SGLang does not start"
+_OF_DENSE = (
+    "Name what its weights are in, such as --dtype bfloat16, or give a file whose method stores "
+    "dense products, such as compressed-tensors"
+)
 
 
 def _by_layer(parts: Sequence[Part]) -> dict[Product, tuple[int, ...]]:

@@ -61,6 +61,12 @@ class StoredPrecision(Struct, frozen=True, kw_only=True):
         """The reasons why no forward is known, although the storage of weights is."""
         return self.quantised.refusals
 
+    @property
+    def of_experts_alone(self) -> bool:
+        """Whether routed experts are all that the method quantises."""
+        quantised = self.quantised
+        return bool(quantised.routed) and not (quantised.others or quantised.named)
+
     def of(self, name: str, *numbers: Sequence[int]) -> Scheme:
         """Return the scheme of a matrix, or of several matrices that have the same scheme.
 

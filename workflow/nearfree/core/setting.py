@@ -231,9 +231,10 @@ class Setting(
     streams: Annotated[
         Positive | None, _size("residual streams that a layer mixes", modules=_STREAMS)
     ] = None
-    operation: Annotated[Operation | None, _size("what a collective does", modules=_COLLECTIVE)] = (
-        None
-    )
+    operation: Annotated[
+        Operation | None,
+        Field("shape", "what a collective does", modules=_COLLECTIVE, needed=True),
+    ] = None
     gpus: Annotated[
         Annotated[int, Meta(ge=2)] | None,
         _size("GPUs that take part in a collective", label="GPUs", modules=_COLLECTIVE),
@@ -284,11 +285,11 @@ class Setting(
         Name | None, Field("what", "the model, where a whole forward is meant", modules=WHOLE)
     ] = None
     model_digest: Annotated[
-        Annotated[str, Meta(pattern="^[0-9a-f]{12}$(?!\\n)")] | None,
+        Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$(?!\n)")] | None,
         Field("what", "what tells models of one name apart", modules=WHOLE),
     ] = None
     release: Annotated[
-        Annotated[str, Meta(pattern="^[0-9][0-9A-Za-z.+-]{0,31}$(?!\\n)")] | None,
+        Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.+-]{0,31}$(?!\n)")] | None,
         Field("what", "the release of an engine", modules=_ENGINE, needed=True),
     ] = None
     file_type: Annotated[

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from nearfree.backends.moe_kernels import MARLIN
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.releases import PINNED_TRITON, Release
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.lookup import TunedFiles
-from nearfree.sources.answers.marlin import MarlinRules
+from nearfree.sources.answers.marlin import BlockRowRules
 from nearfree.sources.answers.moe import MoeQuery, MoeRules
 from nearfree.sources.record import recorded_extraction
 
@@ -341,7 +342,7 @@ def test_steps_of_marlin_change_where_it_says(shape: tuple[int, int]) -> None:
     extraction = recorded_extraction(LOG, "vllm", "0.33.0")
     assert extraction is not None
     query = MoeQuery(experts=shape[0], top_k=shape[1], d_ff=1024, d_model=4096, dtype="int4")
-    rules = MarlinRules(extraction.by_name(), query)
+    rules = BlockRowRules(extraction.by_name(), query, MARLIN)
     steps = [rules.step(tokens) for tokens in range(1, 1201)]
     real = {n for n in range(2, 1201) if steps[n - 1] != steps[n - 2]}
     assert real

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from nearfree.backends.moe_kernels import MARLIN, TRITON_KERNELS
 from nearfree.errors import EvidenceError
 from nearfree.log.names import Layout
 from nearfree.sources.answers.granularity import moe_granularity
 from nearfree.sources.answers.lookup import TunedFiles
-from nearfree.sources.answers.marlin import MarlinRules, TritonKernelsRules
+from nearfree.sources.answers.marlin import BlockRowRules
 from nearfree.sources.answers.moe import MoeQuery, MoeRules
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.language.rule import Rule
@@ -46,7 +47,7 @@ def first_that_fits(tokens: int, experts: int, top_k: int) -> int:
 )
 def test_both_engines_choose_by_the_tokens_of_an_expert(package: str, version: str) -> None:
     """The sizes are what the loop, written out here a second time, gives."""
-    marlin = MarlinRules(rules(package, version), QUERY)
+    marlin = BlockRowRules(rules(package, version), QUERY, MARLIN)
     for tokens in (*range(1, 1200, 7), 115, 116, 230, 231, 100_000):
         block = marlin.at(tokens)
         assert block.value == first_that_fits(tokens, 128, 8)
@@ -57,7 +58,7 @@ def test_both_engines_choose_by_the_tokens_of_an_expert(package: str, version: s
 def test_a_release_without_the_rule_is_refused() -> None:
     """Release 0.9.1 of vLLM takes tuned files for Marlin, too, by another rule."""
     with pytest.raises(EvidenceError, match="no rule of Marlin's blocks"):
-        MarlinRules(rules("vllm", "0.9.1"), QUERY)
+        BlockRowRules(rules("vllm", "0.9.1"), QUERY, MARLIN)
 
 
 GPT_OSS = MoeQuery(experts=32, top_k=4, d_ff=2880, d_model=2880, dtype="mxfp4", sm=90)
@@ -74,20 +75,20 @@ def test_triton_kernels_take_an_experts_whole_rows(version: str) -> None:
 
     Between, 0.20 took twice as many, and eight times on Blackwell: each reads weights less often.
     """
-    hopper = TritonKernelsRules(rules("vllm", version), GPT_OSS)
-    between = TritonKernelsRules(rules("vllm", "0.20.2"), GPT_OSS)
+    hopper = BlockRowRules(rules("vllm", version), GPT_OSS, TRITON_KERNELS)
+    between = BlockRowRules(rules("vllm", "0.20.2"), GPT_OSS, TRITON_KERNELS)
     for tokens in (*range(1, 1100, 13), 128, 135, 136, 4096):
         share = max(1, tokens * 4 // 32)
         assert hopper.at(tokens).value == power_above(share, 16, 128)
         twice = power_above(2 * share, 16, 64) if share <= 64 else power_above(share, 16, 128)
         assert between.step(tokens) == ("aligned", twice)
-    blackwell = TritonKernelsRules(rules("vllm", "0.20.2"), replace(GPT_OSS, sm=100))
+    blackwell = BlockRowRules(rules("vllm", "0.20.2"), replace(GPT_OSS, sm=100), TRITON_KERNELS)
     assert [blackwell.at(tokens).value for tokens in (127, 128, 1024)] == [32, 128, 128]
 
 
 def test_marlin_s_steps_change_nowhere_but_where_it_is_said() -> None:
     """Each change up to a number of tokens is told."""
-    known = MarlinRules(rules("vllm", "0.33.0"), QUERY)
+    known = BlockRowRules(rules("vllm", "0.33.0"), QUERY, MARLIN)
     steps = [known.step(tokens) for tokens in range(1, 1201)]
     changed = {at for at, (before, now) in enumerate(pairwise(steps), 2) if before != now}
     assert changed
@@ -98,13 +99,13 @@ def test_marlin_s_steps_change_nowhere_but_where_it_is_said() -> None:
 def test_triton_kernels_are_tried_at_each_number() -> None:
     """Their blocks are made of the routed rows: no rule says beforehand where they change."""
     with pytest.raises(UnsettledError):
-        TritonKernelsRules(rules("vllm", "0.33.0"), GPT_OSS).changes(64)
+        BlockRowRules(rules("vllm", "0.33.0"), GPT_OSS, TRITON_KERNELS).changes(64)
 
 
 def test_triton_kernels_ask_for_the_compute_capability() -> None:
     """Without it they are refused, and what to name is said."""
     with pytest.raises(EvidenceError, match="compute capability, which is not known") as refused:
-        TritonKernelsRules(rules("vllm", "0.33.0"), replace(GPT_OSS, sm=None))
+        BlockRowRules(rules("vllm", "0.33.0"), replace(GPT_OSS, sm=None), TRITON_KERNELS)
     assert "--sm" in refused.value.remedy
 
 
@@ -131,8 +132,8 @@ def test_widths_that_marlin_does_not_take_are_refused_unless_they_are_rounded_up
     known = rules("vllm", "0.20.2")
     for odd in ({"d_ff": 2880}, {"d_model": 2880}):
         with pytest.raises(EvidenceError, match="multiples of 128"):
-            MarlinRules(known, replace(QUERY, **odd))
-    padded = MarlinRules(known, replace(GPT_OSS, sm=80))
+            BlockRowRules(known, replace(QUERY, **odd), MARLIN)
+    padded = BlockRowRules(known, replace(GPT_OSS, sm=80), MARLIN)
     assert [padded.at(m).value for m in (1, 100, 2000)] == [
         first_that_fits(m, 32, 4) for m in (1, 100, 2000)
     ]

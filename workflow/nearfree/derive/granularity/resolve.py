@@ -135,9 +135,9 @@ class Resolver:
         )
         # Layers with equal inputs to the rules share their answers.
         if kernel in OTHER_KERNEL_RULES:
-            marlin = OTHER_KERNEL_RULES[kernel](release_rules.rules, query)
-            key: tuple[object, ...] = (release, kernel, *marlin.inputs().items())
-            return self._shared(key, lambda: marlin, release_rules.files)
+            other_rules = BlockRowRules(release_rules.rules, query, kernel)
+            key: tuple[object, ...] = (release, kernel, *other_rules.inputs.items())
+            return self._shared(key, lambda: other_rules, release_rules.files)
         tuned = opened_file(release_rules.rules, release_rules.tuned, query, MOST_TOKENS)
         sizes = [getattr(query, name) for name in release_rules.moe_sizes]
         options = query.modular, query.spread, query.override, query.rocm

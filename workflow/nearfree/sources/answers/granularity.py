@@ -229,7 +229,7 @@ def _other_kernel_rules(extraction: Extraction, query: MoeQuery) -> BlockRowRule
             f"no blocks of {kernel} for MoE layers are read",
             remedy=f"Choose --kernel from {', '.join(OTHER_KERNEL_RULES)}",
         )
-    return OTHER_KERNEL_RULES[kernel](extraction.by_name(), query)
+    return BlockRowRules(extraction.by_name(), query, kernel)
 
 
 def _other_kernel_notes(extraction: Extraction, query: MoeQuery) -> tuple[str, ...]:

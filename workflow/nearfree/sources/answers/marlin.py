@@ -4,7 +4,7 @@ Each has one rule of the release for the rows of a block. Tokens are always alig
 the kernel chooses the other sizes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nearfree.backends.moe_kernels import ALIGNED, MARLIN, TRITON_KERNELS
@@ -24,6 +24,41 @@ before that `Mxfp4MoEMethod.create_weights`).
 """
 
 
+def _marlin_facts(query: MoeQuery) -> dict[str, Any]:
+    """Return the layer's facts that Marlin's rule reads; refuse a layer of unsupported widths."""
+    fits = query.dtype == _PADDED_FORMAT or not (
+        query.d_model % _WIDTH_MULTIPLE or query.d_ff % _WIDTH_MULTIPLE
+    )
+    if not fits:
+        raise EvidenceError(
+            f"Marlin takes widths that are multiples of {_WIDTH_MULTIPLE}, not d_model"
+            f" {query.d_model} and d_ff {query.d_ff}",
+            remedy="Ask for such a layer, or for a format that Triton runs",
+        )
+    return {"E": query.experts, "topk": query.top_k}
+
+
+def _triton_kernels_facts(query: MoeQuery) -> dict[str, Any]:
+    """Return the layer's facts that the rule of triton_kernels reads, which vLLM runs for gpt-oss.
+
+    The rule is by the routed rows per expert, `m`.
+    """
+    if query.sm is None:
+        raise EvidenceError(
+            "blocks of triton_kernels depend on the compute capability, which is not known",
+            remedy="Name the device with --device, or give --sm",
+        )
+    return {"E": query.experts, "sm": query.sm, "deterministic": query.deterministic,
+            "topk": query.top_k}  # fmt: skip
+
+
+OTHER_KERNEL_RULES: Mapping[str, tuple[str, str, Callable[[MoeQuery], dict[str, Any]]]] = {
+    MARLIN: ("marlin_block_size_m", "Marlin", _marlin_facts),
+    TRITON_KERNELS: ("triton_kernels_block_m", "triton_kernels", _triton_kernels_facts),
+}
+"""The kernels with such a rule: the rule, the kernel's name, and a layer's facts."""
+
+
 class BlockRowRules:
     """A kernel's block rule of one release, specialised for one layer.
 
@@ -33,27 +68,16 @@ class BlockRowRules:
         The release has no such rule, or the kernel does not take the layer.
     """
 
-    tuned = None
-    aligned = True
-    RULE: str
-    KERNEL: str
-
-    def __init__(self, rules: Mapping[str, Rule], query: MoeQuery) -> None:
-        if self.RULE not in rules:
+    def __init__(self, rules: Mapping[str, Rule], query: MoeQuery, kernel: str) -> None:
+        name, kernel_name, facts = OTHER_KERNEL_RULES[kernel]
+        if name not in rules:
             raise EvidenceError(
-                f"no rule of {self.KERNEL}'s blocks is read of this release",
+                f"no rule of {kernel_name}'s blocks is read of this release",
                 remedy="Ask for another release, or for a format that Triton runs",
             )
-        self._fixed = self.facts(query)
-        self._rule = rules[self.RULE].narrowed(self._fixed, ())
-
-    def facts(self, query: MoeQuery) -> dict[str, Any]:
-        """Return the layer's facts that the rule reads."""
-        raise NotImplementedError
-
-    def token_facts(self, tokens: int) -> dict[str, int]:
-        """Return the rule's inputs that depend on the number of tokens."""
-        return {"M": tokens}
+        self.inputs, self._top_k = facts(query), query.top_k
+        """The layer's facts that the answers depend on."""
+        self._rule = rules[name].narrowed(self.inputs, ())
 
     def at(self, tokens: int) -> Block:
         """Return the block at a number of tokens; the kernel chooses its other sizes."""
@@ -72,63 +96,9 @@ class BlockRowRules:
 
     def changes(self, limit: int) -> list[int]:
         """Return every number of tokens at which `step` may change, as `MoeRules.changes` does."""
-        return change_points(self._rule, self._fixed, "M", limit)
-
-    def inputs(self) -> dict[str, Any]:
-        """Return the layer's facts that the answers depend on."""
-        return self._fixed
+        if "m" in self._rule.open_inputs:
+            raise UnsettledError  # the block is computed from the routed rows
+        return change_points(self._rule, self.inputs, "M", limit)
 
     def _answer(self, tokens: int) -> Answer:
-        return self._rule.value({**self._fixed, **self.token_facts(tokens)})
-
-
-class MarlinRules(BlockRowRules):
-    """The rule of Marlin, which engines run for weights of few bits."""
-
-    RULE, KERNEL = "marlin_block_size_m", "Marlin"
-
-    def facts(self, query: MoeQuery) -> dict[str, Any]:
-        """Return experts and top_k; refuse a layer of unsupported widths."""
-        fits = query.dtype == _PADDED_FORMAT or not (
-            query.d_model % _WIDTH_MULTIPLE or query.d_ff % _WIDTH_MULTIPLE
-        )
-        if not fits:
-            raise EvidenceError(
-                f"Marlin takes widths that are multiples of {_WIDTH_MULTIPLE}, not d_model"
-                f" {query.d_model} and d_ff {query.d_ff}",
-                remedy="Ask for such a layer, or for a format that Triton runs",
-            )
-        return {"E": query.experts, "topk": query.top_k}
-
-
-class TritonKernelsRules(BlockRowRules):
-    """The rule of triton_kernels, which vLLM runs for gpt-oss: by the routed rows per expert."""
-
-    RULE, KERNEL = "triton_kernels_block_m", "triton_kernels"
-
-    def facts(self, query: MoeQuery) -> dict[str, Any]:
-        """Return experts, top_k, the compute capability, and whether results are deterministic."""
-        if query.sm is None:
-            raise EvidenceError(
-                "blocks of triton_kernels depend on the compute capability, which is not known",
-                remedy="Name the device with --device, or give --sm",
-            )
-        self._top_k = query.top_k
-        return {"E": query.experts, "sm": query.sm, "deterministic": query.deterministic,
-                "topk": query.top_k}  # fmt: skip
-
-    def token_facts(self, tokens: int) -> dict[str, int]:
-        """Return the number of routed rows."""
-        return {"m": tokens * self._top_k}
-
-    def changes(self, limit: int) -> list[int]:
-        """Raise UnsettledError: the block is computed from the routed rows."""
-        del limit
-        raise UnsettledError
-
-
-OTHER_KERNEL_RULES: Mapping[str, type[BlockRowRules]] = {
-    MARLIN: MarlinRules,
-    TRITON_KERNELS: TritonKernelsRules,
-}
-"""The kernels with such a rule, by name."""
+        return self._rule.value({**self.inputs, "M": tokens, "m": tokens * self._top_k})

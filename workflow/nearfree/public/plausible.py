@@ -163,14 +163,7 @@ def _flop() -> pl.Expr:
         moe_ffn=product * _number("top_k") / _number("ep"),
         attention=attention,
         mla=2.0 * _number("heads") * width * attended_pairs,
-        indexer=pl.when(pl.col("api") == LOGITS).then(
-            2.0
-            * _number("batch")
-            * _number("heads")
-            * _number("head_dim")
-            * pairs
-            / _number("span")
-        ),
+        indexer=pl.when(pl.col("api") == LOGITS).then(attention / (2.0 * _number("span"))),
         attention_layer=2.0 * tokens * _number("projected"),
     )
 

@@ -128,11 +128,8 @@ class DenseRules:
         More rows never give a pass of fewer rows, so all passes between two equal ones are equal.
         """
         further = rows_left // pass_rows - 1
-        if further > 0:
-            last_answer = self._answer(rows_left - further * pass_rows)
-            if last_answer.value == (tile, pass_rows):
-                return 1 + further
-        return 1
+        last_answer = self._answer(rows_left - further * pass_rows)
+        return 1 + further if last_answer.value == (tile, pass_rows) else 1
 
     def step(self, rows: int) -> tuple[int, int, int]:
         """Return the values whose change is a change of the granularity."""

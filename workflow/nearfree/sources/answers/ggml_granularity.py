@@ -89,20 +89,17 @@ def product_granularity(
     source, files = extraction.fetched[0], Files(extraction.fetched)
     deciding_rules = {step.rows: step.rule for step in product.steps(last)}
     runs = groupby(
-        range(first, last + 1), lambda rows: tuple(item.kind() for item in product.passes(rows))
+        range(first, last + 1), lambda rows: [item.kind() for item in product.passes(rows)]
     )
-    intervals = []
-    for _, run in runs:
-        row_counts = [*run]
-        shown = tuple(_shown_passes(item, files) for item in product.passes(row_counts[0]))
-        intervals.append(
-            RowsInterval(
-                first=row_counts[0],
-                last=row_counts[-1],
-                step=deciding_rules.get(row_counts[0]),
-                passes=shown,
-            )
+    intervals = (
+        RowsInterval(
+            first=run[0],
+            last=run[-1],
+            step=deciding_rules.get(run[0]),
+            passes=tuple(_shown_passes(item, files) for item in product.passes(run[0])),
         )
+        for run in ([*rows] for _, rows in runs)
+    )
     return ProductGranularity(
         package=extraction.package,
         version=extraction.version,
@@ -125,14 +122,9 @@ def product_granularity(
 
 
 def _shown_passes(passes: Passes, files: Files) -> ShownPasses:
-    return ShownPasses(
-        path=passes.path,
-        kernel=passes.kernel,
-        holds=passes.holds,
-        serves=passes.serves,
-        times=passes.times,
-        rules=tuple(_cited_rule(place, files) for place in passes.places),
-    )
+    names = ("path", "kernel", "holds", "serves", "times")
+    rules = tuple(_cited_rule(place, files) for place in passes.places)
+    return ShownPasses(**{name: getattr(passes, name) for name in names}, rules=rules)
 
 
 def _cited_rule(place: RuleBranch, files: Files) -> CitedRule:

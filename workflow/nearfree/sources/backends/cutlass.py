@@ -191,21 +191,27 @@ def _method_name(method: Node) -> Node | None:
 
 def _alias(node: Node, name: str, path: str) -> Node:
     """Return the type that a name aliases at a node, by the innermost scope."""
+    for scope in _scopes(node):
+        aliases = [
+            child
+            for child in children(scope)
+            if child.type == "alias_declaration"
+            and text_of(child.child_by_field_name("name")) == name
+        ]
+        if len(aliases) == 1:
+            return part(aliases[0], "type")
+        if aliases:
+            break
+    raise _unknown(path, node)
+
+
+def _scopes(node: Node) -> Iterator[Node]:
+    """Yield the scopes around a node, the innermost first."""
     scope: Node | None = node
     while scope is not None:
         if scope.type in _SCOPES:
-            aliases = [
-                child
-                for child in children(scope)
-                if child.type == "alias_declaration"
-                and text_of(child.child_by_field_name("name")) == name
-            ]
-            if len(aliases) == 1:
-                return part(aliases[0], "type")
-            if aliases:
-                break
+            yield scope
         scope = scope.parent
-    raise _unknown(path, node)
 
 
 def _size(path: str, node: Node) -> int:
@@ -215,13 +221,11 @@ def _size(path: str, node: Node) -> int:
     text = (constant[1] if constant else text).lstrip("_")
     if text.isdecimal():
         return int(text)
-    scope: Node | None = node
-    while scope is not None:
-        for statement in children(scope) if scope.type in _SCOPES else ():
+    for scope in _scopes(node):
+        for statement in children(scope):
             match = re.fullmatch(rf"constexpr int {text} = (\d+);", text_of(statement))
             if match:
                 return int(match[1])
-        scope = scope.parent
     raise _unknown(path, node)
 
 

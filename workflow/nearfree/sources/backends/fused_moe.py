@@ -147,13 +147,11 @@ def marlin_blocks(modules: Modules) -> list[Reading]:
 def config_dtype(modules: Modules) -> Reading:
     """Return the reading of a quantisation's name in file names and rules."""
     names = ["get_config_dtype_str", "_get_config_dtype_str"]
-    program, root = modules.program(names, LEAVES)
     flags = ("use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16")
     off = dict.fromkeys(flags, False)
     return Reading(
-        rule="config_dtype",
-        program=program,
-        root=root,
+        "config_dtype",
+        *modules.program(names, LEAVES),
         axis=None,
         contexts=[
             off | {flag: True, "dtype": dtype}

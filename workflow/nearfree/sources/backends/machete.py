@@ -27,11 +27,9 @@ def machete(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Readin
     if len(tables) != 1:
         raise SourceError(f"{TABLE} is set {len(tables)} times", remedy=MOVED)
     ((path, node),) = tables
-    program, root = modules.program_of(path, _first_match(path, node), {})
     return Reading(
         "machete",
-        program,
-        root,
+        *modules.program_of(path, _first_match(path, node), {}),
         axis="rows",
         contexts=shapes,
         interpret_whole=False,

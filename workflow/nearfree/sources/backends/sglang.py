@@ -60,7 +60,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     """Return the readings of a release's rules."""
     modules = Modules(files)
     path, cut = fused_moe.always_aligned(modules)
-    program, root = modules.program_of(path, cut, fused_moe.LEAVES)
+    path_program = modules.program_of(path, cut, fused_moe.LEAVES)
     return [
         *fused_moe.block_sizes(modules),
         *fused_moe.marlin_blocks(modules),
@@ -68,7 +68,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
         fused_moe.tuned_key(modules),
         fused_moe.tuned_name(modules),
         fused_moe.config_tokens(modules, {}),
-        Reading(rule="path", program=program, root=root, axis="num_tokens", contexts=[{}]),
+        Reading("path", *path_program, axis="num_tokens", contexts=[{}]),
     ]
 
 

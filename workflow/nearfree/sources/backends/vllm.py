@@ -146,7 +146,6 @@ def backend_order(modules: Modules) -> list[Reading]:
     definition = modules.find("_get_priority_backends")
     if definition is None or "unquantized" not in definition[0]:
         return []
-    program, root = modules.program_of(*definition, _ORDER_LEAVES)
     contexts = [
         {"rocm": rocm, "dp_size": size, "activation": "SILU"}
         for rocm in (False, True)
@@ -154,9 +153,8 @@ def backend_order(modules: Modules) -> list[Reading]:
     ]
     return [
         Reading(
-            rule="backend_order",
-            program=program,
-            root=root,
+            "backend_order",
+            *modules.program_of(*definition, _ORDER_LEAVES),
             axis="sm",
             dense=(80, 86, 89, 90, 100, 103, 120),
             contexts=contexts,

@@ -19,7 +19,7 @@ from nearfree.errors import LockError, SourceError, printable
 from nearfree.hardware.occupancy import resident_blocks
 from nearfree.log.events import CompiledBlock, KernelCompiled
 from nearfree.log.evidence import newest_takes, read_scope
-from nearfree.log.names import Layout, TakeName
+from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
 from nearfree.sources.answers.granularity import with_pinned_triton
@@ -96,11 +96,6 @@ def _target(block: Block, sm: int) -> CompileTarget | None:
     return CompileTarget(sm, *sizes, warps, stages)
 
 
-def compile_take(plan: CompilePlan, take: int = 1) -> TakeName:
-    """Return the name of the take of a compiled kernel."""
-    return take_name(SOURCES, _stream(plan.package, plan.version), take, plan)
-
-
 def _stream(package: str, version: str) -> str:
     return f"compiled_{stream_name(package, version)}"
 
@@ -165,7 +160,8 @@ def record_compiled(
         ]
 
     command = f"nearfree rules compile {extraction.package}=={extraction.version}"
-    return ensure_events(layout, compile_take(plan, take), plan, command, events)
+    name = take_name(SOURCES, _stream(plan.package, plan.version), take, plan)
+    return ensure_events(layout, name, plan, command, events)
 
 
 def _compile(

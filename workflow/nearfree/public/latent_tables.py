@@ -27,6 +27,19 @@ from nearfree.public.perf_tables import (
     table_name,
 )
 
+Row = dict[str, object]
+_DENSE_SPAN = 128
+"""Positions per cache entry from which on all entries are attended to."""
+
+
+class LayerQuery(NamedTuple):
+    """The layer of a row: its model, a rank's heads, whether an indexer runs, and the engine."""
+
+    name: str
+    heads: int
+    indexed: bool
+    engine: str
+
 
 class LatentModel(Struct, frozen=True, kw_only=True):
     """A model with one latent per position, and an indexer if it selects positions."""
@@ -41,19 +54,20 @@ class LatentModel(Struct, frozen=True, kw_only=True):
     index_heads: int | None = None
     index_dim: int = 128
 
-    def projected(self, heads: int, *, indexed: bool) -> int:
-        """Return the elements of the projections of a rank with some heads."""
-        query_width = heads * (self.nope_dim + self.rope_dim)
-        queries = self.query_rank * (self.d_model + query_width)
+    def layer(self, query: LayerQuery, span: int) -> Row:
+        """Return the fields of a layer whose cache entries span one position."""
+        del span
+        heads, index_heads = query.heads, self.index_heads if query.indexed else None
+        queries = self.query_rank * (self.d_model + heads * (self.nope_dim + self.rope_dim))
         latent = self.d_model * (self.latent + self.rope_dim)
         expansion = heads * self.latent * (self.nope_dim + self.value_dim)
-        output = heads * self.value_dim * self.d_model
-        return queries + latent + expansion + output + (self._indexer() if indexed else 0)
-
-    def _indexer(self) -> int:
-        index = self.index_heads or 0
-        keys = self.d_model * (self.index_dim + index)
-        return self.query_rank * index * self.index_dim + keys
+        projected = queries + latent + expansion + heads * self.value_dim * self.d_model
+        fields: Row = {name: getattr(self, name) for name in ("latent", "rope_dim", "selected")}
+        if index_heads is not None:
+            projected += self.query_rank * index_heads * self.index_dim
+            projected += self.d_model * (self.index_dim + index_heads)
+            fields |= {"index_heads": index_heads, "index_dim": self.index_dim}
+        return fields | {"projected": projected}
 
 
 class CompressedModel(Struct, frozen=True, kw_only=True):
@@ -68,16 +82,20 @@ class CompressedModel(Struct, frozen=True, kw_only=True):
     index_heads: int = 64
     index_dim: int = 128
 
-    def projected(self, heads: int, *, indexed: bool) -> int:
-        """Return the elements of the projections of a rank with some heads."""
-        groups = -(-heads // self.heads_a_group)
-        queries = self.query_rank * (self.d_model + heads * self.width)
-        outputs = self.output_rank * (heads * self.width + groups * self.d_model)
-        keys = self.d_model * self.width
-        compressed = 2 * self.d_model * self.width * (1 + indexed)
-        index = self.query_rank * self.index_heads * self.index_dim
-        index += self.d_model * (self.index_heads + 4 * self.index_dim)
-        return queries + outputs + keys + compressed + (index if indexed else 0)
+    def layer(self, query: LayerQuery, span: int) -> Row:
+        """Return the fields of a layer whose cache entries span some positions."""
+        selects, groups = span < _DENSE_SPAN, -(-query.heads // self.heads_a_group)
+        queries = self.query_rank * (self.d_model + query.heads * self.width)
+        outputs = self.output_rank * (query.heads * self.width + groups * self.d_model)
+        keys, compressed = self.d_model * self.width, 2 * self.d_model * self.width * (1 + selects)
+        projected = queries + outputs + keys + compressed
+        fields: Row = {"latent": self.width, "selected": self.selected if selects else None}
+        if selects:
+            projected += self.query_rank * self.index_heads * self.index_dim
+            projected += self.d_model * (self.index_heads + 4 * self.index_dim)
+        if selects and query.indexed:
+            fields |= {"index_heads": self.index_heads, "index_dim": self.index_dim}
+        return fields | {"projected": projected}
 
 
 class BlockModel(Struct, frozen=True, kw_only=True):
@@ -91,22 +109,22 @@ class BlockModel(Struct, frozen=True, kw_only=True):
     index_heads: int
     index_dim: int
 
-    def rank_kv_heads(self, heads: int) -> int:
-        """Return the key-value heads of a rank with some query heads, at least one."""
-        return max(1, self.kv_heads * heads // self.heads)
+    def layer(self, query: LayerQuery, span: int) -> Row:
+        """Return the fields of a layer whose cache entries span one position.
 
-    def rank_index_heads(self, heads: int, engine: str) -> int:
-        """Return the index heads of a rank with some query heads, as measured for an engine.
-
-        vLLM and SGLang shard them like key-value heads; TensorRT-LLM was measured with all of them
+        vLLM and SGLang shard index heads like key-value heads, of which a rank has one at least;
+        TensorRT-LLM was measured with all of them
         (collector/{vllm,sglang,trtllm}/collect_msa_module.py of AIConfigurator's repository).
         """
-        return self.index_heads if engine == "trtllm" else self.rank_kv_heads(heads)
-
-    def projected(self, heads: int, index_heads: int) -> int:
-        """Return the elements of the projections of a rank with some heads."""
-        head_width = (2 * heads + 2 * self.rank_kv_heads(heads)) * self.head_dim
-        return self.d_model * (head_width + (index_heads + 1) * self.index_dim)
+        del span
+        kv_heads = max(1, self.kv_heads * query.heads // self.heads)
+        index_heads = self.index_heads if query.engine == "trtllm" else kv_heads
+        head_width = 2 * (query.heads + kv_heads) * self.head_dim
+        projected = self.d_model * (head_width + (index_heads + 1) * self.index_dim)
+        fields: Row = {"kv_heads": kv_heads, "head_dim": self.head_dim, "selected": self.selected}
+        if query.indexed:
+            fields |= {"index_heads": index_heads, "index_dim": self.index_dim}
+        return fields | {"projected": projected}
 
 
 _V3 = LatentModel(d_model=7168, query_rank=1536)
@@ -161,16 +179,6 @@ _ABSORBED_CONTEXT = ("flash_attention", "triton")
 """SGLang's context kernels that are absorbed: they attend in the latent space."""
 _SKIPS_INDEXER = "skip_indexer"
 """Part of the names of operations whose layer reuses another layer's selection."""
-Row = dict[str, object]
-
-
-class LayerQuery(NamedTuple):
-    """The layer of a row: its model, a rank's heads, whether an indexer runs, and the engine."""
-
-    name: str
-    heads: int
-    indexed: bool
-    engine: str
 
 
 class Shape(Struct, frozen=True):
@@ -184,16 +192,13 @@ class Shape(Struct, frozen=True):
     """The format in which the cache is read, if it differs from the table's."""
 
 
-def _widths(model: LatentModel) -> Row:
-    return {name: getattr(model, name) for name in ("latent", "rope_dim", "nope_dim", "value_dim")}
-
-
 def _kernel(query: LayerQuery) -> Row | None:
     """Return the fields of attention alone, with DeepSeek V3's widths if no model is named."""
     model = MODELS.get(query.name or "deepseek-ai/DeepSeek-V3")
     if not isinstance(model, LatentModel):
         return None
-    return {"heads": query.heads, "selected": model.selected, **_widths(model)}
+    names = ("selected", "latent", "rope_dim", "nope_dim", "value_dim")
+    return {"heads": query.heads, **{name: getattr(model, name) for name in names}}
 
 
 def _indexer(query: LayerQuery) -> Row | None:
@@ -207,34 +212,11 @@ def _indexer(query: LayerQuery) -> Row | None:
 
 def _layer(query: LayerQuery, *, span: int = 1) -> Row | None:
     """Return the fields of a model's attention layer on a rank with some heads."""
-    name, heads, indexed, engine = query
-    model = MODELS.get(name)
+    model = MODELS.get(query.name)
     if model is None:
         return None
-    common: Row = {"d_model": model.d_model, "heads": heads, "span": span}
-    selects = indexed and model.index_heads is not None
-    index: Row = {"index_heads": model.index_heads, "index_dim": model.index_dim} if selects else {}
-    if isinstance(model, BlockModel):
-        common |= {"kv_heads": model.rank_kv_heads(heads), "head_dim": model.head_dim}
-        rank_index_heads = model.rank_index_heads(heads, engine)
-        index = {**index, "index_heads": rank_index_heads} if selects else {}
-        common |= {
-            "selected": model.selected,
-            "projected": model.projected(heads, rank_index_heads),
-        }
-    elif isinstance(model, CompressedModel):
-        selects_entries = span < _DENSE_SPAN
-        index = index if selects_entries else {}
-        common |= {"latent": model.width, "selected": model.selected if selects_entries else None}
-        common |= {"projected": model.projected(heads, indexed=selects_entries)}
-    else:
-        common |= {"latent": model.latent, "rope_dim": model.rope_dim, "selected": model.selected}
-        common |= {"projected": model.projected(heads, indexed=selects)}
-    return {**common, **index}
-
-
-_DENSE_SPAN = 128
-"""Positions per cache entry from which on all entries are attended to."""
+    common = {"d_model": model.d_model, "heads": query.heads, "span": span}
+    return common | model.layer(query, span)
 
 
 _LAYER = Shape("attention_layer", _layer)

@@ -13,7 +13,6 @@ from nearfree.sources.cpp.source import (
     Definition,
     children,
     namespaces,
-    returned_type,
     text_of,
 )
 from nearfree.sources.cpp.types import CASTS, Kinds, cast, kind_named, literal
@@ -132,7 +131,8 @@ class Expressions:
             kinds = {self.kinds.of(argument) for argument in args}
             return kinds.pop() if len(kinds) == 1 else ""
         callee = self.callee(part(call, "function"))
-        return "" if callee is None else kind_named(returned_type(callee.node))
+        returned = None if callee is None else callee.node.child_by_field_name("type")
+        return kind_named(text_of(returned))
 
     def converted(self, kind: str, value: ast.expr, node: Node) -> ast.expr:
         """Return a value converted to the kind of a variable, parameter or result."""

@@ -61,15 +61,6 @@ def plain(node: Node) -> Node:
     return node
 
 
-def descendants(node: Node) -> list[Node]:
-    """Return a node's descendants, breadth first."""
-    nodes, level = [], [node]
-    while level:
-        level = [child for parent in level for child in children(parent)]
-        nodes += level
-    return nodes
-
-
 def outside_lambdas(node: Node) -> Iterator[Node]:
     """Yield a node and its descendants, except in lambdas, which run only when called."""
     yield from walk(

@@ -297,11 +297,6 @@ def template_parameters(node: Node) -> list[tuple[str, Node | str]]:
     return parameters
 
 
-def returned_type(node: Node) -> str:
-    """Return the name of a function's return type, without qualifiers."""
-    return text_of(node.child_by_field_name("type"))
-
-
 def namespaces(node: Node) -> set[str]:
     """Return the namespaces that enclose a function."""
     names: set[str] = set()

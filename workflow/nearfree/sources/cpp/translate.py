@@ -16,7 +16,6 @@ from nearfree.sources.cpp.nodes import (
     arguments,
     called_name,
     changed_names,
-    descendants,
     identifiers,
     name_set,
     part,
@@ -30,7 +29,6 @@ from nearfree.sources.cpp.source import (
     children,
     function_name,
     parameter_names,
-    returned_type,
     template_parameters,
     text_of,
     walk,
@@ -69,7 +67,7 @@ class _Translator(Statements):
         names = [name for name, _ in template_parameters(node) if name]
         own_parameters = parameter_names(node)
         body = part(node, "body")
-        self.return_kind = kind_named(returned_type(node))
+        self.return_kind = kind_named(text_of(node.child_by_field_name("type")))
         self.reassigned = changed_names(body)
         self.fields = name_set(body) - {text_of(identifier) for identifier in identifiers(body)}
         for name in names:
@@ -199,12 +197,9 @@ class _Translator(Statements):
         """Return the template argument that a sink's indices lead to, as the answer."""
         node = function
         for index in indices:
-            lists = [
-                descendant
-                for descendant in descendants(node)
-                if descendant.type == "template_argument_list"
-            ]
-            listed_arguments = list(children(lists[0])) if lists else []
+            lists = (part_ for part_ in walk(node) if part_.type == "template_argument_list")
+            outermost = next(lists, None)
+            listed_arguments = [] if outermost is None else [*children(outermost)]
             if index >= len(listed_arguments):
                 return self.opaque(function)
             node = listed_arguments[index]

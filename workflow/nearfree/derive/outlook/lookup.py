@@ -162,8 +162,7 @@ def published_lookup(
     are those of `sheet_facts`.
     """
     paper = with_facts(printed, facts).with_columns(facts_refusal().alias("refusal"))
-    columns = dict.fromkeys(PUBLISHED_LOOKUP.body)
-    rows = (columns | row | _computed(row) for row in paper.iter_rows(named=True))
+    rows = (row | _computed(row) for row in paper.iter_rows(named=True))
     return PUBLISHED_LOOKUP.frame(row | _sourced(row, resolver) for row in rows)
 
 
@@ -209,6 +208,12 @@ def _ffn(row: Row, top_k: int | None) -> Setting:
     return model.ffn_setting(**{name: row[name] for name in names}, top_k=top_k)
 
 
+_SOURCED = (
+    *("resolved", "resolved_term", "resolved_m_moe", "resolved_tau", "resolved_m_attn"),
+    *("resolved_one_tile", "one_tile_until", "rule", "difference"),
+)
+
+
 def _sourced(row: Row, resolver: Resolver) -> Row:
     """Return the law with releases' granularities at the shapes of a computed row's model."""
     moe = row["model_type"] == "moe"
@@ -216,7 +221,7 @@ def _sourced(row: Row, resolver: Resolver) -> Row:
         attention = _attention(row, LING_MINI if moe else QWEN3_8B, resolver)
         experts = _experts(row, resolver) if moe else {}
     except NearfreeError as error:
-        return {"refusal": row["refusal"] or error.what}
+        return dict.fromkeys(_SOURCED) | {"refusal": row["refusal"] or error.what}
     differences = [*experts.pop("differences", []), *attention.pop("differences")]
     found = {"resolved_m_moe": None, "resolved_tau": None, **attention, **experts}
     ffn = _ffn(row, row["top_k"] or (LING_MINI_EXPERTS.top_k if moe else None))

@@ -62,12 +62,7 @@ def trace_plan(subject: Subject, sources: Iterable[Drafting], undrafted: Draftin
     `undrafted` gives threads and storage of the decode.
     """
     traced = dict.fromkeys(trace for source in sources for trace in _traced_drafters(source))
-    return DecodePlan(
-        **_common_fields(subject),
-        prompts=subject.prompts,
-        runs=(undrafted,),
-        traced=tuple(traced),
-    )
+    return _plan(subject, batch=1, runs=(undrafted,), traced=tuple(traced))
 
 
 def _traced_drafters(source: Drafting) -> list[Drafting]:
@@ -124,9 +119,8 @@ def proof_plan(
     for drafting, its_traces in weighed_on:
         if drafts_anything(its_traces, drafting) and same_run(its_traces, drafting, runs) is None:
             runs.append(drafting)
-    return DecodePlan(
-        **_common_fields(subject),
-        batch=subject.batch,
+    return _plan(
+        subject,
         prompts=tuple(part for part in subject.prompts if part.held_out),
         runs=tuple(runs),
         weighed=weighed,
@@ -137,16 +131,6 @@ def proof_plan(
     )
 
 
-def _common_fields(subject: Subject) -> dict[str, Any]:
-    return {
-        "engine": subject.engine,
-        "release": subject.release,
-        "model": subject.model,
-        "weights": subject.weights,
-        "draft": subject.draft,
-        "environment": subject.environment,
-        "limit": LIMIT,
-        "temperature": subject.temperature,
-        "positions": subject.positions,
-        "rows": GRID[-1],
-    }
+def _plan(subject: Subject, **fields: Any) -> DecodePlan:
+    """Return a plan of a subject, with fields that the subject lacks or that differ."""
+    return DecodePlan(**structs.asdict(subject) | {"limit": LIMIT, "rows": GRID[-1]} | fields)

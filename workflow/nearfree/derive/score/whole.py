@@ -52,7 +52,7 @@ class StepFit:
         rows = [step for step in self.used if step.row.engine == engine and _model(step) != without]
         key = engine, without if any(_model(step) == without for step in self.used) else None
         if key not in self._known:
-            self._known[key] = _fit(rows, self._beta) if len(rows) >= LEAST_FITTED else None
+            self._known[key] = self._fit(rows) if len(rows) >= LEAST_FITTED else None
         return self._known[key]
 
     def predicted_us(self, step: TimedStep, *, first: bool = False) -> float:
@@ -60,10 +60,34 @@ class StepFit:
 
         With `first` it is T(1) instead of T(N).
         """
-        constants = self.of(step.row.engine, _model(step))
-        if constants is None:
+        return self._us(step, self.of(step.row.engine, _model(step)), first=first)
+
+    def _us(self, step: TimedStep, constants: StepConstants | None, *, first: bool) -> float:
+        beta = self._beta.get(step.deployment.platform) if step.deployment else None
+        if beta is None or constants is None:
             return float("nan")
-        return predicted(step, constants, self._beta, first=first)
+        return step.predicted_us(constants, beta, first=first)
+
+    def _fit(self, rows: Sequence[TimedStep]) -> StepConstants:
+        """Return the constants with the least soft-L1 error of log T over rows."""
+        from scipy.optimize import least_squares
+
+        measured = np.log([row.row.t_us for row in rows])
+
+        def residuals(values: Array) -> Array:
+            constants = _constants(values)
+            predicted_us = np.array([self._us(row, constants, first=False) for row in rows])
+            return np.asarray(np.log(predicted_us) - measured)
+
+        solution = least_squares(
+            residuals,
+            [row.start for row in CONSTANTS],
+            bounds=([row.low for row in CONSTANTS], [row.high for row in CONSTANTS]),
+            x_scale=[row.start for row in CONSTANTS],
+            loss="soft_l1",
+            f_scale=_SOFT_L1_SCALE,
+        )
+        return _constants(solution.x)
 
     @cached_property
     def _log_errors(self) -> list[tuple[str, str, float]]:
@@ -97,40 +121,6 @@ class StepFit:
 def _model(step: TimedStep) -> str:
     """Return the identity of a row's model: its config, as several names may share one shape."""
     return step.row.config or step.row.model
-
-
-def predicted(
-    step: TimedStep,
-    constants: StepConstants,
-    bandwidths_gb_s: Mapping[str, float | None],
-    *,
-    first: bool = False,
-) -> float:
-    """Return T of a row in microseconds, T(1) if `first`; NaN where it is not answered."""
-    beta = bandwidths_gb_s.get(step.deployment.platform) if step.deployment else None
-    return float("nan") if beta is None else step.predicted_us(constants, beta, first=first)
-
-
-def _fit(rows: Sequence[TimedStep], beta: Mapping[str, float | None]) -> StepConstants:
-    """Return the constants with the least soft-L1 error of log T over rows."""
-    from scipy.optimize import least_squares
-
-    measured = np.log([row.row.t_us for row in rows])
-
-    def residuals(values: Array) -> Array:
-        constants = _constants(values)
-        predicted_us = np.array([predicted(row, constants, beta) for row in rows])
-        return np.asarray(np.log(predicted_us) - measured)
-
-    solution = least_squares(
-        residuals,
-        [row.start for row in CONSTANTS],
-        bounds=([row.low for row in CONSTANTS], [row.high for row in CONSTANTS]),
-        x_scale=[row.start for row in CONSTANTS],
-        loss="soft_l1",
-        f_scale=_SOFT_L1_SCALE,
-    )
-    return _constants(solution.x)
 
 
 def _constants(values: Array) -> StepConstants:

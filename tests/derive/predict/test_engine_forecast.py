@@ -1,6 +1,6 @@
 """What is said of a GGUF file's forward before it runs: which N the work model answers."""
 
-from nearfree.derive.predict.engine_forecast import MOST_ROWS, SHOWN_N, engine_forecast
+from nearfree.derive.predict.engine_answers import MOST_ROWS, SHOWN_N, engine_forecast
 from nearfree.derive.work_model.engine import needed_kernels
 
 from derive.engines import curve, rules

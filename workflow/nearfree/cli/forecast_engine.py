@@ -12,7 +12,7 @@ from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
     from nearfree.derive.predict.answers import Answerer
-    from nearfree.derive.predict.engine_forecast import EngineForecast
+    from nearfree.derive.predict.engine_answers import EngineForecast
     from nearfree.gguf.header import GgufHeader
 
 CONTEXT = 64
@@ -68,7 +68,7 @@ def predict_engine(args: argparse.Namespace) -> int:
     from nearfree.derive.granularity.engine import EngineForward
     from nearfree.derive.granularity.releases import Release
     from nearfree.derive.predict.answers import Answerer
-    from nearfree.derive.predict.engine_forecast import engine_forecast
+    from nearfree.derive.predict.engine_answers import engine_forecast
     from nearfree.derive.predict.forecast.expand_deployments import check_release
     from nearfree.gguf.header import refuse_part
     from nearfree.gguf.reader import read_header

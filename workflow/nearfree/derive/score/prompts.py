@@ -22,8 +22,7 @@ from nearfree.decoders.modules import HEAD, requests
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
-from nearfree.derive.predict.forecast.step import ROLES
-from nearfree.derive.predict.forecast.total import total
+from nearfree.derive.predict.forecast.total import ROLES, total
 from nearfree.derive.work_model.family import Flags
 from nearfree.public.whole_models import WholeRow
 

@@ -22,8 +22,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.draft import Drafted, as_head, as_own, draft_of
 from nearfree.derive.predict.forecast.expand_deployments import deployments as expanded
 from nearfree.derive.predict.forecast.expand_deployments import expand
-from nearfree.derive.predict.forecast.step import ROLES
-from nearfree.derive.predict.forecast.total import total
+from nearfree.derive.predict.forecast.total import ROLES, total
 from nearfree.derive.score.prompts import Prompts, prompts_of
 from nearfree.derive.score.published_formats import as_published, formats_of
 from nearfree.errors import ConfigError, NearfreeError, RefusedError

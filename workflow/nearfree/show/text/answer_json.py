@@ -12,8 +12,8 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.first_answer import COSTS, FirstAnswer
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast, knobs
-from nearfree.derive.predict.forecast.step import ROLES
 from nearfree.derive.predict.forecast.surface import cost_of_positions
+from nearfree.derive.predict.forecast.total import ROLES
 from nearfree.errors import Refusal
 from nearfree.show.text.forecast import no_forward
 from nearfree.show.text.memory import SCHEMA, memory_json

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from nearfree.derive.granularity.engine import Change
-from nearfree.derive.predict.engine_forecast import MOST_ROWS, EngineForecast
+from nearfree.derive.predict.engine_answers import MOST_ROWS, EngineForecast
 from nearfree.show.text.answer_json import finite
 from nearfree.show.text.forecast import columns
 from nearfree.units import US_PER_MS

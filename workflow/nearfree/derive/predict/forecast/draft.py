@@ -38,8 +38,7 @@ from nearfree.derive.engine_step.form import StepConstants
 from nearfree.derive.engine_step.launches import draws_all, exposed_us, launches_us
 from nearfree.derive.engine_step.recorded import RecordedStep
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.derive.predict.forecast.step import step_of
-from nearfree.derive.predict.forecast.total import Total
+from nearfree.derive.predict.forecast.total import Total, step_of
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
 

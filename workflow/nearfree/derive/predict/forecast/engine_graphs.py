@@ -1,13 +1,12 @@
 """The CUDA graphs that a deployment's steps run in: of the named engine, or of its experts'."""
 
-from packaging.version import Version
-
 from nearfree.backends.names import BackendRelease, backend
 from nearfree.backends.records import BY_NAME
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.engines import ENGINES, VLLM
 from nearfree.derive.granularity.graphs import Graphs
+from nearfree.derive.predict.forecast.on_record import versions_of
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.sources.backends.vllm_graphs import LATENT
 from nearfree.sources.mla_paths import VLLM_MLA, engine_paths, path_at
@@ -98,12 +97,8 @@ def _release_on_record(config: Config, engine: BackendRelease) -> BackendRelease
         return None
     if engine.version is not None:
         return engine
-    versions = [
-        release.partition("==")[2]
-        for release in config.releases
-        if release.startswith(f"{engine.name}-graphs==")
-    ]
-    return BackendRelease(engine.name, max(versions, key=Version)) if versions else None
+    versions = versions_of(config, f"{engine.name}-graphs")
+    return BackendRelease(engine.name, versions[0]) if versions else None
 
 
 def _named(config: Config, text: str) -> BackendRelease:

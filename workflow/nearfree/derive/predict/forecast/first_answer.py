@@ -11,8 +11,7 @@ from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.padding import EAGER, PADDED
-from nearfree.derive.predict.forecast.step import ROLES, step_of
-from nearfree.derive.predict.forecast.total import SUM
+from nearfree.derive.predict.forecast.total import ROLES, SUM, step_of
 from nearfree.errors import NearfreeError
 
 COSTS = (2, 4, 8, 16)

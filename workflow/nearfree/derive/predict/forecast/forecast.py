@@ -20,8 +20,8 @@ from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.exits import total_exits
-from nearfree.derive.predict.forecast.step import ROLES as STEP_ROLES
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total, total
+from nearfree.derive.predict.forecast.total import ROLES as STEP_ROLES
 
 LARGEST = 512
 """The largest N of the default grid."""
@@ -169,38 +169,28 @@ def minimum_of_laws(
     refused = module_answers.filter(pl.col("refusal").is_not_null()).group_by(
         _KEY, maintain_order=True
     )
-    refusals = refused.agg(reason.first().alias("why"))
+    refusals = refused.agg(reason.first().alias("refusal"))
     smallest = (
         module_answers.sort(*_KEY, "n_max", "place", maintain_order=True, nulls_last=True)
         .group_by(_KEY, maintain_order=True)
         .agg(
-            pl.col("n_max", "role", "limiting_term", "evidence").first(),
+            pl.col("n_max", "limiting_term", "evidence", "margin").first(),
+            pl.col("role").first().alias("limiting_module"),
             pl.col("n_max_extended").min(),
             pl.col("role").sort_by("n_max_extended").first().alias("limiting_module_extended"),
             pl.col("n_max").get(1, null_on_oob=True).alias("next"),
-            pl.col("margin").first(),
         )
     )
-    is_answered = pl.col("why").is_null()
     following = pl.min_horizontal("margin", pl.col("next") / pl.col("n_max"))
-    return smallest.join(refusals, on=_KEY, how="left").select(
+    margin = pl.when(pl.col("n_max").is_finite()).then(following)
+    values = smallest.with_columns(margin.alias("margin")).drop("next")
+    return values.join(refusals, on=_KEY, how="left").select(
         *_KEY,
         pl.lit(MINIMUM).alias("composition"),
-        *(
-            pl.when(is_answered).then(value).alias(name)
-            for name, value in {
-                "n_max": pl.col("n_max"),
-                "n_max_extended": pl.col("n_max_extended"),
-                "limiting_module_extended": pl.col("limiting_module_extended"),
-                "limiting_module": pl.col("role"),
-                "limiting_term": pl.col("limiting_term"),
-                "evidence": pl.col("evidence"),
-                "margin": pl.when(pl.col("n_max").is_finite()).then(following),
-            }.items()
-        ),
+        pl.when(pl.col("refusal").is_null()).then(pl.col(*values.columns[len(_KEY) :])),
         pl.lit(value=False).alias("in_sample"),
         pl.lit(value=False).alias("censored"),
-        pl.col("why").alias("refusal"),
+        "refusal",
     )
 
 

@@ -46,8 +46,11 @@ def _package(release: BackendRelease) -> str | None:
 
 def listed_versions(config: Config, release: BackendRelease) -> list[str]:
     """Return the releases of a backend that sources.yaml lists, the newest first."""
-    package = _package(release)
+    return versions_of(config, _package(release))
+
+
+def versions_of(config: Config, package: str | None) -> list[str]:
+    """Return the releases of a package that sources.yaml lists, the newest first."""
     listed = [name.split("==") for name in config.releases]
-    return sorted(
-        (version for name, version in listed if name == package), key=Version, reverse=True
-    )
+    versions = (version for name, version in listed if name == package)
+    return sorted(versions, key=Version, reverse=True)

@@ -21,7 +21,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.engine_graphs import graphs_of
 from nearfree.derive.predict.forecast.model_classes import ModelClass
 from nearfree.derive.predict.forecast.model_query import ModelQuery
-from nearfree.derive.predict.forecast.on_record import listed_versions, newest
+from nearfree.derive.predict.forecast.on_record import listed_versions, newest, versions_of
 from nearfree.errors import ConfigError
 
 _DEFAULT_ENGINES = ("vllm", "sglang")
@@ -167,8 +167,7 @@ def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> Backend
     if record is None:
         return None
     (name,) = record.names
-    recorded = [release for release in config.releases if release.startswith(f"{name}==")]
-    if not recorded:
+    if not versions_of(config, name):
         return None
     return newest(config, f"{name}=={moe.version}" if moe.version else name)
 

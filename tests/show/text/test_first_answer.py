@@ -245,7 +245,7 @@ def test_odd_cases_are_said() -> None:
     assert "; even for one position no CUDA graph is large enough" in at_once
     large = Memory(
         gpus=1, weights_bytes=10**12, kv_bytes=1, activations_bytes=1, engine_bytes=1,
-        peak_bytes=10**12, rank_bytes=10**12, capacity_bytes=10**9,
+        rank_bytes=10**12, capacity_bytes=10**9,
     )  # fmt: skip
     lines = block(structs.replace(query, memory=large), first)
     assert lines[0].startswith("DOES NOT FIT: 1000.0 GB of 1.0 GB")

@@ -42,7 +42,7 @@ def test_what_is_left_out_is_said_once_a_model() -> None:
 def test_what_is_not_predicted_names_its_gpus() -> None:
     """A memory line names the number of GPUs, as an answer does."""
     spread = Parallel(tp=4, dp=2, ep=8)
-    sizes = ("weights", "kv", "activations", "engine", "peak", "rank")
+    sizes = ("weights", "kv", "activations", "engine", "rank")
     memory = Memory(gpus=8, **{f"{name}_bytes": 1 for name in sizes})
     about = {"model": "m", "platform": "h200", "parallel": spread.degrees, "batch": 3, "context": 9}
     (title, *_) = unanswered_lines(
@@ -54,7 +54,7 @@ def test_what_is_not_predicted_names_its_gpus() -> None:
 
 def test_what_no_tensor_parallelism_holds_may_be_held_otherwise() -> None:
     """If no --tp holds the model, the line says so."""
-    sizes = ("weights", "kv", "activations", "engine", "peak", "rank", "capacity")
+    sizes = ("weights", "kv", "activations", "engine", "rank", "capacity")
     memory = Memory(gpus=8, **{f"{name}_bytes": 1 for name in sizes})
     assert "; no number of them holds it by --tp alone (--pp and --dp " in verdict(memory, "h200")
     enough = structs.replace(memory, gpus_needed=16)

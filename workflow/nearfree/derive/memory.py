@@ -4,6 +4,7 @@ Weights, cache and activations follow from the model's files and from how GPUs s
 engine keeps for itself is a stated allowance. The GPU that holds most decides whether it fits.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -46,12 +47,12 @@ _MAX_GPUS, _MAX_BATCH, _MAX_CONTEXT = 1 << 10, 1 << 20, 1 << 30
 class Memory(Struct, frozen=True, kw_only=True):
     """The memory of a deployment on all its `gpus` GPUs together, in bytes, and what fits there.
 
-    `peak_bytes` is the sum of all parts; what several GPUs hold counts once per GPU. `rank_bytes`
-    is the memory of the GPU that holds most. `capacity_bytes` is the memory of all GPUs, None where
-    the platform's memory is not known. `gpus_needed` is the smallest power of two of GPUs that hold
-    the same model under pure tensor parallelism, None if none does. `largest_batch` is the largest
-    at this context, `largest_context` the largest at this batch: 0 where nothing fits, None where
-    memory sets no limit.
+    What several GPUs hold counts once per GPU. `rank_bytes` is the memory of the GPU that holds
+    most. `capacity_bytes` is the memory of all GPUs, None where the platform's memory is not known.
+    `gpus_needed` is the smallest power of two of GPUs that hold the same model under pure tensor
+    parallelism, None if none does. `largest_batch` is the largest at this context,
+    `largest_context` the largest at this batch: 0 where nothing fits, None where memory sets no
+    limit.
     """
 
     gpus: int
@@ -59,7 +60,6 @@ class Memory(Struct, frozen=True, kw_only=True):
     kv_bytes: int
     activations_bytes: int
     engine_bytes: int
-    peak_bytes: int
     rank_bytes: int
     capacity_bytes: int | None = None
     gpus_needed: int | None = None
@@ -69,6 +69,12 @@ class Memory(Struct, frozen=True, kw_only=True):
     """Weights that are not counted, and cache that may come on top of the count."""
     drafter_bytes: int = 0
     """Weights and cache of the drafter; `fits` counts them, the largest sizes do not."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """The sum of all parts."""
+        weights_and_cache = self.weights_bytes + self.kv_bytes + self.drafter_bytes
+        return weights_and_cache + self.activations_bytes + self.engine_bytes
 
     @property
     def fits(self) -> bool | None:
@@ -83,11 +89,9 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     def with_drafter(self, drafter: "Memory") -> "Memory":
         """Return this memory plus the weights and cache of a drafter on the same GPUs."""
-        drafter_bytes = drafter.weights_bytes + drafter.kv_bytes
         return structs.replace(
             self,
-            drafter_bytes=drafter_bytes,
-            peak_bytes=self.peak_bytes + drafter_bytes,
+            drafter_bytes=drafter.weights_bytes + drafter.kv_bytes,
             rank_bytes=self.rank_bytes + round(drafter.persistent_bytes),
         )
 
@@ -339,16 +343,13 @@ def memory(
     """
     load = static_load(needs, parallel, engine, padded=padded)
     request = _request_bytes(needs, load, context) * parallel.tp
-    weights, kv = round(load.weights), round(batch * request)
-    activations = round(_activation_bytes(needs, load, -(-batch // parallel.dp))) * parallel.gpus
-    engine_bytes = load.engine * parallel.gpus
+    activations = round(_activation_bytes(needs, load, -(-batch // parallel.dp)))
     total = Memory(
         gpus=parallel.gpus,
-        weights_bytes=weights,
-        kv_bytes=kv,
-        activations_bytes=activations,
-        engine_bytes=engine_bytes,
-        peak_bytes=weights + kv + activations + engine_bytes,
+        weights_bytes=round(load.weights),
+        kv_bytes=round(batch * request),
+        activations_bytes=activations * parallel.gpus,
+        engine_bytes=load.engine * parallel.gpus,
         rank_bytes=_rank_bytes(needs, load, batch, context),
         notes=needs.notes,
     )
@@ -359,10 +360,9 @@ def memory(
     def fits(load: Load, length: int = context) -> bool:
         return _rank_bytes(needs, load, batch, length) <= room
 
-    gpu_counts = (1 << power for power in range(_MAX_GPUS.bit_length()))
     sufficient = (
         gpus
-        for gpus in gpu_counts
+        for gpus in (1 << power for power in range(_MAX_GPUS.bit_length()))
         if fits(static_load(needs, Parallel(tp=gpus), engine, padded=padded))
     )
     return structs.replace(
@@ -387,8 +387,4 @@ def _largest(holds: Callable[[int], bool], limit: int) -> int | None:
     """
     if holds(limit):
         return None
-    low, high = 0, limit
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return bisect_left(range(1, limit), x=True, key=lambda number: not holds(number))

@@ -18,7 +18,7 @@ from nearfree.derive.granularity.engine import (
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.work_model.engine import EngineCurve
 from nearfree.errors import EvidenceError, NearfreeError
-from nearfree.log.curves import Curve, curve_samples, curves
+from nearfree.log.curves import curve_samples, curves
 from nearfree.log.events import EngineLoaded, Event, LatencyMeasured
 from nearfree.log.evidence import Take, first_start, read_scope
 from nearfree.log.names import Layout
@@ -150,7 +150,11 @@ def _newest(takes: list[Take]) -> dict[str, LoggedForward]:
                     platform=take.name.scope,
                     loaded=events[-1],
                     first_id=curve.first_id,
-                    latency_us=_medians(curve),
+                    latency_us={
+                        n: median(sorted(by_round.values()))
+                        for n, by_round in samples.rounds.items()
+                        if by_round
+                    },
                     baseline=samples.baseline,
                 )
     return forwards
@@ -161,9 +165,3 @@ def _is_of(loaded: EngineLoaded, setting: Setting) -> bool:
     return (loaded.engine, loaded.release, loaded.model, loaded.repack) == (
         setting.backend, setting.release, setting.model, bool(setting.repack),
     )  # fmt: skip
-
-
-def _medians(curve: Curve) -> dict[int, float]:
-    """Return T(N) in microseconds by N, as in the table `latency`."""
-    rounds = curve_samples(curve).rounds
-    return {n: median(sorted(by_round.values())) for n, by_round in rounds.items() if by_round}

@@ -307,23 +307,19 @@ class Questions:
             kernel = deployment.decoder_kernel
         in_blocks = use.setting.dtype == "float8_block" and use.setting.module in _DENSE
         dense_kernel = deployment.dense_kernel if in_blocks else None
-        question = (
-            *(deployment.platform, use.setting, use.backend_version, use.window, use.nodes),
-            *(use.fewest, batch, kernel, dense_kernel),
-        )
-        number = self._numbers.get(question)
-        if number is None:
-            self._numbers[question] = number = len(self._rows)
+        columns = {
+            "platform": deployment.platform,
+            "backend_version": use.backend_version,
+            "kernel": kernel,
+            "window": use.window,
+            "nodes": use.nodes,
+            "fewest": use.fewest,
+            "dense_kernel": dense_kernel,
+        }
+        number = self._numbers.setdefault((use.setting, batch, *columns.values()), len(self._rows))
+        if number == len(self._rows):
             setting = structs.replace(use.setting, batch=batch)
-            columns = {
-                "platform": deployment.platform,
-                "backend_version": use.backend_version,
-                "kernel": kernel,
-                "window": use.window,
-                "nodes": use.nodes,
-                "fewest": use.fewest,
-                "dense_kernel": dense_kernel,
-                "shares": deployment.loads.shares if deployment.loads and setting.routing else None,
-            }
-            self._rows.append({"asked": number, **setting_row(setting), **columns})
+            shares = deployment.loads.shares if deployment.loads and setting.routing else None
+            row = {"asked": number, **setting_row(setting), **columns, "shares": shares}
+            self._rows.append(row)
         return number

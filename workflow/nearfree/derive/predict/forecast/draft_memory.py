@@ -110,6 +110,5 @@ def _without_chunks(memory: Memory, deployment: Deployment, drafter: Deployment)
     return structs.replace(
         memory,
         kv_bytes=memory.kv_bytes + round(added_bytes),
-        peak_bytes=memory.peak_bytes + round(added_bytes),
         rank_bytes=memory.rank_bytes + round(added_bytes * rank_share / parallel.pp),
     )

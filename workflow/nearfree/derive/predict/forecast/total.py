@@ -30,11 +30,12 @@ LEAST_SHARE = 0.05
 
 
 class Evidence(NamedTuple):
-    """The constants behind T(N) of a module, their events, and its regime."""
+    """The constants behind T(N) of a module, their events, its regime, and if it is in sample."""
 
     constants: str
     calibration: list[str]
     regime: str
+    in_sample: bool = False
 
 
 class Total(Struct, frozen=True, kw_only=True):
@@ -157,84 +158,61 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     )
 
 
-class _Queries(NamedTuple):
-    """T(N) of modules' queries by number, [queries, grid], with band and evidence of each."""
-
-    latency_us: Array
-    band: Array
-    in_sample: Flags
-    evidence: dict[int, Evidence]
-
-
-def _queries(timed: TimedQuestions, count: int, width: int) -> _Queries:
-    """Return the answered curves of `count` queries over a grid of `width` N; NaN of the others."""
-    queries = _Queries(
-        latency_us=np.full((count, width), np.nan),
-        band=np.zeros(count),
-        in_sample=np.zeros(count, dtype=bool),
-        evidence={},
-    )
-    for curves in timed.curves():
-        queries.latency_us[curves.asked] = curves.latency_us
-        queries.band[curves.asked] = curves.band
-        queries.in_sample[curves.asked] = curves.in_sample
-        for number, text, events, regime in zip(
-            curves.asked, curves.constants, curves.calibration, curves.regime, strict=True
-        ):
-            queries.evidence[number] = Evidence(text, events, regime)
-    return queries
-
-
 def _timed(questions: Questions, answerer: Answerer) -> Total:
     """Return T(N) of deployments without padding of steps."""
+    grid, uses = np.array(questions.grid), questions.uses
     timed = answerer.timed(questions.frame)
-    queries = _queries(timed, questions.frame.height, len(questions.grid))
-    uses = questions.uses
+    query_us, query_band, evidence = _answered(timed, questions.frame.height, len(grid))
     position = uses["deployment"].to_numpy(), uses["place"].to_numpy()
     numbers = uses["asked"].to_numpy()
     shape = len(questions.deployments), int(uses["place"].max() or 0) + 1  # type: ignore[arg-type]
-    module_us = np.zeros((*shape, len(questions.grid)))
-    module_us[position] = queries.latency_us[numbers] * uses["count"].to_numpy()[:, None]
+    module_us = np.zeros((*shape, len(grid)))
+    module_us[position] = query_us[numbers] * uses["count"].to_numpy()[:, None]
     modules: list[list[tuple[str, int]]] = [[] for _ in questions.deployments]
     for deployment, role, number in uses.select("deployment", "role", "asked").iter_rows():
         modules[deployment].append((role, number))
-    module_refusals, grid = timed.refusals(), np.array(questions.grid)
     module_roles = [dict(enumerate(role for role, _ in part)) for part in modules]
     latency, roles = with_step_times(answerer, questions.deployments, module_roles, module_us, grid)
     shape = latency.shape[:2]
-    band, asked, in_sample = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
-    band[position], asked[position] = queries.band[numbers], numbers
-    in_sample[position] = queries.in_sample[numbers]
-    evidence = [
-        [
-            *(queries.evidence[number] for _, number in part if number in queries.evidence),
-            *_step_evidence(answerer, deployment),
-        ]
-        for part, deployment in zip(modules, questions.deployments, strict=True)
+    band, asked = np.zeros(shape), np.full(shape, -1)
+    band[position], asked[position] = query_band[numbers], numbers
+    known = [
+        {place: evidence[number] for place, (_, number) in enumerate(part) if number in evidence}
+        for part in modules
     ]
+    behind = [
+        [*part.values(), *_step_evidence(answerer, deployment)]
+        for part, deployment in zip(known, questions.deployments, strict=True)
+    ]
+    reasons = timed.refusals()
     return Total(
         latency_us=latency,
         band=band,
         asked=asked,
         roles=roles,
         grid=grid,
-        refusals=[_refusal(part, module_refusals) for part in modules],
-        constants=["; ".join(sorted({each.constants for each in part})) for part in evidence],
+        refusals=[_refusal(part, reasons) for part in modules],
+        constants=["; ".join(sorted({each.constants for each in part})) for part in behind],
         calibration=[
-            tuple(sorted({event for each in part for event in each.calibration}))
-            for part in evidence
+            tuple(sorted({event for each in part for event in each.calibration})) for part in behind
         ],
-        regimes=[
-            {
-                place: queries.evidence[number].regime
-                for place, (_, number) in enumerate(part)
-                if number in queries.evidence
-            }
-            for part in modules
-        ],
-        in_sample=np.asarray(in_sample.any(axis=1)),
+        regimes=[{place: each.regime for place, each in part.items()} for part in known],
+        in_sample=np.array([any(each.in_sample for each in part) for part in behind]),
         timed=timed,
     )
+
+
+def _answered(
+    timed: TimedQuestions, count: int, width: int
+) -> tuple[Array, Array, dict[int, Evidence]]:
+    """Return T(N) of `count` queries, [queries, grid], NaN where not known; band and evidence."""
+    latency_us, band = np.full((count, width), np.nan), np.zeros(count)
+    evidence: dict[int, Evidence] = {}
+    for curves in timed.curves():
+        latency_us[curves.asked], band[curves.asked] = curves.latency_us, curves.band
+        columns = (curves.constants, curves.calibration, curves.regime, curves.in_sample)
+        evidence |= dict(zip(curves.asked, map(Evidence, *columns), strict=True))
+    return latency_us, band, evidence
 
 
 def _refusal(

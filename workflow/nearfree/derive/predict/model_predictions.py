@@ -47,10 +47,6 @@ def releases_that_ran(settings: pl.DataFrame, takes: Iterable[Take]) -> pl.DataF
     return pl.DataFrame(rows, schema=schema).unique("row_id", maintain_order=True)
 
 
-_RECORDED_COLUMNS = (
-    "n_max", "low", "high", "limiting_module", "limiting_term", "evidence", "margin", "refusal",
-)  # fmt: skip
-_CONTEXT_COLUMNS = ("predictor", "basis", "epsilon", "balance_flop_per_byte")
 _ANSWER_COLUMNS = [name for name in ANSWER_COLUMNS if name not in ("asked", "calibration")]
 NUMBER_COLUMNS = ("n_max", "n_max_extended", "low", "high", "margin")
 Row = dict[str, Any]
@@ -68,10 +64,7 @@ def recorded_rows(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[Row
         if setting is not None:
             yield {
                 **setting,
-                **{
-                    name: getattr(prediction, name)
-                    for name in (*_CONTEXT_COLUMNS, *_RECORDED_COLUMNS)
-                },
+                **structs.asdict(prediction),
                 "n_max_extended": prediction.n_max,
                 "unbounded": False,
                 "constants": None,

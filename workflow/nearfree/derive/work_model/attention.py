@@ -86,8 +86,7 @@ def latency_us(features: Features, values: Values, _hypothesis: str, *, in_waves
     in_waves
         Whether each tile is a thread block: N queries among themselves, without a cache.
     """
-    compute_us, traffic_us = _parts(features, values, in_waves=in_waves)
-    return values["fixed_us"] + power_mean_sum(values["sharpness"], compute_us, traffic_us)
+    return call_us(values, *_parts(features, values, in_waves=in_waves))
 
 
 def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array, Array]:
@@ -108,6 +107,11 @@ def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array
     beta = values["bandwidth_share"] * features["beta"]
     traffic_us = 2.0 * batch * width * (queries + cached) / beta
     return np.asarray(compute_us), np.asarray(traffic_us)
+
+
+def call_us(values: Values, compute_us: Array, traffic_us: Array) -> Array:
+    """Return the time of a call whose compute and memory traffic overlap, in microseconds."""
+    return values["fixed_us"] + power_mean_sum(values["sharpness"], compute_us, traffic_us)
 
 
 _CONSTANTS = (

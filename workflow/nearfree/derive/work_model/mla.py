@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from nearfree.core.modules.mla import MLA, NAIVE
-from nearfree.derive.work_model.attention import tile_us, tiled
+from nearfree.derive.work_model.attention import call_us, tile_us, tiled
 from nearfree.derive.work_model.family import (
     Array,
     Constant,
@@ -19,7 +19,6 @@ from nearfree.derive.work_model.family import (
     Features,
     Values,
     column,
-    power_mean_sum,
 )
 from nearfree.errors import NearfreeError
 from nearfree.sources.answers.latent import WIDE, LatentCall
@@ -127,9 +126,7 @@ def among_us(features: Features, values: Values, _hypothesis: str) -> Array:
     tiles, keys = tiled(features)
     tiles_per_sm = features["batch"] * features["row_axes"] * tiles / features["sms"]
     compute_us = np.ceil(tiles_per_sm) * tile_us(features, values, features["pair_width"], keys)
-    return values["fixed_us"] + power_mean_sum(
-        values["sharpness"], compute_us, _traffic_us(features, values, 1.0)
-    )
+    return call_us(values, compute_us, _traffic_us(features, values, 1.0))
 
 
 def cached_us(features: Features, values: Values, _hypothesis: str) -> Array:
@@ -158,9 +155,7 @@ def cached_us(features: Features, values: Values, _hypothesis: str) -> Array:
     widening_flop = features["batch"] * features["context"] * features["widening"]
     compute_us = compute_us + widening_flop / features["phi"]
     cache_reads = np.where(prefills, 2.0, 1.0 + values["reread"] * (tiles - 1.0))
-    return values["fixed_us"] + power_mean_sum(
-        values["sharpness"], compute_us, _traffic_us(features, values, cache_reads)
-    )
+    return call_us(values, compute_us, _traffic_us(features, values, cache_reads))
 
 
 def selected_us(features: Features, values: Values, _hypothesis: str) -> Array:
@@ -181,7 +176,7 @@ def selected_us(features: Features, values: Values, _hypothesis: str) -> Array:
     )
     read_bytes = features["batch"] * n * keys * features["stored_width"] * features["cache_bytes"]
     traffic_us = read_bytes / (values["bandwidth_share"] * features["beta"])
-    return values["fixed_us"] + power_mean_sum(values["sharpness"], compute_us, traffic_us)
+    return call_us(values, compute_us, traffic_us)
 
 
 def _traffic_us(features: Features, values: Values, cache_reads: float | Array) -> Array:

@@ -16,17 +16,24 @@ from nearfree.derive.truth.truth import narrowed, questions
 from nearfree.derive.work_model.constants import (
     COLLECTIVE_STREAM,
     STREAM,
-    calibrated,
     fitted,
     recorded_constants,
 )
-from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import Array, Family, Fitted, Integers, boundaries
-from nearfree.derive.work_model.fit import Measured, residuals, selected_curves, weights
+from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
+from nearfree.derive.work_model.family import (
+    Array,
+    Family,
+    Fitted,
+    Integers,
+    boundaries,
+    without_neutral,
+)
+from nearfree.derive.work_model.fit import Measured, band, fit, residuals, selected_curves, weights
 from nearfree.derive.work_model.moe import MOE_TRITON
 from nearfree.derive.work_model.own import CHIP, HOST, MEMORY, OWN_STREAM, own_ratios, scaled
 from nearfree.derive.work_model.prepare import Prepared, prepare
-from nearfree.derive.work_model.samples import Sample, joined, parts, samples
+from nearfree.derive.work_model.samples import SELECTIONS, Sample, joined, parts, samples
+from nearfree.derive.work_model.tried_forms import TRIED
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import (
@@ -113,11 +120,48 @@ def calibrate(
             f"no curve of {stream} on {', '.join(on)} is fit for calibration",
             remedy="Give platforms with facts in config/platforms.yaml and 16-bit curves",
         )
-    events = calibrated(family_samples, platforms=on, epsilon=epsilon, files=files)
+    events = [
+        _event(without_neutral(FAMILIES[name]), family_samples[name], on, epsilon, files)
+        for name in FAMILIES
+        if name in family_samples
+    ]
 
     command = f"nearfree calibrate --on {','.join(on)} --stream {stream} --epsilon {epsilon:g}"
     command += " --collectives" if collectives else ""
     return ensure_events(layout, name, plan, command, lambda: events)
+
+
+def _event(
+    family: Family,
+    sample: Sample,
+    platforms: Sequence[str],
+    epsilon: float,
+    files: Mapping[str, str],
+) -> ConstantsCalibrated:
+    """Return a family's constants, fitted to its curves, which `files` (SHA-256 by name) hold."""
+    members = sample.curves.select("member", "member_sha256").unique().sort(pl.all())
+    values = fit(family, sample.measured, epsilon).values
+    groups = sample.curves["platform"]
+    if groups.n_unique() == 1:
+        groups = sample.curves["backend_version"]
+    return ConstantsCalibrated(
+        family=family.name,
+        dtypes=CALIBRATED_DTYPES,
+        constants=tuple(
+            constant.calibrated(hypothesis, values[hypothesis][constant.name])
+            for hypothesis in family.hypotheses
+            for constant in family.constants
+        ),
+        band=band(family, sample.measured, groups.to_list(), epsilon),
+        epsilon=epsilon,
+        platforms=tuple(platforms),
+        selection=SELECTIONS[family.name],
+        curves=sample.curves.height,
+        rows_sha256=sample.rows_sha256,
+        files=dict(files),
+        members=dict(members.iter_rows()),
+        tried=TRIED[family.name],
+    )
 
 
 CURVES_A_KERNEL = 3

@@ -1,79 +1,17 @@
-"""Calibrated constants: fitted to curves, stored in the log, and read back."""
-
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-import polars as pl
+"""Calibrated constants as the log holds them."""
 
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
-from nearfree.derive.work_model.family import Family, Fitted, neutral, without_neutral
-from nearfree.derive.work_model.fit import band, fit
+from nearfree.derive.work_model.family import Fitted, neutral
 from nearfree.errors import EvidenceError
 from nearfree.log.events import ConstantsCalibrated, Event
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 
-if TYPE_CHECKING:
-    from nearfree.derive.work_model.samples import Sample
-
 STREAM = "constants"
 """The log's stream of constants."""
 COLLECTIVE_STREAM = "collective_constants"
 """The log's stream of the constants of collectives, which are calibrated separately."""
-
-
-def calibrated(
-    samples: "Mapping[str, Sample]",
-    *,
-    platforms: Sequence[str],
-    epsilon: float,
-    files: Mapping[str, str],
-) -> list[ConstantsCalibrated]:
-    """Return one event per family, with constants fitted to the family's curves.
-
-    `files` are those that the curves were imported from: SHA-256 by name.
-    """
-    return [
-        _event(without_neutral(FAMILIES[name]), samples[name], platforms, epsilon, files)
-        for name in FAMILIES
-        if name in samples
-    ]
-
-
-def _event(
-    family: Family,
-    sample: "Sample",
-    platforms: Sequence[str],
-    epsilon: float,
-    files: Mapping[str, str],
-) -> ConstantsCalibrated:
-    from nearfree.derive.work_model.samples import SELECTIONS
-    from nearfree.derive.work_model.tried_forms import TRIED
-
-    members = sample.curves.select("member", "member_sha256").unique().sort(pl.all())
-    fitted = fit(family, sample.measured, epsilon)
-    groups = sample.curves["platform"]
-    if groups.n_unique() == 1:
-        groups = sample.curves["backend_version"]
-    return ConstantsCalibrated(
-        family=family.name,
-        dtypes=CALIBRATED_DTYPES,
-        constants=tuple(
-            constant.calibrated(hypothesis, fitted.values[hypothesis][constant.name])
-            for hypothesis in family.hypotheses
-            for constant in family.constants
-        ),
-        band=band(family, sample.measured, groups.to_list(), epsilon),
-        epsilon=epsilon,
-        platforms=tuple(platforms),
-        selection=SELECTIONS[family.name],
-        curves=sample.curves.height,
-        rows_sha256=sample.rows_sha256,
-        files=dict(files),
-        members=dict(members.iter_rows()),
-        tried=TRIED[family.name],
-    )
 
 
 def recorded_constants(layout: Layout, *, collectives: bool = True) -> dict[str, Event]:

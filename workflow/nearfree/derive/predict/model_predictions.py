@@ -97,22 +97,23 @@ def _newest_predictions(takes: Sequence[Take]) -> Iterable[Event]:
 
 
 def law_rows(
-    takes: Sequence[Take], settings: pl.DataFrame, facts: pl.DataFrame, answerer: Answerer,
-    epsilons: Sequence[float],
-) -> Iterator[Row]:  # fmt: skip
+    takes: Sequence[Take], settings: pl.DataFrame, answerer: Answerer, epsilons: Sequence[float]
+) -> Iterator[Row]:
     """Yield the predictions of the laws and the work model for measured settings of models.
 
     Parameters
     ----------
     takes
         A scope's takes; the plan of a take that measured models holds the models.
-    facts
-        Balance points by platform and dtype on the basis of the answerer: basis,
-        balance_flop_per_byte, fact_id.
+    settings
+        Settings with the facts that the answerer has of them: basis, balance_flop_per_byte and
+        fact_id, null without facts.
     """
-    balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
     deployments = [
-        (setting | _basis_columns(setting, balances), deployment)
+        (
+            setting | {"from_ids": [*filter(None, (setting["row_id"], setting["fact_id"]))]},
+            deployment,
+        )
         for setting, deployment in _deployments(takes, settings)
     ]
     if not deployments:
@@ -131,16 +132,6 @@ def law_rows(
                 "unbounded": answer["n_max"] == inf,
                 "from_ids": [*setting["from_ids"], *(answer["calibration"] or [])],
             }
-
-
-def _basis_columns(setting: Row, balances: Mapping[tuple[str, str], Row]) -> Row:
-    """Return the columns of the facts behind a model's predictions."""
-    fact = balances.get((setting["platform"], setting["dtype"]), {})
-    return {
-        "basis": fact.get("basis"),
-        "balance_flop_per_byte": fact.get("balance_flop_per_byte"),
-        "from_ids": [setting["row_id"], *([fact["fact_id"]] if fact else [])],
-    }
 
 
 def _refusals(setting: Row, epsilons: Sequence[float]) -> Iterator[Row]:

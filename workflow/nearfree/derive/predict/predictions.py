@@ -177,16 +177,11 @@ def predict(
         answers = answerer.on(basis_facts).answers(part, epsilons, PREDICTORS)
         frames.append(part.join(answers.select(*ANSWER_COLUMNS), on="asked", how="inner"))
     model_rows = list(recorded_rows(takes, model_settings))
-    platform_dtype = ["platform", "dtype"]
     # A model without facts of its platform and dtype has one refusal, on no basis.
-    without_facts = model_settings.join(facts, on=platform_dtype, how="anti")
-    model_rows += law_rows(
-        takes, without_facts, facts.clear(), answerer.on(datasheet_facts(sheets)), epsilons
-    )
-    for (basis,), part in facts.group_by("basis", maintain_order=True):
+    models = model_settings.join(facts, on=["platform", "dtype"], how="left")
+    for (basis,), part in models.group_by("basis", maintain_order=True):
         on_basis = answerer.on(_basis_facts(basis, newest, sheets))
-        with_facts = model_settings.join(part, on=platform_dtype, how="semi")
-        model_rows += law_rows(takes, with_facts, part, on_basis, epsilons)
+        model_rows += law_rows(takes, part, on_basis, epsilons)
     empty = questions.clear().with_columns(pl.lit(None).alias(name) for name in ANSWER_COLUMNS)
     module_rows = _prediction_rows(pl.concat(frames) if frames else empty)
     model_frame = PREDICTIONS.frame(model_rows).select(module_rows.columns)

@@ -109,13 +109,10 @@ def law_rows(
         Settings with the facts that the answerer has of them: basis, balance_flop_per_byte and
         fact_id, null without facts.
     """
-    deployments = [
-        (
-            setting | {"from_ids": [*filter(None, (setting["row_id"], setting["fact_id"]))]},
-            deployment,
-        )
-        for setting, deployment in _deployments(takes, settings)
-    ]
+    deployments = []
+    for setting, deployment in _deployments(takes, settings):
+        from_ids = [*filter(None, (setting["row_id"], setting["fact_id"]))]
+        deployments.append((setting | {"from_ids": from_ids}, deployment))
     if not deployments:
         return
     for setting, deployment in deployments:

@@ -55,11 +55,7 @@ def state_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 def state_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of a convolution and a pass over states, [rows, grid], in microseconds.
 
-    Parameters
-    ----------
-    features
-        Those of `state_features`; `n` [rows, grid]; `element_bytes`, `cache_bytes` (of a state's
-        element) and `beta` (bytes/us), [rows, 1].
+    Features are those of `state_features`; an element of a state has `cache_bytes`.
     """
     n = features["n"]
     states = (n + 1.0) * features["matrices"] * features["cache_bytes"]
@@ -98,14 +94,7 @@ def conv_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 
 
 def conv_us(features: Features, values: Values, _hypothesis: str) -> Array:
-    """Return T(N), [rows, grid], in microseconds.
-
-    Parameters
-    ----------
-    features
-        Those of `conv_features`; `n` [rows, grid]; `batch`, `element_bytes` and `beta` (bytes/us),
-        [rows, 1].
-    """
+    """Return T(N) by the features of `conv_features`, [rows, grid], in microseconds."""
     width = features["conv"]
     traffic = features["batch"] * (2.0 * (width - 1.0) + 3.0 * features["n"] - 1.0) + width
     traffic = features["channels"] * traffic * features["element_bytes"]

@@ -97,11 +97,7 @@ def indexer_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 def layer_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of an attention layer over L cached positions, [rows, grid], in microseconds.
 
-    Parameters
-    ----------
-    features
-        Those of `layer_features`; `n`, `tokens` [rows, grid]; `batch`, `context` (or [rows, grid]
-        where it varies), `element_bytes`, `cache_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms`.
+    Features are those of `layer_features`; `context` is [rows, grid] where it varies.
     """
     tokens = features["tokens"]
     beta = values["bandwidth_share"] * features["beta"]
@@ -138,10 +134,7 @@ def decode_us(features: Features, values: Values, hypothesis: str) -> Array:
 def indexer_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of an indexer's logits, or of its selection, [rows, grid], in microseconds.
 
-    Parameters
-    ----------
-    features
-        Those of `indexer_features`, and the others of `layer_us`.
+    Features are those of `indexer_features`.
     """
     beta = values["bandwidth_share"] * features["beta"]
     return np.asarray(values["host_us"] + _indexed_us(features, values, beta))

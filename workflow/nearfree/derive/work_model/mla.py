@@ -116,12 +116,7 @@ def mla_places(rows: pl.DataFrame, positions: Sequence[int]) -> list[str]:
 def among_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of N positions among themselves, [rows, grid], in microseconds.
 
-    Parameters
-    ----------
-    features
-        Those of `mla_features`; `n`, `tile_rows` and `rows_per_position` [rows, grid]; `batch`,
-        `context`, `element_bytes`, `cache_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms`
-        [rows, 1].
+    Features are those of `family.common`, `mla_features` and `mla_tiles`.
     """
     tiles, keys = tiled(features)
     tiles_per_sm = features["batch"] * features["row_axes"] * tiles / features["sms"]
@@ -136,12 +131,7 @@ def cached_us(features: Features, values: Values, _hypothesis: str) -> Array:
     a request after the first reads the cache again, a share `reread` of it from DRAM. Where an
     engine prefills, every cached latent is first expanded to keys and values, which are written and
     read. These kernels are taken to compute at phi, which makes the step to them as small as
-    possible.
-
-    Parameters
-    ----------
-    features
-        As of `among_us`; `context` is [rows, grid] where it varies.
+    possible. Features are those of `among_us`; `context` is [rows, grid] where it varies.
     """
     tiles, keys = tiled(features)
     tiles_per_sm = features["batch"] * features["row_axes"] * tiles / features["sms"]
@@ -161,12 +151,8 @@ def cached_us(features: Features, values: Values, _hypothesis: str) -> Array:
 def selected_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of positions that attend to selected ones, [rows, grid], in microseconds.
 
-    Tiles of `tile_rows` heads of one position run in waves over the SMs.
-
-    Parameters
-    ----------
-    features
-        As of `among_us`.
+    Tiles of `tile_rows` heads of one position run in waves over the SMs. Features are those of
+    `among_us`.
     """
     n, context = features["n"], features["context"]
     keys = np.minimum(context + (n + 1.0) / 2.0, features["selected"])

@@ -38,11 +38,7 @@ def mixing_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 def mixing_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of the mixing before and after one block, [rows, grid], in microseconds.
 
-    Parameters
-    ----------
-    features
-        Those of `mixing_features`; `tokens` [rows, grid]; `element_bytes` and `beta` (bytes/us),
-        [rows, 1].
+    Features are those of `mixing_features`.
     """
     traffic = features["tokens"] * features["moved"] * features["element_bytes"]
     memory_us = (traffic + features["matrix_bytes"]) / (

@@ -62,13 +62,8 @@ def graph_us(features: Features, values: Values, _hypothesis: str) -> Array:
 
     For each algorithm T = w (fixed + hop (g - 1)) + S_sent / (a link), where w is 1, and larger
     over NVLink 5. The own kernels load in rounds of one latency each, which overlap with the bytes:
-    their second term is ((S_sent / (a link))^3 + (w rounds round)^3)^(1/3).
-
-    Parameters
-    ----------
-    features
-        `algorithm` as an index into ALGORITHMS, `sent` in bytes, `rounds` [rows, grid]; `link` in
-        bytes/us, `gpus`, `nvlink5` (1 or 0) [rows, 1].
+    their second term is ((S_sent / (a link))^3 + (w rounds round)^3)^(1/3). Features are those of
+    `algorithm_features`.
     """
     total_us = np.zeros(features["sent"].shape)
     w = _wait_factor(features, values)
@@ -87,12 +82,7 @@ def eager_us(features: Features, values: Values, hypothesis: str) -> Array:
     """Return T(N) of an engine's all-reduce without a graph, [rows, grid]: at least a launch.
 
     SGLang's later kernels are launched by other code. Grace takes longer for either launch than the
-    host CPUs of other GPUs.
-
-    Parameters
-    ----------
-    features
-        Those of `graph_us`, and `grace` (1 or 0) [rows, 1].
+    host CPUs of other GPUs. Features are those of `algorithm_features`.
     """
     recent = np.isin(features["algorithm"], _RECENT)
     launch_us = np.where(recent, values["recent_host_us"], values["host_us"])
@@ -142,13 +132,8 @@ def pcie_us(features: Features, values: Values, _hypothesis: str) -> Array:
     share of a GPU's link. More than two GPUs are also limited by a path between them, which all of
     them share in LL. GPUs without direct access send through the host, where all share one path of
     about half a link. An engine's own kernel sums the buffers of two GPUs with direct access,
-    T = fixed + S_sent / (a link). Without a graph T is at least a launch.
-
-    Parameters
-    ----------
-    features
-        `sent` in bytes [rows, grid]; `link` in bytes/us, `gpus`, `steps`, and as 1 or 0 `direct`,
-        `own_us` and `eager` [rows, 1].
+    T = fixed + S_sent / (a link). Without a graph T is at least a launch. Features are those of
+    `pcie_features`.
     """
     link, gpus, sent = features["link"], features["gpus"], features["sent"]
     host_rate = np.where(features["direct"] > 0, np.inf, values["host_share"] * link / gpus)
@@ -170,12 +155,7 @@ def exchange_us(features: Features, values: Values, _hypothesis: str) -> Array:
     T = w (fixed + hop (g - 1)) + ((S / (a link))^3 + (S / (SMs c))^3)^(1/3), where S are the bytes
     that the busiest rank moves inside a node, and g is the number of GPUs, at most 8. Over several
     nodes far + S_net / (n network) is added, where S_net are the bytes moved between nodes.
-
-    Parameters
-    ----------
-    features
-        `sent` and `between` in bytes [rows, grid]; `link` and `network` in bytes/us, `copying_sms`,
-        `gpus`, `nodes`, `nvlink5` [rows, 1].
+    Features are those of `exchange_features`.
     """
     slower = _wait_factor(features, values)
     waits_us = values["fixed_us"] + values["hop_us"] * (np.minimum(features["gpus"], 8.0) - 1.0)

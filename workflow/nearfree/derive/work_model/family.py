@@ -37,6 +37,8 @@ def per_us(rows: pl.DataFrame, name: str) -> Array:
 def common(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     """Return the common features: phi in FLOP/us, beta in bytes/us, SMs, b, L, bytes of elements.
 
+    `n` and `tokens` (b N) are [rows, grid], all others [rows, 1].
+
     Parameters
     ----------
     rows

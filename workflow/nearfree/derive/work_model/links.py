@@ -46,7 +46,12 @@ _NORMAL = ("deepep_normal", "deepep_ht", "deepep_v2_context", "trtllm_deepep_ht"
 
 
 def collective_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
-    """Return the features of any collective."""
+    """Return the features of any collective.
+
+    `payload` of a rank, what it has `sent`, and `switched` where a switch sums it, are bytes,
+    [rows, grid]; `link`, `network` and what of them is `reached` are bytes/us, [rows, 1];
+    `nvlink5`, `grace`, `exchange` and `nvls` are 1 or 0.
+    """
     settings = _settings(rows)
     link = per_us(rows, "link_gb_s")
     network = np.nan_to_num(per_us(rows, "network_gb_s"), nan=1.0)
@@ -112,7 +117,7 @@ def pcie_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 
 
 def algorithm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
-    """Return features with the algorithm at each point, an index into ALGORITHMS."""
+    """Return features with `algorithm` at each point, an index into ALGORITHMS, and `rounds`."""
     features = collective_features(rows, n)
     payload = features["payload"]
     algorithms, sent, rounds = (np.zeros(payload.shape) for _ in range(3))
@@ -134,11 +139,8 @@ def exchange_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     of its experts: of g ranks with random experts (g - 1) (1 - (1 - 1/g)^k) other ranks.
     """
     features = collective_features(rows, n)
-    gpus, top_k, node_gpus = (
-        features["gpus"],
-        column(rows, "top_k"),
-        column(rows, "node_gpus", np.inf),
-    )
+    gpus, top_k = features["gpus"], column(rows, "top_k")
+    node_gpus = column(rows, "node_gpus", np.inf)
     kernels = rows["kernel"].fill_null(rows["api"]).fill_null("").to_list()
     per_rank = np.array([kernel.startswith(_NORMAL) for kernel in kernels])[:, None]
     sms = [float(match[1]) if (match := _SMS.search(kernel)) else _DEFAULT_SMS

@@ -118,27 +118,22 @@ def first_answer(
     row = rows.row(0, named=True)
     step = step_of(answerer.engine_steps, query)
     curve, grid = total.model_us[place], total.grid.tolist()
+    shares = forecast.curve(place).row(0, named=True)
+    outside = [role for role in total.roles[place].values() if role in ROLES]
     return FirstAnswer(
         n_max=int(row["n_max"]),
         low=int(row["low"]),
         high=int(row["high"]),
         epsilon=epsilon,
         censored=row["censored"],
-        limiter=None if row["censored"] else _limiter(forecast, place, row, answerer),
+        limiter=None if row["censored"] else _limiter(query, row, shares, answerer),
         t1_us=float(curve[0]),
         t1_band=step.band if step else None,
         cost={n: float(curve[grid.index(n)] / curve[0]) for n in COSTS if n in grid},
         eager=_eager(forecast, place),
         bases=tuple(_bases(forecast, place)),
         events=tuple(row["calibration"]),
-        besides=_besides(forecast, place),
-    )
-
-
-def _besides(forecast: Forecast, place: int) -> float:
-    shares = forecast.curve(place).row(0, named=True)
-    return float(
-        sum(shares[role] for role in forecast.total.roles[place].values() if role in ROLES)
+        besides=float(sum(shares[role] for role in outside)),
     )
 
 
@@ -150,16 +145,17 @@ def _eager(forecast: Forecast, place: int) -> int | None:
     return next((n for n, step in zip(grid, steps, strict=False) if step.size is None), None)
 
 
-def _limiter(forecast: Forecast, place: int, row: dict[str, object], answerer: Answerer) -> Limiter:
+def _limiter(
+    query: Deployment, row: dict[str, object], shares: dict[str, float], answerer: Answerer
+) -> Limiter:
     module, evidence = str(row["limiting_module"]), str(row["evidence"] or "")
     term = str(row["limiting_term"] or "")
-    share = forecast.curve(place).row(0, named=True)[module]
     return Limiter(
         module=module,
-        share=share,
+        share=shares[module],
         term=term,
         evidence=evidence,
-        rule=_rule(forecast.deployments[place], module, (term, evidence), answerer),
+        rule=_rule(query, module, (term, evidence), answerer),
     )
 
 

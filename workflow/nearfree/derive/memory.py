@@ -137,13 +137,13 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
 
         They do not depend on the request's length.
         """
-        return sum(layer.layers * self._state_bytes(layer, engine, tp) for layer in self.cache)
-
-    def _state_bytes(self, layer: CacheLayer, engine: Engine, tp: int) -> float:
-        matrices, dtype = layer.matrices, layer.matrix_dtype or engine.state_dtype
-        matrix_element = ELEMENT_BYTES[dtype] if dtype else self.plain_element
-        size = (layer.state_elements - matrices) * self.plain_element + matrices * matrix_element
-        return size if layer.whole else size / tp
+        total = 0.0
+        for layer in self.cache:
+            matrices, dtype = layer.matrices, layer.matrix_dtype or engine.state_dtype
+            element = ELEMENT_BYTES[dtype] if dtype else self.plain_element
+            size = (layer.state_elements - matrices) * self.plain_element + matrices * element
+            total += layer.layers * (size if layer.whole else size / tp)
+        return total
 
 
 def cached_bytes(

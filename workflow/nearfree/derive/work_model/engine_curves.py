@@ -28,7 +28,6 @@ class LoggedForward(Struct, frozen=True):
     """A setting that an engine ran in a scope: events and T(N) in us by N of its newest take."""
 
     setting: Setting
-    platform: str
     loaded: Event
     first_id: str
     latency_us: dict[int, float]
@@ -110,7 +109,7 @@ class EngineLog:
                 EngineCurve(
                     name=forward.name,
                     key=key,
-                    platform=forward.platform,
+                    platform=scope,
                     rules=rules,
                     baseline=forward.baseline,
                     latency_us=forward.latency_us,
@@ -147,7 +146,6 @@ def _newest(takes: list[Take]) -> dict[str, LoggedForward]:
             if curve.setting.module == ENGINE.name and events and samples.whole:
                 forwards[setting_key(curve.setting)] = LoggedForward(
                     setting=curve.setting,
-                    platform=take.name.scope,
                     loaded=events[-1],
                     first_id=curve.first_id,
                     latency_us={

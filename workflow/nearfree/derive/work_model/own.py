@@ -93,15 +93,14 @@ def hosts(own: Mapping[str, Own]) -> list[str]:
 
 def own_text(own: Mapping[str, Own]) -> pl.Expr:
     """Return a text on the own constants of each row's platform; null without them."""
-    texts = pl.lit(None, pl.String)
+    texts = {}
     for platform, platform_own in own.items():
         constants = platform_own.event.data.constants
         values = ", ".join(
             f"{constant.name} {constant.value:g} {constant.unit}" for constant in constants
         )
-        text = f"; own of {platform}: {values} ({platform_own.event.event_id})"
-        texts = pl.when(pl.col("platform") == platform).then(pl.lit(text)).otherwise(texts)
-    return texts
+        texts[platform] = f"; own of {platform}: {values} ({platform_own.event.event_id})"
+    return pl.col("platform").replace_strict(texts, default=None, return_dtype=pl.String)
 
 
 def recorded_own(layout: Layout, constants: Mapping[str, Event]) -> dict[str, dict[str, Own]]:

@@ -68,7 +68,9 @@ class FittedCurve(Struct, frozen=True):
 
 
 def fit_engine(curves: Sequence[FittedCurve]) -> EngineConstants:
-    """Return the constants that fit T(N) of some curves best.
+    """Return the constants that fit T(N) of some curves best; none is negative.
+
+    The residual of a point is its predicted over its measured T(N), minus 1.
 
     A kernel's constant per served row is left out where all its passes serve equally many rows, so
     that the curves cannot separate it from the constant per pass; the latter then includes it.

@@ -105,8 +105,7 @@ def _measure_points(
 ) -> float:
     all_points = make_points(plan, fingerprint, files)
     warm_s = record_work(take, all_points, fingerprint.kind)
-    bench = Bench(take, _clock(take, plan, fingerprint), plan.protocol, progress)
-    bench.timed_s = warm_s
+    bench = Bench(take, _clock(take, plan, fingerprint), plan.protocol, progress, warm_s)
     run(bench, all_points, plan.protocol)
     if plan.weights:
         from nearfree.measure.engine_shares import measure_shares as measure_engine_shares

@@ -58,23 +58,19 @@ class Clock(Protocol):
         """Return the device's clocks, power and temperature; None for a CPU."""
 
 
-class Bench:
+class Bench(Struct):
     """An open take with its clock and protocol; counts the seconds spent in forwards."""
 
-    def __init__(
-        self,
-        take: OpenTake,
-        clock: Clock,
-        protocol: Timing,
-        progress: Progress,
-    ) -> None:
-        self.take = take
-        self.clock = clock
-        self.protocol = protocol
-        self.progress = progress
-        self.timed_s = 0.0
-        self.history = [e.data for e in take.events if isinstance(e.data, LatencyMeasured)]
-        """Every visit of the take so far, those of earlier attempts first."""
+    take: OpenTake
+    clock: Clock
+    protocol: Timing
+    progress: Progress
+    timed_s: float = 0.0
+    history: list[LatencyMeasured] = []
+    """Every visit of the take so far, those of earlier attempts first."""
+
+    def __post_init__(self) -> None:
+        self.history = [e.data for e in self.take.events if isinstance(e.data, LatencyMeasured)]
 
     def visit(self, point: Point, warmup: int, forwards: int | None = None) -> tuple[Sample, ...]:
         """Run a point's warm-up and timed forwards; return the samples.

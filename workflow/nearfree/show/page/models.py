@@ -7,20 +7,20 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.label import AXES, NESTED, label, ordered
-from nearfree.core.parallel import Parallel
 from nearfree.core.setting import FIELDS
 from nearfree.decoders.modules import BETWEEN, HEAD
 from nearfree.derive.outlook.about import MODELS, UNFIT
 from nearfree.derive.predict.answers import PREDICTORS
 from nearfree.derive.predict.forecast.forecast import LARGEST, headline
 from nearfree.derive.predict.forecast.total import PREDICTOR
+from nearfree.show.figures.models import CURVE
+from nearfree.show.figures.panels import PARALLEL_FIELDS
 from nearfree.show.figures.theme import rank
 from nearfree.show.page.inline import FORMATS
 from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid, interval, n_max
-from nearfree.show.text.forecast import amount
+from nearfree.show.text.forecast import NO_LIMIT, amount
 from nearfree.show.text.memory import gb
 
-CURVE = ["platform", "stream", "setting_key"]
 SETTING = ("model", *ordered(AXES, "batch", "context", "routing"))
 """The columns in which a model's settings differ."""
 ORDER = ("model", *NESTED, "setting_key")
@@ -212,7 +212,6 @@ def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSe
 
 _KEY = ("model", "platform", "attention", "moe", "routing", "batch", "context", "baseline")
 _HEAD = ("model", "platform", "attention", "MoE", "routing", "b", "L", "from N")
-PARALLEL_FIELDS = tuple(Parallel.__struct_fields__)
 
 
 def models(lookup: pl.DataFrame) -> Grid:
@@ -320,7 +319,7 @@ def _interval(row: Row) -> str:
 
 def _limiter(row: Row) -> str:
     if row["limiting_module"] is None:
-        return row["refusal"] or "no limit up to there"
+        return row["refusal"] or NO_LIMIT
     return f"{row['limiting_module']}: {row['limiting_term']}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from nearfree.derive.granularity.engine import Change
 from nearfree.derive.predict.engine_answers import MOST_ROWS, EngineForecast
 from nearfree.show.text.answer_json import finite
-from nearfree.show.text.forecast import columns
+from nearfree.show.text.forecast import NO_LIMIT, columns
 from nearfree.units import US_PER_MS
 
 SCHEMA = "nearfree.predict.engine.v1"
@@ -112,7 +112,7 @@ def _places(changes: list[Change]) -> str:
 
 def _reason(answer: dict[str, Any]) -> str:
     if answer["limiting_term"] is None:
-        return "no limit up to there"
+        return NO_LIMIT
     place = f"  ({answer['evidence']})" if answer["evidence"] else ""
     return f"{answer['limiting_module'] or 'nothing'}: {answer['limiting_term']}{place}"
 

@@ -16,7 +16,7 @@ from nearfree.derive.predict.forecast.surface import NEAR_FREE, cost_of_position
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.errors import ConfigError
 from nearfree.show.text.answer_json import with_about
-from nearfree.show.text.forecast import amount, columns, formats, gpus, interval
+from nearfree.show.text.forecast import NO_LIMIT, amount, columns, formats, gpus, interval
 from nearfree.show.text.memory import unfit
 
 
@@ -177,7 +177,7 @@ def _values(by_predictor: dict[str, dict[str, Any]], end: float) -> list[object]
         amount(model["n_max"], censored=model["censored"]),
         interval(model, end),
         over,
-        "no limit up to there" if limiter is None else f"{limiter}: {model['limiting_term']}",
+        NO_LIMIT if limiter is None else f"{limiter}: {model['limiting_term']}",
     ]
 
 

@@ -18,7 +18,8 @@ from nearfree.backends.builds import Build
 from nearfree.engines.abi import Calls
 from nearfree.errors import EvidenceError, LockError
 
-_ANEW = "Delete the environment {} and make it again"
+ANEW = "Delete the environment {} and make it again"
+"""The remedy where an installation differs from its record."""
 _COPIES_FOLDER = "lib"
 """The folder in which a build leaves further copies of the package's libraries."""
 _ORDER = ("libggml-base", "libggml-cpu", "libggml", "libllama")
@@ -53,7 +54,7 @@ def installed_folder(build: Build) -> Path:
         build.environment,
         lambda name: Path(name).parts[0] != _COPIES_FOLDER and _is_library(Path(name)),
     )
-    remedy = _ANEW.format(build.environment)
+    remedy = ANEW.format(build.environment)
     if not recorded_paths:
         raise LockError(f"{build.package} installed no library of llama.cpp", remedy=remedy)
     folder = recorded_paths[-1].parent
@@ -86,9 +87,9 @@ def recorded_files(package: str, environment: str, chosen: Callable[[str], bool]
     rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
     for name, digest, *_ in (row for row in rows if len(row) > 1 and row[0] and chosen(row[0])):
         path = Path(str(distribution.locate_file(name)))
-        if not path.is_file() or f"sha256={recorded_sha256(path).decode()}" != digest:
+        if not path.is_file() or recorded_sha256(path) != digest.removeprefix("sha256=").encode():
             raise LockError(
-                f"{name} is not what {package} installed", remedy=_ANEW.format(environment)
+                f"{name} is not what {package} installed", remedy=ANEW.format(environment)
             )
         paths.append(path)
     return paths

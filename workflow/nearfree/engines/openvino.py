@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from nearfree.backends.builds import Build
 from nearfree.engines.library import (
+    ANEW,
     installed,
     mapped_sha256,
     recorded_files,
@@ -105,7 +106,7 @@ def package_folders(release: str, build: Build) -> tuple[Path, ...]:
     LockError
         As `load`.
     """
-    remedy = f"Delete the environment {build.environment} and make it again"
+    remedy = ANEW.format(build.environment)
     all_folders: set[Path] = set()
     for package in PACKAGES:
         version = installed(package, build.environment).version

@@ -39,9 +39,7 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
     "audit",
     _audit_arguments,
     flag("--drawn", "with --all: also draw figures and report, and compare every byte"),
-    output_format(
-        *("text", "json", "mermaid"), note="; text shows the deciding rows, json all rows"
-    ),
+    output_format("text", "json", "mermaid", note="; text shows the deciding rows, json all rows"),
 )
 def run_audit(args: argparse.Namespace) -> int:
     """Show the provenance of a number down to its events, and check it against the log.

@@ -1,6 +1,7 @@
 """Causes of a row's difference between two ledgers: takes, retractions, rules, config."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -46,21 +47,19 @@ class Causes:
     ) -> None:
         self._old, self._new = old, new
         self._differing = differing
-        self._causes_by_row: dict[RowKey, frozenset[Cause]] = {}
         self._takes = dict(self._changed_takes())
         self._retracted = dict(self._changed_retractions())
         self._config = dict(self._changed_config())
 
+    @cache  # noqa: B019 (they live as long as a command)
     def of(self, row_key: RowKey) -> frozenset[Cause]:
         """Return the causes of a row that differs."""
-        if row_key not in self._causes_by_row:
-            stream = f"{row_key[0]}/{self._differing[row_key].get('stream')}/"
-            causes = {*self._from_inputs(row_key), *self._from_key(row_key)}
-            # A row's `newest` depends on the other takes of its stream.
-            causes = causes or {*self._changes_below(stream)}
-            causes = causes or {*self._from_table(row_key)} or {*self._config.values()}
-            self._causes_by_row[row_key] = frozenset(causes or {_UNKNOWN_CAUSE})
-        return self._causes_by_row[row_key]
+        stream = f"{row_key[0]}/{self._differing[row_key].get('stream')}/"
+        causes = {*self._from_inputs(row_key), *self._from_key(row_key)}
+        # A row's `newest` depends on the other takes of its stream.
+        causes = causes or {*self._changes_below(stream)}
+        causes = causes or {*self._from_table(row_key)} or {*self._config.values()}
+        return frozenset(causes or {_UNKNOWN_CAUSE})
 
     def _from_inputs(self, row_key: RowKey) -> Iterator[Cause]:
         """Yield the causes of inputs that differ, or that only one of the ledgers has."""

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -64,8 +65,6 @@ class Tracer:
     def __init__(self, tables: TableIndex, config: Config) -> None:
         self.tables, self.config = tables, config
         self.layout: Layout = tables.layout
-        self._takes: dict[str, tuple[Take, dict[str, Event]]] = {}
-        self._reasons: dict[str, dict[str, str]] = {}
 
     def trace(self, root: str, *, root_node: Node | None = None) -> Graph:
         """Return the graph below an id.
@@ -121,15 +120,14 @@ class Tracer:
             inputs=self.tables.inputs(located.scope, table.name),
         )
 
+    @cache  # noqa: B019 (a tracer lives as long as a command)
     def _take(self, name: TakeName) -> tuple[Take, dict[str, Event]]:
-        if str(name) not in self._takes:
-            if not self.layout.seal(name).exists():
-                raise EvidenceError(
-                    f"the take {name} is gone from the log", remedy="Restore it from a copy"
-                )
-            take = read_take(self.layout, name)
-            self._takes[str(name)] = take, {event.event_id: event for event in take.events}
-        return self._takes[str(name)]
+        if not self.layout.seal(name).exists():
+            raise EvidenceError(
+                f"the take {name} is gone from the log", remedy="Restore it from a copy"
+            )
+        take = read_take(self.layout, name)
+        return take, {event.event_id: event for event in take.events}
 
     def _event(self, name: str) -> Node:
         segment, _, line = name.partition("#")
@@ -148,12 +146,13 @@ class Tracer:
             made_from=(str(take), *getattr(event.data, "made_from", ())),
         )
 
+    @cache  # noqa: B019 (a tracer lives as long as a command)
+    def _retractions(self, scope: str) -> dict[str, str]:
+        return retractions(self.layout, self.layout.takes(scope, RETRACTED))
+
     def _retraction(self, take: TakeName, name: str) -> dict[str, str]:
         """Return the reason why an event or its take was retracted; empty if it was not."""
-        if take.scope not in self._reasons:
-            takes = self.layout.takes(take.scope, RETRACTED)
-            self._reasons[take.scope] = retractions(self.layout, takes)
-        reasons = self._reasons[take.scope]
+        reasons = self._retractions(take.scope)
         matches = [reasons[target] for target in (name, str(take)) if target in reasons]
         return {"retracted": matches[0]} if matches else {}
 

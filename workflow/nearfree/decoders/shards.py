@@ -12,7 +12,7 @@ layers/quantization/utils/fp8_utils.py:1319-1327 and 1361-1373 (scales); sglang 
 sglang/srt/layers/linear.py:1139-1145.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import lcm
 
 from msgspec import UNSET, Struct, structs
@@ -99,11 +99,9 @@ def _shard_kind(kind: Kind, tp: int) -> Kind:
     heads = kind.heads // tp
     if isinstance(kind, DeltaNet):
         return structs.replace(kind, heads=heads, key_heads=max(1, kind.key_heads // tp))
-    if isinstance(kind, Mamba2):
-        return structs.replace(kind, heads=heads, groups=max(1, kind.groups // tp))
     if isinstance(kind, ShortConv):
         return structs.replace(kind, channels=heads)
-    if isinstance(kind, Compressed):
+    if isinstance(kind, Mamba2 | Compressed):
         return structs.replace(kind, heads=heads, groups=max(1, kind.groups // tp))
     if isinstance(kind, Grouped):
         index_heads = kind.index_heads and held_heads(kind.index_heads, tp)
@@ -160,34 +158,31 @@ def refusals(
 
 def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
     """Yield a refusal for each kind of attention whose heads tp does not divide."""
-    tp = parallel.tp
     for kind in decoder.attention:
-        if isinstance(kind, DeltaNet):
-            if kind.key_heads % tp:
-                what = f"{kind.key_heads} heads of keys of a gated delta net"
-                yield _uneven("tp", tp, what, _divisors(kind.key_heads))
-            continue
-        if isinstance(kind, Mamba2):
-            if not _divides_mixer(kind, tp):
-                what = f"{kind.heads} heads of a Mamba-2 mixer in {kind.groups} groups"
-                yield _uneven(
-                    "tp", tp, what, [n for n in _divisors(kind.heads) if _divides_mixer(kind, n)]
-                )
-            continue
-        if isinstance(kind, ShortConv):
-            if kind.channels % tp:
-                what = f"{kind.channels} channels of a short convolution"
-                yield _uneven("tp", tp, what, _divisors(kind.channels))
-            continue
-        heads, kv_heads = kind.heads, kind.kv_heads if isinstance(kind, Grouped) else 1
-        if not _divides_heads(heads, kv_heads, tp):
-            what = f"{heads} heads over {kv_heads} of keys and values"
-            if isinstance(kind, Latent):
-                what = f"{heads} heads over a latent"
-            elif isinstance(kind, Compressed):
-                what = f"{heads} heads over one key"
-            sizes = [n for n in _divisors(heads) if _divides_heads(heads, kv_heads, n)]
-            yield _uneven("tp", tp, what, sizes)
+        what, heads, divides = _divided(kind)
+        if not divides(parallel.tp):
+            yield _uneven("tp", parallel.tp, what, [n for n in _divisors(heads) if divides(n)])
+
+
+def _divided(kind: Kind) -> tuple[str, int, Callable[[int], bool]]:
+    """Return what tp must divide of a kind of attention, its number, and whether a tp does."""
+    if isinstance(kind, DeltaNet):
+        heads = kind.key_heads
+        return f"{heads} heads of keys of a gated delta net", heads, lambda tp: not heads % tp
+    if isinstance(kind, ShortConv):
+        heads = kind.channels
+        return f"{heads} channels of a short convolution", heads, lambda tp: not heads % tp
+    heads = kind.heads
+    if isinstance(kind, Mamba2):
+        what = f"{heads} heads of a Mamba-2 mixer in {kind.groups} groups"
+        return what, heads, lambda tp: _divides_mixer(kind, tp)
+    kv_heads = kind.kv_heads if isinstance(kind, Grouped) else 1
+    what = f"{heads} heads over {kv_heads} of keys and values"
+    if isinstance(kind, Latent):
+        what = f"{heads} heads over a latent"
+    elif isinstance(kind, Compressed):
+        what = f"{heads} heads over one key"
+    return what, heads, lambda tp: _divides_heads(heads, kv_heads, tp)
 
 
 def _divides_mixer(kind: Mamba2, tp: int) -> bool:

@@ -168,7 +168,7 @@ def bounded(name: str) -> type:
     """Return a progress-bar class that aborts the download of a file above SIZE_LIMIT."""
 
     class Bounded(AbstractContextManager[object]):
-        def _init__(self, *, total: int | None = None, **_: object) -> None:
+        def __init__(self, *, total: int | None = None, **_: object) -> None:
             self._size = 0
             self._check(total or 0)
 
@@ -183,7 +183,7 @@ def bounded(name: str) -> type:
                     remedy="Name another repository: published files have three million at most",
                 )
 
-        def _exit__(self, *_: object) -> None:
+        def __exit__(self, *_: object) -> None:
             pass
 
         def close(self) -> None:

@@ -195,10 +195,12 @@ def after_dense(keys: Keys, layers: int) -> Sequence[int]:
     return range(keys.whole("num_dense_layers", least=0), layers)
 
 
-def marked_layers(key: str) -> LayerRule:
+def marked_layers(key: str, otherwise: LayerRule | None = None) -> LayerRule:
     """Return the reader of a list that marks layers with experts by 1 or "sparse"."""
 
     def where(keys: Keys, layers: int) -> Sequence[int]:
+        if otherwise and not keys.has(key):
+            return otherwise(keys, layers)
         marks = keys.each(key)
         if len(marks) < layers or set(marks) - {0, 1, "sparse", "dense"}:
             raise keys.wrong(key, f"does not say of {layers} layers whether they have experts")

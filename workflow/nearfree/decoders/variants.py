@@ -123,13 +123,6 @@ def _sixth_and_last(keys: Keys, layers: int) -> Sequence[str]:  # noqa: ARG001
     return [*kinds[:-1], _FULL]
 
 
-def _sparse(keys: Keys, layers: int) -> Sequence[int]:
-    """Return Beam's layers with experts; by default those from the fourth on."""
-    if keys.has("mlp_layer_types"):
-        return marked_layers("mlp_layer_types")(keys, layers)
-    return range(min(3, layers), layers)
-
-
 def _spark_attention(keys: Keys, layers: int) -> Layer:
     """Read Spark 2.5's attention, with one gate per head unless the file switches it off.
 
@@ -140,8 +133,11 @@ def _spark_attention(keys: Keys, layers: int) -> Layer:
     return alternating(4, fused="q_k_v_proj", output="out_proj", gate=gate)(keys, layers)
 
 
-beam_moe = moe_rule(_sparse, count=("num_experts",))
-"""The FFNs of Beam. Source: BeamConfig and BeamMoE of transformers 5.23."""
+beam_moe = moe_rule(
+    marked_layers("mlp_layer_types", lambda _, layers: range(3, layers)), count=("num_experts",)
+)
+"""The FFNs of Beam, by default with experts from the fourth layer on. Source: BeamConfig and
+BeamMoE of transformers 5.23."""
 
 
 def _beam_attention(keys: Keys, layers: int) -> Layer:

@@ -43,17 +43,11 @@ def _with_sinks(keys: Keys, layers: int) -> Layer:
     return alternating(_first_of_four, sinks=True, **BOTH)(keys, layers)
 
 
-def _sparse(keys: Keys, layers: int) -> Sequence[int]:
-    """Return the layers with experts: by `mlp_layer_types`, else all after the first dense ones."""
-    if keys.has("mlp_layer_types"):
-        return marked_layers("mlp_layer_types")(keys, layers)
-    return range(_dense(keys), layers)
-
-
 def _dense(keys: Keys) -> int:
     return keys.whole("first_k_dense_replace", least=0, default=0)
 
 
+_sparse = marked_layers("mlp_layer_types", lambda keys, layers: range(_dense(keys), layers))
 mellum_moe = moe_rule(_sparse, count=("num_experts", "num_local_experts"))
 """The FFNs of Mellum 2. Source: MellumConfig and MellumDecoderLayer of transformers 5.23."""
 

@@ -1,5 +1,7 @@
 """What a layer caches of a request, by its kind of attention."""
 
+from msgspec import UNSET
+
 from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Matrices, ShortConv
 from nearfree.decoders.pieces import CacheLayer
 
@@ -18,28 +20,28 @@ def caches_of(kind: Kind) -> tuple[CacheLayer, ...]:
     """
     if isinstance(kind, Grouped):
         elements = kind.kv_heads * (kind.head_dim + kind.values)
-        key_value_cache = CacheLayer(elements, kind.most, heads=kind.kv_heads)
-        index_cache = (CacheLayer(kind.index_dim, whole=True),) if kind.index_dim else ()
+        key_value_cache = CacheLayer(elements=elements, window=kind.most, heads=kind.kv_heads)
+        index_cache = (CacheLayer(elements=kind.index_dim, whole=True),) if kind.index_dim else ()
         return () if kind.shares else (key_value_cache, *index_cache)
     if isinstance(kind, Compressed):
         return _compressed(kind)
     if isinstance(kind, ShortConv):
         return (CacheLayer(state_elements=kind.kept),)
     if isinstance(kind, Matrices):
-        return (
-            CacheLayer(state_elements=kind.kept, matrices=kind.matrices, matrix_dtype=kind.state),
-        )
-    return (CacheLayer(kind.cached), *((_index_key(kind.index_dim),) if kind.index_dim else ()))
+        matrices, dtype = kind.matrices or UNSET, kind.state or UNSET
+        return (CacheLayer(state_elements=kind.kept, matrices=matrices, matrix_dtype=dtype),)
+    index_cache = (_index_key(kind.index_dim),) if kind.index_dim else ()
+    return (CacheLayer(elements=kind.cached), *index_cache)
 
 
 def _compressed(kind: Compressed) -> tuple[CacheLayer, ...]:
     """Return the window, and with entries also the entries, index keys and compressor states."""
-    window = CacheLayer(kind.width, kind.window, more=_RECORD)
+    window = CacheLayer(elements=kind.width, window=kind.window, more=_RECORD)
     if kind.span is None:
         return (window,)
     overlap = 1 + (kind.index_dim is not None)
     rows = overlap * kind.span
-    entries = CacheLayer(kind.width // kind.span, more=_RECORD / kind.span)
+    entries = CacheLayer(elements=kind.width // kind.span, more=_RECORD / kind.span)
     caches = (window, entries, _unfinished(rows, overlap * kind.width))
     if kind.index_dim is None:
         return caches
@@ -54,7 +56,8 @@ def _index_key(width: int, span: int = 1) -> CacheLayer:
     vllm/models/deepseek_v32/attention.py:96-97 and deepseek_v4/attention.py:1024-1033; sglang
     0.5.23, sglang/srt/mem_cache/index_key_cache.py:46 and deepseek_v4_memory_pool.py:53-57.
     """
-    return CacheLayer((width + width // _SCALED * _SCALE_BYTES) // span, dtype="float8")
+    elements = (width + width // _SCALED * _SCALE_BYTES) // span
+    return CacheLayer(elements=elements, dtype="float8")
 
 
 def _unfinished(rows: int, width: int) -> CacheLayer:

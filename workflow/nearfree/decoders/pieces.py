@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from nearfree.core.precision import Dtype
 from nearfree.decoders.attention_kinds import Kind as Attention
@@ -45,28 +45,28 @@ class Matrix(Struct, frozen=True):
         return self.count * self.inputs * self.outputs
 
 
-class CacheLayer(Struct, frozen=True):
+class CacheLayer(Struct, frozen=True, kw_only=True):
     """What each of `layers` layers caches, in elements; a layer can have several of these.
 
     `elements` are cached per position, for the last `window` positions (None: for all).
     `state_elements` are kept per request, whatever its length; `matrices` of them are in
-    `matrix_dtype`, or if that is None in the engine's default, the others in the model's element
+    `matrix_dtype`, or if that is unset in the engine's default, the others in the model's element
     type. With `whole` each rank holds all of it, in the model's element type. Otherwise it is
     divided among ranks by `heads`, 1 where all heads share it; a rank has at least one. `dtype`
     overrides the dtype of the cache. If the cache is in float8, each position takes `more` bytes in
     addition.
     """
 
+    layers: int = 1
     elements: int = 0
     window: int | None = None
     state_elements: int = 0
-    matrices: int = 0
-    matrix_dtype: Dtype | None = None
-    whole: bool = False
+    matrices: int | UnsetType = UNSET
+    matrix_dtype: Dtype | UnsetType = UNSET
+    whole: bool | UnsetType = UNSET
     heads: int = 1
-    dtype: Dtype | None = None
-    more: float = 0.0
-    layers: int = 1
+    dtype: Dtype | UnsetType = UNSET
+    more: float | UnsetType = UNSET
 
 
 class Piece(NamedTuple):

@@ -139,7 +139,7 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
         """
         total = 0.0
         for layer in self.cache:
-            matrices, dtype = layer.matrices, layer.matrix_dtype or engine.state_dtype
+            matrices, dtype = layer.matrices or 0, layer.matrix_dtype or engine.state_dtype
             element = ELEMENT_BYTES[dtype] if dtype else self.plain_element
             size = (layer.state_elements - matrices) * self.plain_element + matrices * element
             total += layer.layers * (size if layer.whole else size / tp)
@@ -172,7 +172,7 @@ def _position_bytes(layer: CacheLayer, element: float, plain: float) -> float:
         return layer.elements * plain
     if layer.dtype:
         return layer.elements * ELEMENT_BYTES[layer.dtype]
-    extra = layer.more if element == ELEMENT_BYTES["float8"] else 0.0
+    extra = (layer.more or 0.0) if element == ELEMENT_BYTES["float8"] else 0.0
     return layer.elements * element + extra
 
 

@@ -117,6 +117,27 @@ def test_a_phone_shows_drawings_in_their_size_and_claims_whole(built, browser):
         assert browser.execute_script(BESIDE) == 0
 
 
+SCROLLED = """
+return [...document.querySelectorAll('main details:not(.claim) > .scroll')].map((box) => {
+  box.scrollTop = box.scrollHeight;
+  const outer = box.getBoundingClientRect();
+  const head = box.querySelector("th").getBoundingClientRect();
+  return [outer.height / innerHeight, head.top - outer.top];
+});
+"""
+
+
+def test_a_long_table_keeps_its_head_and_its_scroll_bar_in_view(built, browser):
+    """A table that is unfolded is no higher than the screen, and its head stays on top of it."""
+    open_report(browser, built / REPORT)
+    put_in(browser)
+    boxes = browser.execute_script(SCROLLED)
+    assert max(height for height, _ in boxes) > 0.8
+    for height, above in boxes:
+        assert height < 0.87
+        assert abs(above) < 2
+
+
 def test_a_number_opens_by_keyboard(built, browser):
     """Enter opens the panel and Escape closes it; the focus goes there and comes back."""
     open_report(browser, built / REPORT)

@@ -180,6 +180,12 @@ def test_long_tables_are_folded(page: str) -> None:
     assert gallery.index("<details><summary>The paper's ") < gallery.index("<table>")
 
 
+def test_what_the_log_has_none_of_is_a_sentence(page: str, read: Page) -> None:
+    """Where a table would be empty there is none to unfold."""
+    assert "No changes of a granularity between recorded releases." in " ".join(read.text.split())
+    assert "<summary>0 " not in page
+
+
 def test_each_run_is_told(made: Layout, read: Page) -> None:
     """Each sealed take shows its run with command, commit and versions."""
     for take in made.takes():

@@ -26,7 +26,7 @@ def minimum(tables: ScopeTables, module: str) -> Iterator[Case]:
         predicted = composed["predicted"]
         text = f"{n_max(row)}, minimum {plain(predicted)} ({composed['limiter']})"
         if summed is not None and summed["predicted"] is not None:
-            text += f", sum of the modules' times {plain(summed['predicted'])}"
+            text += f"; the sum of the modules' times gives {plain(summed['predicted'])}"
         agrees, gap = within_step(row, predicted), doublings(predicted, row["n_max"])
         yield setting_case(row, text, composed, agrees=agrees, gap=gap)
 

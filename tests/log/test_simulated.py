@@ -4,7 +4,7 @@ import pytest
 from conftest import make_latency, make_plan, write_take
 from derive.tables.logs import write_probe
 from msgspec.structs import replace
-from nearfree.core.plan import RetractPlan
+from nearfree.core.plan import ProfilePlan, RetractPlan
 from nearfree.errors import EvidenceError
 from nearfree.log.evidence import is_simulated, refuse_mixed, simulated
 from nearfree.log.names import Layout
@@ -16,15 +16,18 @@ SIMULATED = replace(make_plan(), curves="0" * 64)
 
 def test_the_plan_tells(layout: Layout) -> None:
     """A take is simulated if its plan names a curve file; a retraction is of no device."""
-    real, other, none = (
+    profile = ProfilePlan(sweeps=make_plan().sweeps, environment="cpu")
+    real, profiled, other, none = (
         write_take(layout, stream=stream, plan=plan, work=work).name
         for stream, plan, work in (
             ("real", make_plan(), lambda _: None),
+            ("profiled", profile, lambda _: None),
             ("other", SIMULATED, lambda _: None),
             ("retracted", RetractPlan(target="cpu/real/1-00000000", reason="x"), lambda _: None),
         )
     )
-    assert [is_simulated(layout, scope) for scope in (real, other, none)] == [False, True, None]
+    takes = (real, profiled, other, none)
+    assert [is_simulated(layout, take) for take in takes] == [False, False, True, None]
 
 
 def test_an_empty_root_takes_either(layout: Layout) -> None:
@@ -39,7 +42,9 @@ def test_a_root_is_of_one_kind(layout: Layout, there: bool) -> None:  # noqa: FB
     """What is of the other kind is refused, whichever platform it is of, with a way out."""
     write_take(layout, scope="h20", plan=SIMULATED if there else make_plan())
     refuse_mixed(layout, as_simulated=there)
-    with pytest.raises(EvidenceError, match="takes of h20") as error:
+    present, new = ("simulated", "measured") if there else ("measured", "simulated")
+    message = f"holds {present} takes of h20: what is {new} stays apart"
+    with pytest.raises(EvidenceError, match=message) as error:
         refuse_mixed(layout, as_simulated=not there)
     assert "--results" in error.value.remedy
 

@@ -1,4 +1,4 @@
-"""The resolver for attention, over the releases that the repository has on record."""
+"""The resolver for attention, on the recorded releases."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ H20: dict[str, Any] = {"sm": 90, "sms": 78}
 
 
 def ask(package: str, version: str, last: int, *, first: int = 1, **given: Any) -> Granularity:
-    """Return a recorded release's answer for a call on an H20, unless said otherwise."""
+    """Return a recorded release's answer for a call, by default on an H20."""
     extraction = recorded_extraction(LOG, package, version)
     assert extraction is not None
     query = AttentionQuery(**{"heads": 32, "kv_heads": 8, "head_dim": 128, **H20, **given})
@@ -33,7 +33,7 @@ def tiles(granularity: Granularity) -> list[tuple[int, int, int | None, int | No
 
 
 def test_an_interval_ends_where_the_tile_or_their_number_changes() -> None:
-    """FlashAttention 2 splits keys up to 192 positions here; then its tile has 128 rows."""
+    """FlashAttention 2 splits keys up to 192 positions here, then its tile has 128 rows."""
     granularity = ask("flash-attn", "2.8.3", 300, first=2)
     assert [(path.first, path.path) for path in granularity.kernel_path] == [
         (2, "split_kv"),
@@ -49,7 +49,7 @@ def test_an_interval_ends_where_the_tile_or_their_number_changes() -> None:
 
 
 def test_keys_are_the_cached_ones_and_those_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """N positions over L cached ones have L + N keys, in whole pages where there are pages."""
+    """N positions over L cached ones have L + N keys, rounded up to whole pages."""
     module, keys = reader("flash-attn"), []
     tile = module.tile
 
@@ -64,7 +64,7 @@ def test_keys_are_the_cached_ones_and_those_of_the_call(monkeypatch: pytest.Monk
 
 
 def test_packed_heads_share_a_tile() -> None:
-    """FlashInfer packs four query heads: 128 rows are 32 positions; its tile follows the length."""
+    """FlashInfer packs four query heads, so that 128 rows are 32 positions."""
     granularity = ask("flashinfer-python", "0.6.13", 64, backend="fa2")
     assert tiles(granularity) == [(1, 4, 16, 1), (5, 16, 64, 1), (17, 32, 128, 1), (33, 32, 128, 2)]
     assert {interval.rows_per_position for interval in granularity.intervals} == {4}
@@ -72,7 +72,7 @@ def test_packed_heads_share_a_tile() -> None:
 
 
 def test_auto_says_what_it_takes_for_granted() -> None:
-    """On SM90 auto is fa3, unpacked, and the answer notes the CUDA that it holds for."""
+    """On SM90 auto is fa3, unpacked, and the answer names the CUDA release that it assumes."""
     granularity = ask("flashinfer-python", "0.6.13", 200)
     assert tiles(granularity) == [(1, 128, 128, 1), (129, 128, 128, 2)]
     assert "CUDA" in granularity.notes[0]
@@ -83,7 +83,7 @@ def test_auto_says_what_it_takes_for_granted() -> None:
     [("flash-attn", "2.8.3"), ("xformers", "0.0.34"), ("flashinfer-python", "0.7.2.post1")],
 )
 def test_every_interval_is_backed_by_hashed_lines(package: str, version: str) -> None:
-    """The place of a tile is a file of the artefact with its digest, and is quoted."""
+    """A tile's place is a file of the artefact with its digest, and is quoted."""
     granularity = ask(package, version, 40)
     for interval in (*granularity.intervals, *granularity.kernel_path):
         assert all(place.sha256 and place.quote for place in interval.evidence)
@@ -93,14 +93,14 @@ def test_every_interval_is_backed_by_hashed_lines(package: str, version: str) ->
 
 
 def test_the_answer_is_written_with_the_names_that_are_documented() -> None:
-    """An interval runs `from` one number `to` another, both included."""
+    """An interval goes `from` one number `to` another, both included."""
     first = json.decode(json.encode(ask("flash-attn", "2.8.3", 10)))["intervals"][0]
     names = {"from", "to", "value", "source", "file", "lines", "sha256", "tile", "tiles"}
     assert names | {"rows_per_position"} <= first.keys()
 
 
 def test_heads_that_cannot_be_shared_are_refused() -> None:
-    """Query heads are a multiple of key-value heads."""
+    """Query heads that are no multiple of key-value heads are refused."""
     with pytest.raises(EvidenceError, match="31 heads"):
         ask("flash-attn", "2.8.3", 10, heads=31)
 
@@ -110,13 +110,13 @@ def test_heads_that_cannot_be_shared_are_refused() -> None:
     [("xformers", "0.0.34"), ("flash-attn-4", "4.0.0b36")],
 )
 def test_windows_are_refused_where_they_are_not_read(package: str, version: str) -> None:
-    """Of these nothing says whether a window changes a tile."""
+    """A window is refused for releases whose rule of windows is not read."""
     with pytest.raises(EvidenceError, match=f"{package} {version}: tiles of calls with a window"):
         ask(package, version, 10, window=128)
 
 
 def test_one_position_under_a_window_takes_the_tile_of_several() -> None:
-    """FlashAttention 2 swaps no position with its group there: nothing ends at one position."""
+    """With a window FlashAttention 2 does not swap one position with its group."""
     query: dict[str, Any] = {"api": "varlen", "paged": True}
     first = ask("flash-attn", "2.8.3", 10, **query).intervals[0]
     seen = ask("flash-attn", "2.8.3", 10, window=128, **query).intervals[0]
@@ -137,13 +137,13 @@ def test_one_position_under_a_window_takes_the_tile_of_several() -> None:
 def test_windows_that_change_no_tile_are_answered(
     package: str, version: str, given: dict[str, Any]
 ) -> None:
-    """What chooses these tiles asks for no window."""
+    """A window is answered if the tile's choice does not depend on it."""
     assert tiles(ask(package, version, 40, window=128, **given)) == tiles(
         ask(package, version, 40, **given)
     )
 
 
 def test_a_missing_device_is_refused_where_it_matters() -> None:
-    """Splitting depends on the number of SMs, and the message says how to give it."""
+    """A split that depends on the number of SMs is refused without it, with the option to give."""
     with pytest.raises(EvidenceError, match=r"number of SMs.*--sms"):
         ask("flash-attn", "2.8.3", 10, sms=None)

@@ -20,7 +20,7 @@ FULL = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE
 
 
 def block(release: Extraction, tokens: int, **given: Any) -> Block:
-    """Return a release's block for a layer on an H20, unless said otherwise."""
+    """Return a release's block for a layer, by default on an H20."""
     query = MoeQuery(**{**LAYER, **H20, **given})
     return MoeRules(release.by_name(), TunedFiles(release.tuned), query, 4096).at(tokens)
 
@@ -45,7 +45,7 @@ def sizes(granularity: Block) -> tuple[int | None, ...]:
 def test_fallback_rules_on_record(
     package: str, version: str, tokens: int, expected: tuple[int, ...]
 ) -> None:
-    """`get_default_config`, 16-bit: a 32-wide K step past E tokens, until vLLM 0.17 changed it."""
+    """`get_default_config` for 16 bits has K steps of 32 above E tokens, up to vLLM 0.16."""
     extraction = recorded_extraction(LOG, package, version)
     assert extraction is not None
     fallback = block(extraction, tokens)
@@ -53,7 +53,7 @@ def test_fallback_rules_on_record(
 
 
 def test_many_tokens_an_expert_are_grouped() -> None:
-    """From vLLM 0.17 on groups have 16 blocks past 128 whole tokens an expert, else one."""
+    """From vLLM 0.17 on a group has 16 blocks above 128 tokens an expert, else one."""
     extraction = recorded_extraction(LOG, "vllm", "0.24.0")
     assert extraction is not None
     groups = [block(extraction, tokens, experts=8, top_k=2).group_m for tokens in (1031, 1032)]
@@ -61,14 +61,14 @@ def test_many_tokens_an_expert_are_grouped() -> None:
 
 
 def test_a_kernel_that_chooses_for_itself_leaves_the_size_open() -> None:
-    """Four-bit weights in groups: the configuration has BLOCK_SIZE_M and no N or K."""
+    """For grouped 4-bit weights the configuration has BLOCK_SIZE_M but no N or K."""
     extraction = recorded_extraction(LOG, "vllm", "0.24.0")
     assert extraction is not None
     assert sizes(block(extraction, 100, dtype="int4", d_ff=768)) == (16, None, None, None)
 
 
 def test_scales_by_block_set_columns_and_depth() -> None:
-    """Block-wise FP8 takes N and K from the shape of a scale's block."""
+    """Block-wise FP8 takes N and K from the scale's block shape."""
     extraction = recorded_extraction(LOG, "sglang", "0.5.10")
     assert extraction is not None
     fallback = block(extraction, 1, experts=100, dtype="fp8_block", block_shape=(64, 32))
@@ -76,7 +76,7 @@ def test_scales_by_block_set_columns_and_depth() -> None:
 
 
 def test_a_tuned_file_sets_the_whole_block() -> None:
-    """The nearest entry gives all sizes, not only BLOCK_SIZE_M."""
+    """The nearest entry of a tuned file gives all sizes."""
     entries = {"1": FULL, "64": FULL | {"BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}}
     release = made_release(tuned={NAME: entries})
     assert sizes(block(release, 30, d_ff=512)) == (16, 64, 128, 1)
@@ -84,17 +84,17 @@ def test_a_tuned_file_sets_the_whole_block() -> None:
 
 
 def test_a_tuned_file_that_does_not_say_leaves_the_size_open() -> None:
-    """No size is taken from the fallback rule where a tuned file is opened."""
+    """A size that a tuned file lacks is not taken from the fallback rule."""
     assert sizes(block(made_release(), 1, d_ff=512)) == (16, None, None, None)
 
 
 def test_an_override_sets_rows_alone() -> None:
-    """What a caller does not set is not made up."""
+    """An override of the rows sets no other size."""
     assert sizes(block(made_release(), 1, override=48)) == (48, None, None, None)
 
 
 def test_a_log_from_before_has_rows_alone() -> None:
-    """Without rules for the other sizes they are open, and BLOCK_SIZE_M is as ever."""
+    """Without rules for the other sizes only BLOCK_SIZE_M is answered."""
     release = made_release()
     rules = {name: rule for name, rule in release.by_name().items() if "size" not in name}
     rules["block_size_m"] = release.by_name()["block_size_m"]

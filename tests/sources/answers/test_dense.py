@@ -1,4 +1,4 @@
-"""The rows that a dense product's kernel takes, from a release's rules."""
+"""The rows that a dense product's kernel takes, by a release's rules."""
 
 from functools import cache
 
@@ -16,7 +16,7 @@ QUERY = DenseQuery(columns=14336, depth=4096, format="int4", sm=80, sms=108)
 
 @cache
 def recorded(version: str) -> Extraction:
-    """Return a release's rules that are on record."""
+    """Return a release's recorded rules."""
     extraction = recorded_extraction(LOG, "vllm-linear", version)
     assert extraction is not None
     return extraction
@@ -29,7 +29,7 @@ def asked(version: str = "0.33.0", **changes: object) -> DenseRules:
 
 
 def passes(rows: int, most: int) -> tuple[int, int]:
-    """Return padded rows and passes of Marlin's loop, written out a second time."""
+    """Return padded rows and passes of Marlin's loop, computed independently."""
     padded = count = 0
     while rows:
         taken = min(rows // 64, most) * 64 or rows
@@ -40,7 +40,7 @@ def passes(rows: int, most: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("columns", "most"), [(14336, 16), (4096, 128)])
 def test_marlin_reads_the_weights_once_a_pass(columns: int, most: int) -> None:
-    """Whole tiles of 64 rows first, and what is left in a pass of its own."""
+    """Marlin takes whole tiles of 64 rows first, and the rest in one more pass."""
     marlin = asked(columns=columns)
     for rows in (1, 8, 9, 16, 17, 63, 64, 65, 127, 128, 129, 1000, 1024, 1025, 3000, 9000):
         answer = marlin.at(rows)
@@ -53,7 +53,7 @@ def test_marlin_reads_the_weights_once_a_pass(columns: int, most: int) -> None:
 def test_many_passes_that_are_alike_are_asked_once(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A forward over millions of rows is answered as one over few, without a rule a pass."""
+    """Millions of rows need no rule call per pass."""
     marlin, times = asked(), 0
     answer = marlin._answer
 
@@ -69,7 +69,7 @@ def test_many_passes_that_are_alike_are_asked_once(
 
 
 def test_cutlass_pads_to_its_tile_in_one_pass() -> None:
-    """Rows of all tiles are the next multiple of the tile at that number of rows."""
+    """Rows are padded to a multiple of the tile for that number of rows."""
     hopper = asked(format="float8", sm=90)
     assert [(hopper.at(m).value, hopper.at(m).padded) for m in (1, 16, 17, 65, 129)] == [
         (16, 16), (16, 16), (64, 64), (64, 128), (128, 256),
@@ -79,7 +79,7 @@ def test_cutlass_pads_to_its_tile_in_one_pass() -> None:
 
 
 def test_a_kernel_that_the_user_sets_is_asked_instead() -> None:
-    """VLLM without DeepGEMM runs CUTLASS, whose rows go up and down with M."""
+    """vLLM without DeepGEMM runs CUTLASS, whose rows may decrease with M."""
     forced = asked(format="float8_block", sm=90, kernel="CUTLASS")
     assert [forced.at(m).value for m in (3, 4, 5)] == [16, 128, 16]
 
@@ -95,20 +95,20 @@ def test_a_kernel_that_the_user_sets_is_asked_instead() -> None:
     ],
 )
 def test_a_named_kernel_that_takes_no_such_product_is_refused(changes: dict[str, object]) -> None:
-    """Machete is Hopper's, of weights in whole numbers, in blocks of 128 by 64; Marlin no w8a8."""
+    """Machete is refused off Hopper and for other formats or blocks; Marlin for w8a8."""
     with pytest.raises(EvidenceError, match=f"{changes['kernel']} takes no"):
         asked(**changes)  # type: ignore[arg-type]
 
 
 def test_machete_is_answered_where_it_runs() -> None:
-    """Named or not, its rows are those of the release's own table."""
+    """Machete's rows, named or chosen, are those of the release's table."""
     named, own = asked(kernel="Machete", sm=90), asked(sm=90)
     assert named.kernel == own.kernel == "Machete"
     assert [named.at(m) for m in (1, 16, 17, 200)] == [own.at(m) for m in (1, 16, 17, 200)]
 
 
 def test_a_kernel_without_rows_is_named() -> None:
-    """With the file and lines that choose it."""
+    """A kernel without a rule of rows is refused with the file and lines that choose it."""
     with pytest.raises(EvidenceError, match=r"DeepGEMM .*__init__\.py:494-506"):
         asked(format="float8_block", sm=90)
     with pytest.raises(EvidenceError, match="CUTLASS for int8 on compute capability 86"):
@@ -116,7 +116,7 @@ def test_a_kernel_without_rows_is_named() -> None:
 
 
 def test_intervals_name_file_lines_and_passes() -> None:
-    """Where rows of a tile or passes change, with the branch that says it."""
+    """Each change of rows or passes names the branch that says it."""
     granularity = dense_granularity(recorded("0.33.0"), QUERY, 60, 130)
     intervals = [
         (interval.first, interval.last, interval.value, interval.passes)

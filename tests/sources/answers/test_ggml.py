@@ -1,4 +1,4 @@
-"""How ggml takes the rows of a product on a CPU: its passes over the weights."""
+"""ggml's passes over the weights of a product on a CPU."""
 
 from functools import cache
 
@@ -25,7 +25,7 @@ ZEN4 = with_implied({*HASWELL, "avx512bf16", "avx512vnni", "avx512dq", "avx512vl
 
 @cache
 def recorded(version: str) -> Extraction:
-    """Return a release's rules that are on record."""
+    """Return a release's recorded rules."""
     extraction = recorded_extraction(LOG, "llama-cpp", version)
     assert extraction is not None
     return extraction
@@ -44,13 +44,13 @@ def product(version: str, weights: ProductQuery) -> Product:
 
 
 def taken(version: str, rows: int, weights: ProductQuery) -> list[tuple[str, int, int, int]]:
-    """Return way, rows of a pass, rows served and number of each kind of passes."""
+    """Return way, rows per pass, rows served and number of each kind of pass."""
     passes = product(version, weights).passes(rows)
     return [(one_pass.path, one_pass.holds, one_pass.serves, one_pass.times) for one_pass in passes]
 
 
 def repacked(rows: int) -> list[tuple[str, int, int, int]]:
-    """Return the passes over repacked weights, written out a second time."""
+    """Return the passes over repacked weights, computed independently."""
     several = rows - rows % 4 if rows > 3 else 0
     kinds = [
         ("repack_gemm", 16, several // 16 * 16, several // 16),
@@ -66,7 +66,7 @@ def repacked(rows: int) -> list[tuple[str, int, int, int]]:
 def test_repacked_rows_go_by_16_by_4_and_one_by_one(
     version: str, weight: str, flags: frozenset[str]
 ) -> None:
-    """Above 3 rows several are taken at once, 16 first, then 4; the rest of 4 goes one by one."""
+    """Repacked weights take 16 rows a pass, then 4, then one."""
     weights = query(weight, flags=flags)
     for rows in (*range(1, 70), 511, 512):
         assert taken(version, rows, weights) == repacked(rows)
@@ -74,20 +74,20 @@ def test_repacked_rows_go_by_16_by_4_and_one_by_one(
 
 
 def test_rows_of_a_matrix_that_no_group_divides_are_not_repacked() -> None:
-    """Eight outputs are interleaved; a matrix of another number stays as it is."""
+    """A matrix whose outputs eight does not divide is not repacked."""
     assert taken(PREBUILT, 4, query("q4_0", columns=1540))[0][0] == "sgemm"
     assert taken(PREBUILT, 4, query("q4_0", flags=frozenset({"avx"})))[0][0] == "sgemm"
 
 
 def test_a_type_that_is_not_repacked_stays() -> None:
-    """Weights of 5 and 6 bits are kept as they are on x86-64, whatever the option says."""
+    """On x86-64 weights of 5 and 6 bits are never repacked."""
     for weight in ("q5_k", "q6_k", "q8_0", "q5_0", "bf16"):
         assert taken(BUILT, 9, query(weight)) == taken(BUILT, 9, query(weight, repack=False))
 
 
 @pytest.mark.parametrize("weight", ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
 def test_tiles_of_16_rows_from_8_on(weight: str) -> None:
-    """K-quants that are not repacked: one dot product a row up to 7, then microtiles of 16."""
+    """K-quants that are not repacked take one dot product a row up to 7 rows, then microtiles."""
     weights = query(weight, repack=False)
     for rows in range(1, 8):
         assert taken(BUILT, rows, weights) == [("vector", 1, rows, rows)]
@@ -102,7 +102,7 @@ def test_tiles_of_16_rows_from_8_on(weight: str) -> None:
 
 
 def test_a_tile_s_rows_are_divided_where_threads_lack_work() -> None:
-    """A small matrix among many threads is cut along the rows, too: 17 rows are 9 and 8."""
+    """With many threads a small matrix's rows are divided, too: 17 into 9 and 8."""
     weights = query("q6_k", columns=64, threads=64)
     assert taken(BUILT, 17, weights) == [("tiled", 16, 17, 2)]
     assert taken(BUILT, 33, weights) == [("tiled", 16, 33, 3)]
@@ -118,7 +118,7 @@ def test_the_prebuilt_release_has_no_tiles() -> None:
 @pytest.mark.parametrize("version", [BUILT, PREBUILT])
 @pytest.mark.parametrize("weight", ["q8_0", "q5_0", "q4_0", "iq4_nl"])
 def test_blocks_go_by_four_columns(version: str, weight: str) -> None:
-    """With 32 registers tiles hold up to four rows, and what is left has one of its own."""
+    """With 32 registers a tile holds up to four rows, and the rest has its own."""
     weights = query(weight, repack=False)
     assert taken(version, 1, weights) == [("vector", 1, 1, 1)]
     for rows in range(2, 70):
@@ -133,7 +133,7 @@ def test_blocks_go_by_four_columns(version: str, weight: str) -> None:
 
 
 def test_blocks_go_by_two_columns_with_fewer_registers() -> None:
-    """With 16 registers a tile of blocks holds two rows."""
+    """With 16 registers a tile holds two rows."""
     weights = query("q8_0", flags=HASWELL)
     assert taken(PREBUILT, 9, weights) == [("sgemm", 2, 8, 4), ("sgemm", 1, 1, 1)]
 
@@ -149,7 +149,7 @@ def test_blocks_go_by_two_columns_with_fewer_registers() -> None:
     ],
 )
 def test_floats_go_by_even_tiles(weight: str, flags: frozenset[str], most: int) -> None:
-    """Rows are split into the fewest tiles of up to six or three, whose sizes differ by one."""
+    """Rows are divided into the fewest tiles of up to six or three, equal within one."""
     weights = query(weight, flags=flags)
     assert taken(PREBUILT, 1, weights) == [("vector", 1, 1, 1)]
     for rows in range(2, 70):
@@ -162,20 +162,20 @@ def test_floats_go_by_even_tiles(weight: str, flags: frozenset[str], most: int) 
 
 
 def test_floats_of_an_odd_depth_take_a_dot_product() -> None:
-    """A depth that the vectors do not divide, or an odd number of outputs, is not served."""
+    """A depth that vectors do not divide, or an odd number of outputs, takes dot products."""
     for changes in ({"depth": 580}, {"columns": 1537}):
         assert taken(PREBUILT, 8, query("bf16", **changes)) == [("vector", 1, 8, 8)]
 
 
 @pytest.mark.parametrize("weight", ["q4_1", "q5_1"])
 def test_types_that_nobody_serves_take_a_dot_product(weight: str) -> None:
-    """Weights with a minimum in each block go row by row in both releases."""
+    """Weights with a minimum per block go row by row in both releases."""
     for version in (BUILT, PREBUILT):
         assert taken(version, 33, query(weight)) == [("vector", 1, 33, 33)]
 
 
 def test_without_vectors_all_go_one_by_one() -> None:
-    """A library for any x86-64 has none of the faster ways."""
+    """A library for any x86-64 goes row by row."""
     plain: frozenset[str] = frozenset()
     for weight in TYPES:
         for version in (BUILT, PREBUILT):
@@ -183,7 +183,7 @@ def test_without_vectors_all_go_one_by_one() -> None:
 
 
 def test_steps_are_the_rows_at_which_passes_change() -> None:
-    """Every change of kind or number has the rule that says so, and no other row is a step."""
+    """The steps are exactly the rows at which kind or number of passes changes, with their rule."""
     steps = product(PREBUILT, query("q8_0")).steps(9)
     assert [(s.rows, s.rule, s.before, s.after) for s in steps[:1]] == [(2, "sgemm", 1, 1)]
     assert [s.rows for s in steps if s.after > s.before] == [5, 9]
@@ -196,7 +196,7 @@ def test_steps_are_the_rows_at_which_passes_change() -> None:
 
 @pytest.mark.parametrize("version", [BUILT, PREBUILT])
 def test_each_pass_names_the_line_that_says_so(version: str) -> None:
-    """Every rule of an answer has a file, lines and that file's hash among the fetched ones."""
+    """Each rule of an answer has a file, lines, and the fetched file's hash."""
     hashes = {m.path: m.sha256 for f in recorded(version).fetched for m in f.members}
     for weight in TYPES:
         for rows in (1, 5, 17):
@@ -213,7 +213,7 @@ def test_each_pass_names_the_line_that_says_so(version: str) -> None:
 
 
 def test_intervals_cover_the_rows() -> None:
-    """Rows with the same passes stand together; those after the first name their step."""
+    """Rows with equal passes are one interval; each after the first names its step."""
     answer = product_granularity(recorded(BUILT), query("q6_k"), 5, 40)
     spans = [(interval.first, interval.last, interval.step) for interval in answer.intervals]
     assert spans[-3:] == [(8, 16, "tiled"), (17, 32, "tiled_micro"), (33, 40, "tiled_micro")]
@@ -222,13 +222,13 @@ def test_intervals_cover_the_rows() -> None:
 
 @pytest.mark.parametrize("weight", ["q4_k_m", "iq2_xxs", "mxfp4", "", "Q4"])
 def test_another_type_is_refused_by_name(weight: str) -> None:
-    """A type whose rules are not asked for is named, with those that are."""
+    """A type without rules is refused, and the known ones are listed."""
     with pytest.raises(ConfigError, match=f"'{weight}'.*q4_k"):
         product(PREBUILT, query(weight))
 
 
 def test_kernels_that_are_not_read_are_refused() -> None:
-    """A CPU with matrix instructions has kernels of its own for repacked weights."""
+    """A CPU with matrix instructions is refused for repacked weights."""
     amx = frozenset({*ZEN4, "amxint8"})
     with pytest.raises(EvidenceError, match="amxint8 that are not read"):
         product(PREBUILT, query("q4_0", flags=amx))
@@ -251,7 +251,7 @@ WIDE = (*OLD, "avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw")
     ],
 )
 def test_the_variant_of_the_highest_score_is_loaded(has: tuple[str, ...], name: str) -> None:
-    """Of the libraries whose features the machine has, the one that scores most is taken."""
+    """Of the libraries that the machine can run, the one with the highest score is loaded."""
     variant = best_variant(recorded(PREBUILT).by_name(), has)
     assert variant.name == name
     assert facts_of(variant.flags)["avx512f"] == ("avx512f" in has)
@@ -259,14 +259,14 @@ def test_the_variant_of_the_highest_score_is_loaded(has: tuple[str, ...], name: 
 
 
 def test_flags_are_those_that_rules_ask_for() -> None:
-    """Flags are read in any spelling; one that no rule asks for is refused by name."""
+    """Flags are accepted in any spelling; one that no rule uses is refused by name."""
     assert known_flags("AVX2, avx512_bf16,f16c") == {"avx2", "avx512bf16", "f16c"}
     with pytest.raises(ConfigError, match=r"'neon'.*avx512f"):
         known_flags("avx2,neon")
 
 
 def test_attention_has_tiles_from_64_query_rows_on() -> None:
-    """Fewer rows, or a cache of blocks, go one by one."""
+    """Fewer than 64 query rows, or a quantised cache, go one by one."""
     for version in (BUILT, PREBUILT):
         rule = recorded(version).by_name()["flash_tile"]
         calls = [{"positions": n, "cache": "F16"} for n in (1, 63, 64, 65)]
@@ -275,7 +275,7 @@ def test_attention_has_tiles_from_64_query_rows_on() -> None:
 
 
 def test_a_loaded_library_tells_what_it_is_compiled_for() -> None:
-    """What zen4's library says of itself gives the flags of that variant, and no others."""
+    """The report of zen4's library gives exactly the flags of that variant."""
     system_info = (
         "CPU : SSE3 = 1 | SSSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 1 | BMI2 = 1 | "
         "AVX512 = 1 | AVX512_VBMI = 1 | AVX512_VNNI = 1 | AVX512_BF16 = 1 | AMX_INT8 = 0 | "

@@ -1,4 +1,4 @@
-"""The resolver: override, then tuned file, then the rule of the source; path before all."""
+"""The resolver's order: path, override, tuned file, then the source's rule."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def paths(granularity: Granularity) -> list[tuple[int, int, str]]:
 
 
 def test_the_fallback_applies_where_no_file_is_tuned() -> None:
-    """Both ends of an interval belong to it; beyond the chunk, the chunk's size decides."""
+    """Intervals include both ends; above the chunk, the chunk's size counts."""
     assert values(answer()) == [
         (1, 40, 16, "fallback"),
         (41, 300, 32, "fallback"),
@@ -47,7 +47,7 @@ def test_the_fallback_applies_where_no_file_is_tuned() -> None:
 
 
 def test_an_interval_quotes_its_lines() -> None:
-    """An interval's lines run from the last condition to the value, in the hashed file."""
+    """An interval's lines go from its last condition to its value."""
     first = answer().intervals[0]
     lines = TEXT.splitlines()
     assert first.file == PATH
@@ -59,7 +59,7 @@ def test_an_interval_quotes_its_lines() -> None:
 
 
 def test_a_tuned_file_comes_before_the_fallback() -> None:
-    """The nearest entry decides, and of two that are as near the one first in the file."""
+    """The nearest entry counts, and of two equally near ones the first in the file."""
     granularity = answer(d_ff=512, last=100)
     assert values(granularity) == [
         (1, 16, 16, "tuned"),
@@ -77,14 +77,14 @@ def test_a_tuned_file_is_for_one_device_and_dtype() -> None:
 
 
 def test_an_override_comes_before_all() -> None:
-    """What the caller sets holds for any number of tokens, and names no file of the release."""
+    """An override holds for any number of tokens and names no file."""
     granularity = answer(d_ff=512, override=48)
     assert values(granularity) == [(1, 600, 48, "override")]
     assert granularity.intervals[0].sha256 is None
 
 
 def test_a_folder_of_own_files_comes_before_those_of_the_release(tmp_path: Path) -> None:
-    """A tuned file of the user's is an override, with its own digest."""
+    """The user's tuned file comes before the release's, with its own digest."""
     name = Path(next(iter(TUNED))).name
     raw = json.dumps({"1": {"BLOCK_SIZE_M": 80}}).encode()
     own = tuple(index_tuned("vllm", "1.0", {name: raw}))
@@ -94,12 +94,12 @@ def test_a_folder_of_own_files_comes_before_those_of_the_release(tmp_path: Path)
 
 
 def test_deterministic_mode_leaves_tuned_files_aside() -> None:
-    """Where a release says so, its deterministic mode takes the rule of the source."""
+    """In a release's deterministic mode tuned files are not used."""
     assert answer(d_ff=512, deterministic=True).intervals[0].source == "fallback"
 
 
 def test_only_what_was_looked_for_is_said_to_be_missing() -> None:
-    """No file is tuned, whatever the device, where files were looked for."""
+    """The text "no file is tuned" is said only if files were looked for."""
     assert "whatever the device" in answer(device=None).notes[0]
     assert answer(device=None, deterministic=True).notes == ()
     assert answer(device=None, override=48).notes == ()
@@ -112,18 +112,18 @@ def test_few_tokens_take_a_path_without_alignment() -> None:
 
 
 def test_the_modular_experts_may_always_align() -> None:
-    """Where serving's own class aligns by itself, its path is one."""
+    """If serving's class aligns by itself, it has one path."""
     assert paths(answer(modular=True)) == [(1, 600, "aligned")]
 
 
 def test_a_quantisation_has_its_own_rule() -> None:
-    """Block-wise FP8 takes its own branch, per-tensor FP8 that of 16-bit floats."""
+    """Block-wise FP8 has its own branch; per-tensor FP8 has that of 16 bits."""
     assert {interval.value for interval in answer(dtype="fp8_block").intervals} == {64}
     assert values(answer(dtype="fp8"))[0] == (1, 40, 16, "fallback")
 
 
 def test_without_a_device_only_a_layer_that_nobody_tuned_has_an_answer() -> None:
-    """An unknown device is refused only where the answer depends on it."""
+    """An unknown device is refused only if the answer depends on it."""
     assert answer(device=None).intervals[0].source == "fallback"
     assert answer(device="no such thing").intervals[0].source == "fallback"
     with pytest.raises(EvidenceError, match="depends on the device"):
@@ -131,14 +131,14 @@ def test_without_a_device_only_a_layer_that_nobody_tuned_has_an_answer() -> None
 
 
 def test_an_odd_file_that_would_be_opened_is_refused() -> None:
-    """No answer rests on a file whose form is not known."""
+    """A tuned file of unknown form is refused if it would be opened."""
     odd = made_release(tuned={next(iter(TUNED)): {"1": {"BLOCK_SIZE_N": 16}}})
     with pytest.raises(EvidenceError, match="no BLOCK_SIZE_M"):
         moe_granularity(odd, MoeQuery(**{**LAYER, "d_ff": 512}), 1, 10)  # type: ignore[arg-type]
 
 
 def test_a_release_whose_blocks_align_nothing_is_refused() -> None:
-    """Where BLOCK_SIZE_M is handed to no alignment of tokens, it says nothing of slack."""
+    """A release that aligns no tokens by BLOCK_SIZE_M is refused."""
     release = made_release()
     lost = mechanism_rule(Mechanism("alignment", "tokens are padded"), "vllm", "1.0")
     rules = [rule for rule in release.rules if rule.rule != lost.rule]
@@ -148,7 +148,7 @@ def test_a_release_whose_blocks_align_nothing_is_refused() -> None:
 
 
 def test_own_files_that_are_not_opened_are_told_of() -> None:
-    """A name that the release does not look for changes nothing, and the right one is said."""
+    """A file name that the release does not look for is reported with the right one."""
     raw = json.dumps({"1": {"BLOCK_SIZE_M": 80}}).encode()
     own = tuple(index_tuned("vllm", "1.0", {"E=1,N=2,device_name=NVIDIA_H20.json": raw}))
     (note,) = answer(own=own).notes
@@ -157,7 +157,7 @@ def test_own_files_that_are_not_opened_are_told_of() -> None:
 
 
 def test_a_device_that_only_own_files_are_for_must_be_named() -> None:
-    """A file of the user's for a device that the release has none for depends on it as well."""
+    """A missing device is refused also if only the user's files depend on it."""
     raw = json.dumps({"1": {"BLOCK_SIZE_M": 80}}).encode()
     own = tuple(index_tuned("vllm", "1.0", {"E=256,N=1024,device_name=NVIDIA_B200.json": raw}))
     with pytest.raises(EvidenceError, match="tuned files for NVIDIA_B200"):
@@ -165,7 +165,7 @@ def test_a_device_that_only_own_files_are_for_must_be_named() -> None:
 
 
 def test_the_triton_that_a_release_pins_is_taken_for_granted() -> None:
-    """SGLang 0.5.9 pins 3.5.1: of several folders it opens one, which another Triton does not."""
+    """SGLang 0.5.9 pins Triton 3.5.1, whose folder is opened by default."""
     extraction = recorded_extraction(LOG, "sglang", "0.5.9")
     assert extraction is not None
     query = MoeQuery(experts=8, top_k=2, d_ff=7168, d_model=4096, device="NVIDIA H100 80GB HBM3")
@@ -179,7 +179,7 @@ def test_the_triton_that_a_release_pins_is_taken_for_granted() -> None:
 
 
 def test_impossible_layers_are_refused() -> None:
-    """More experts a token than experts, and a range that ends before it begins, are mistakes."""
+    """A top-k above the experts, and an empty range of tokens, are refused."""
     with pytest.raises(EvidenceError, match="top_k"):
         answer(top_k=300)
     with pytest.raises(EvidenceError, match="range"):

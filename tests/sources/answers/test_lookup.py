@@ -1,4 +1,4 @@
-"""Which tuned file a backend would open: by name, and by the order of its folders."""
+"""Which tuned file a backend opens: by name, and by the order of folders."""
 
 import json
 from itertools import pairwise
@@ -22,7 +22,7 @@ NAME = "E=8,N=16,device_name=NVIDIA_H20.json"
 
 
 def index(*folders: tuple[str, int], name: str = NAME) -> list[TunedIndexed]:
-    """Return one file a folder, each with its own block size."""
+    """Return one file per folder, each with its own block size."""
     return index_tuned(
         "sglang",
         "1.0",
@@ -38,14 +38,14 @@ def size(tuned: TunedIndexed | None) -> int | None:
 
 
 def test_one_folder_holds_all_files() -> None:
-    """Without folders of Triton versions the name alone decides."""
+    """Without folders by Triton version the name alone decides."""
     files = index(("", 16))
     assert size(find_tuned(TunedFiles(files), NAME, folders=None, last=9)) == 16
     assert find_tuned(TunedFiles(files), NAME.replace("H20", "H200"), folders=None, last=9) is None
 
 
 def test_folders_that_no_rule_speaks_of_are_not_passed_over() -> None:
-    """Without an order of folders a file in one of them is neither opened nor taken for absent."""
+    """Without an order of folders a file in one of them is refused, not ignored."""
     files = index(("triton_3_4_0/", 16))
     with pytest.raises(EvidenceError, match=r"sglang 1\.0 has .* in folders of Triton versions"):
         find_tuned(TunedFiles(files), NAME, folders=None, last=9)
@@ -54,7 +54,7 @@ def test_folders_that_no_rule_speaks_of_are_not_passed_over() -> None:
 
 
 def test_the_running_triton_comes_first() -> None:
-    """The folder of the running version is searched before the fixed order, listed or not."""
+    """The running version's folder is searched before the fixed order."""
     files = index(("triton_3_1_0/", 16), ("triton_3_4_0/", 32), ("triton_9_0_0/", 64))
     for triton, expected in (("3.1.0", 16), ("9.0.0", 64), ("3.9.9", 32)):
         tuned = find_tuned(TunedFiles(files), NAME, folders="3.4.0 3.1.0", triton=triton, last=9)
@@ -70,13 +70,13 @@ def test_newest_first_orders_by_number() -> None:
 
 
 def test_a_folder_that_is_not_listed_is_not_searched() -> None:
-    """Only the running version's folder may lie outside of a fixed order."""
+    """Besides the fixed order only the running version's folder is searched."""
     files = index(("triton_9_0_0/", 64))
     assert find_tuned(TunedFiles(files), NAME, folders="3.4.0", triton="3.4.0", last=9) is None
 
 
 def test_without_triton_the_answer_must_not_depend_on_it() -> None:
-    """Files that say the same need no version; others do, and are named."""
+    """Without a version, files that agree are answered; others are refused by name."""
     same = index(("triton_3_1_0/", 16), ("triton_3_4_0/", 16))
     assert size(find_tuned(TunedFiles(same), NAME, folders="3.4.0 3.1.0", last=9)) == 16
     other = index(("triton_3_1_0/", 16), ("triton_3_4_0/", 32))
@@ -88,7 +88,7 @@ def test_without_triton_the_answer_must_not_depend_on_it() -> None:
 
 
 def test_without_triton_only_the_sizes_that_agree_are_answered() -> None:
-    """Files of one BLOCK_SIZE_M are one answer for it; what they do not share stays open."""
+    """Files that agree in BLOCK_SIZE_M answer it; sizes that differ stay open."""
     entry = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "GROUP_SIZE_M": 1}
     files = index_tuned(
         "sglang",
@@ -108,7 +108,7 @@ def test_without_triton_only_the_sizes_that_agree_are_answered() -> None:
 
 
 def test_files_that_differ_beyond_the_range_are_the_same_within_it() -> None:
-    """Only what is asked for counts."""
+    """Differences outside the asked range do not count."""
     files = [
         TunedIndexed(
             package="sglang",
@@ -127,14 +127,14 @@ def test_files_that_differ_beyond_the_range_are_the_same_within_it() -> None:
 
 
 def test_an_odd_file_is_refused_where_it_would_be_opened() -> None:
-    """An unknown form chooses nothing, and is no reason to take the fallback."""
+    """A file of unknown form is refused, and the fallback does not replace it."""
     odd = index_tuned("vllm", "1.0", {f"configs/{NAME}": b"[]"})
     with pytest.raises(EvidenceError, match="not an object"):
         find_tuned(TunedFiles(odd), NAME, folders=None, last=9)
 
 
 def test_devices_are_those_of_files_of_a_known_form() -> None:
-    """An odd file names no device."""
+    """A file of unknown form names no device."""
     files = [*index(("", 16)), *index_tuned("vllm", "1.0", {"E=8,N=1,device_name=X.json": b"["})]
     assert devices(files) == ["NVIDIA_H20"]
 
@@ -144,14 +144,14 @@ Entries = tuple[tuple[int, ...], tuple[int, ...]]
 
 @st.composite
 def any_entries(draw: st.DrawFn) -> Entries:
-    """Draw keys close together, in any order, and few different values."""
+    """Draw keys close together, in any order, with few different values."""
     tokens = draw(st.lists(st.integers(1, 60), min_size=1, max_size=12, unique=True))
     values = [draw(st.sampled_from([16, 32, 64])) for _ in tokens]
     return tuple(tokens), tuple(values)
 
 
 def backend(entries: Entries, m: int) -> int:
-    """Choose as the backends do, from the file's text on."""
+    """Choose as the backends do, from the file's text."""
     tokens, values = entries
     text = json.dumps({str(key): value for key, value in zip(tokens, values, strict=True)})
     configs = {int(key): val for key, val in json.loads(text).items()}
@@ -160,14 +160,14 @@ def backend(entries: Entries, m: int) -> int:
 
 @given(any_entries(), st.integers(-5, 90))
 def test_the_nearest_entry_is_the_backends(entries: Entries, m: int) -> None:
-    """At any M the choice is the one that the backends' own expression makes."""
+    """For any M the choice equals that of the backends' own expression."""
     tokens, values = entries
     assert values[nearest(tokens, m)] == backend(entries, m)
 
 
 @given(any_entries(), st.integers(-5, 90), st.integers(-5, 90))
 def test_the_intervals_are_those_of_trying_every_m(entries: Entries, one: int, two: int) -> None:
-    """The intervals cover the range without a gap, hold at every M, and neighbours differ."""
+    """The intervals cover the range, hold at every M, and neighbours differ."""
     first, last = sorted((one, two))
     intervals = tuned_intervals(*entries, first, last)
     assert [m for span in intervals for m in range(span.first, span.last + 1)] == list(
@@ -183,37 +183,37 @@ def test_the_intervals_are_those_of_trying_every_m(entries: Entries, one: int, t
 def test_a_tie_goes_to_the_first_in_the_file(
     tokens: tuple[int, ...], sizes: tuple[int, ...]
 ) -> None:
-    """M=3 is as near to 2 as to 4; what stands first in the file holds."""
+    """M = 3 is as near to 2 as to 4: the first entry in the file counts."""
     assert nearest(tokens, 3) == 0
     assert tuned_intervals(tokens, sizes, 3, 3) == [(3, 3, sizes[0])]
 
 
 def test_the_intervals_of_a_regular_file() -> None:
-    """Halfway between 512 and 1024 the lower key, first in the file, still holds."""
+    """At the middle of 512 and 1024 the lower key, first in the file, counts."""
     intervals = tuned_intervals((1, 256, 512, 1024, 4096), (16, 16, 16, 64, 64), 1, 10**12)
     assert intervals == [(1, 768, 16), (769, 10**12, 64)]
 
 
 def test_the_intervals_of_a_file_that_is_not_monotone() -> None:
-    """A value that comes back has an interval of its own each time."""
+    """A value that occurs again has another interval."""
     assert tuned_intervals((1, 3, 5), (16, 32, 16), 1, 9) == [(1, 2, 16), (3, 4, 32), (5, 9, 16)]
 
 
 def test_the_range_may_lie_outside_the_keys() -> None:
-    """Below the smallest key it holds, above the largest that one; an empty range has nothing."""
+    """Below the smallest key it counts, above the largest that one; an empty range is empty."""
     assert tuned_intervals((8, 16), (16, 64), 1, 4) == [(1, 4, 16)]
     assert tuned_intervals((8, 16), (16, 64), 20, 20) == [(20, 20, 64)]
     assert tuned_intervals((8, 16), (16, 64), 2, 1) == []
 
 
 def test_the_first_of_two_equal_keys_holds() -> None:
-    """With a key twice, both ways of asking take the one that comes first."""
+    """Of two equal keys the first counts in both functions."""
     assert nearest((4, 4), 9) == 0
     assert tuned_intervals((4, 4), (16, 64), 1, 9) == [(1, 9, 16)]
 
 
 def test_no_entries_choose_nothing() -> None:
-    """A file without entries is refused, not answered with a default."""
+    """A file without entries is refused."""
     with pytest.raises(EvidenceError, match="without entries"):
         nearest((), 1)
     with pytest.raises(EvidenceError, match="without entries"):
@@ -221,6 +221,6 @@ def test_no_entries_choose_nothing() -> None:
 
 
 def test_keys_and_values_must_pair() -> None:
-    """More keys than values, or fewer, is a mistake of the caller."""
+    """Unequal numbers of keys and values are refused."""
     with pytest.raises(ValueError, match="zip"):
         tuned_intervals((1, 2), (16,), 1, 2)

@@ -1,4 +1,4 @@
-"""Marlin's blocks of a layer, by the rule of the release alone."""
+"""Marlin's blocks of a layer, by the release's rule."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,7 @@ QUERY = MoeQuery(experts=128, top_k=8, d_ff=768, d_model=2048, dtype="int4", sm=
 
 
 def recorded(package: str, version: str) -> Extraction:
-    """Return what is on record of a release."""
+    """Return the recorded extraction of a release."""
     extraction = recorded_extraction(
         Layout(Path(__file__).parents[3] / "results"), package, version
     )
@@ -30,12 +30,12 @@ def recorded(package: str, version: str) -> Extraction:
 
 
 def rules(package: str, version: str) -> dict[str, Rule]:
-    """Return a release's rules that are on record."""
+    """Return a release's recorded rules."""
     return recorded(package, version).by_name()
 
 
 def first_that_fits(tokens: int, experts: int, top_k: int) -> int:
-    """Return the first size that the tokens of an expert fill to less than nine tenths."""
+    """Return the first size that an expert's tokens fill to less than nine tenths."""
     sizes = (8, 16, 32, 48, 64)
     share = tokens * top_k / experts
     return next((size for size in sizes if share / size < 0.9), sizes[-1])
@@ -46,7 +46,7 @@ def first_that_fits(tokens: int, experts: int, top_k: int) -> int:
     [("vllm", "0.14.0"), ("vllm", "0.33.0"), ("sglang", "0.5.9"), ("sglang", "0.5.23")],
 )
 def test_both_engines_choose_by_the_tokens_of_an_expert(package: str, version: str) -> None:
-    """The sizes are what the loop, written out here a second time, gives."""
+    """The sizes equal those of the loop, computed independently."""
     marlin = BlockRowRules(rules(package, version), QUERY, MARLIN)
     for tokens in (*range(1, 1200, 7), 115, 116, 230, 231, 100_000):
         block = marlin.at(tokens)
@@ -56,7 +56,7 @@ def test_both_engines_choose_by_the_tokens_of_an_expert(package: str, version: s
 
 
 def test_a_release_without_the_rule_is_refused() -> None:
-    """Release 0.9.1 of vLLM takes tuned files for Marlin, too, by another rule."""
+    """vLLM 0.9.1 is refused, since it uses tuned files for Marlin, too."""
     with pytest.raises(EvidenceError, match="no rule of Marlin's blocks"):
         BlockRowRules(rules("vllm", "0.9.1"), QUERY, MARLIN)
 
@@ -65,7 +65,7 @@ GPT_OSS = MoeQuery(experts=32, top_k=4, d_ff=2880, d_model=2880, dtype="mxfp4", 
 
 
 def power_above(share: int, least: int, most: int) -> int:
-    """Return the first power of two that is no less than a share, between two ends."""
+    """Return the first power of two at or above a share, within two bounds."""
     return max(least, min(1 << (share - 1).bit_length(), most))
 
 
@@ -87,7 +87,7 @@ def test_triton_kernels_take_an_experts_whole_rows(version: str) -> None:
 
 
 def test_marlin_s_steps_change_nowhere_but_where_it_is_said() -> None:
-    """Each change up to a number of tokens is told."""
+    """Each change up to a number of tokens is listed."""
     known = BlockRowRules(rules("vllm", "0.33.0"), QUERY, MARLIN)
     steps = [known.step(tokens) for tokens in range(1, 1201)]
     changed = {at for at, (before, now) in enumerate(pairwise(steps), 2) if before != now}
@@ -97,20 +97,20 @@ def test_marlin_s_steps_change_nowhere_but_where_it_is_said() -> None:
 
 
 def test_triton_kernels_are_tried_at_each_number() -> None:
-    """Their blocks are made of the routed rows: no rule says beforehand where they change."""
+    """triton_kernels' blocks are computed at each N, since no rule lists their changes."""
     with pytest.raises(UnsettledError):
         BlockRowRules(rules("vllm", "0.33.0"), GPT_OSS, TRITON_KERNELS).changes(64)
 
 
 def test_triton_kernels_ask_for_the_compute_capability() -> None:
-    """Without it they are refused, and what to name is said."""
+    """Without a compute capability they are refused, and the option is named."""
     with pytest.raises(EvidenceError, match="compute capability, which is not known") as refused:
         BlockRowRules(rules("vllm", "0.33.0"), replace(GPT_OSS, sm=None), TRITON_KERNELS)
     assert "--sm" in refused.value.remedy
 
 
 def test_four_bit_floats_are_answered_by_the_kernel_that_runs_or_is_named() -> None:
-    """Never by Triton's blocks: Marlin's on Ampere; on Hopper the model decides, and is named."""
+    """Floats of 4 bits get Marlin's blocks on Ampere, on Hopper those of the model's kernel."""
     extraction = recorded("vllm", "0.33.0")
     ampere = moe_granularity(extraction, replace(GPT_OSS, sm=80), 1, 200)
     assert ampere.intervals[0].file.endswith("marlin_moe.py")
@@ -128,7 +128,7 @@ def test_four_bit_floats_are_answered_by_the_kernel_that_runs_or_is_named() -> N
 
 
 def test_widths_that_marlin_does_not_take_are_refused_unless_they_are_rounded_up() -> None:
-    """An int4 layer of 2880 runs another kernel; one in mxfp4, as gpt-oss's, is padded."""
+    """An int4 layer of width 2880 is refused; one in mxfp4, as in gpt-oss, is padded."""
     known = rules("vllm", "0.20.2")
     for odd in ({"d_ff": 2880}, {"d_model": 2880}):
         with pytest.raises(EvidenceError, match="multiples of 128"):
@@ -140,7 +140,7 @@ def test_widths_that_marlin_does_not_take_are_refused_unless_they_are_rounded_up
 
 
 def test_warps_and_stages_of_fallbacks_are_on_record() -> None:
-    """Beside the blocks: 4 or 8 warps by tokens, and the stages of a pipeline by format."""
+    """Fallback rules record the warps by tokens and the stages by format."""
     named, none = rules("vllm", "0.33.0"), TunedFiles(())
     layer = MoeRules(named, none, replace(QUERY, dtype="bf16"), 4096)
     assert [layer.at(m).num_warps for m in (128, 129)] == [4, 8]

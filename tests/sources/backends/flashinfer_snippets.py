@@ -90,7 +90,7 @@ def determine_attention_backend(device, pos_encoding_mode, use_custom_mask, dtyp
 
 @cache
 def rules(**files: str) -> dict[str, Rule]:
-    """Return the rules of a release, some of its files changed: selector, planners or backend."""
+    """Return the rules of a release with some files changed: selector, planners or backend."""
     return rules_of(changed(**files))
 
 

@@ -1,4 +1,4 @@
-"""Made-up files of the form that ggml's have, with numbers that no release has."""
+"""Made-up files in the form of ggml's, with numbers of no release."""
 
 from nearfree.sources.backends import ggml, ggml_repack, ggml_sgemm, ggml_tiled
 

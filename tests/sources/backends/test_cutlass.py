@@ -1,4 +1,4 @@
-"""CUTLASS's dispatches: the rows of a tile come from the kernel's type, as the text names it."""
+"""CUTLASS's dispatches: a tile's rows are read from the kernel's type."""
 
 import pytest
 from nearfree.errors import SourceError
@@ -41,7 +41,7 @@ LEAVES = {r"a\.size\(0\)": "rows", r"out\.size\(1\)": "columns"}
 
 
 def rows(text: str, **inputs: int) -> object:
-    """Return what the dispatch of a text answers."""
+    """Return the answer of a text's dispatch."""
     program, root = cpp_program(
         with_rows({"x.cuh": text}), "cutlass_gemm_x_dispatch", leaves=LEAVES
     )
@@ -50,13 +50,13 @@ def rows(text: str, **inputs: int) -> object:
 
 @pytest.mark.parametrize(("swapped", "small"), [("true", 16), ("false", 64)])
 def test_rows_are_on_the_second_side_where_operands_are_swapped(swapped: str, small: int) -> None:
-    """The kernel's own parameter says so; without it they are on the first."""
+    """If the kernel's parameter swaps operands, rows are the tile's second size, else its first."""
     text = LARGE.replace("SWAP", swapped)
     assert [rows(text, rows=m) for m in (1, 16, 17)] == [small, small, 128]
 
 
 def test_lines_are_those_of_the_release() -> None:
-    """What is quoted is the release's own text, not what is parsed instead of it."""
+    """Quotes are the release's own text, not the edited text that is parsed."""
     text = LARGE.replace("SWAP", "true")
     files = with_rows({"x.cuh": text})
     place = text[: text.index("return cutlass_gemm_caller_x<Small>")].count("\n") + 1
@@ -66,7 +66,7 @@ def test_lines_are_those_of_the_release() -> None:
 
 
 def test_a_tile_may_be_given_in_place() -> None:
-    """As numbers, and as a constant of the scope around it."""
+    """A tile may be given as numbers or as a constant of the enclosing scope."""
     launch = "gemm_of<Out, Shape<_32, Int<TILE>, _64>, Shape<_1, _1, _1>, true>"
     text = LARGE.replace("SWAP", "true").replace(
         "  cutlass_gemm_caller_x<Large>(out, a);",
@@ -76,7 +76,7 @@ def test_a_tile_may_be_given_in_place() -> None:
 
 
 def test_a_structure_s_own_dispatch_is_read() -> None:
-    """Its tile is that of the block that launches."""
+    """A structure's tile is that of the block that launches."""
     text = """
 template <typename Arch, typename TileShape> struct gemm_of { };
 struct config_a {
@@ -113,7 +113,7 @@ inline void cutlass_gemm_x_dispatch(Tensor& out, Tensor const& a, Args&&... args
     ],
 )
 def test_an_unknown_form_is_refused(old: str, new: str) -> None:
-    """A tile, size, parameter or alias that the text does not say, or says twice, is no guess."""
+    """A tile, size, parameter or alias that is missing or ambiguous is refused."""
     text = LARGE.replace("SWAP", "true")
     assert old in text
     with pytest.raises(SourceError, match=r"x\.cuh"):

@@ -1,4 +1,4 @@
-"""Products that unpack their weights first, of written text: one statement decides it."""
+"""Products that unpack their weights first, read from made-up text."""
 
 import pytest
 from nearfree.errors import SourceError
@@ -32,7 +32,7 @@ void gemm_half_q_half_cuda(int size_m, bool use_exllama, int bit) {
 
 
 def rules(python: str = PYTHON, cuda: str = CUDA) -> dict[str, Rule]:
-    """Return the rules that texts state, by name."""
+    """Return the rules of some texts, by name."""
     readings = dequantised({AWQ: python, GPTQ: cuda})
     return {reading.rule: Rule(read_rule(reading, "vllm-linear", "1.0")) for reading in readings}
 
@@ -50,7 +50,7 @@ def test_the_rows_are_those_of_the_text() -> None:
 
 
 def test_a_condition_of_awq_that_is_set_twice_is_refused() -> None:
-    """A second assignment of the name is not passed over."""
+    """A second assignment of the condition's name is refused."""
     again = "        FP16_MATMUL_HEURISTIC_CONDITION = bias is None\n        if FP16"
     with pytest.raises(SourceError, match="2 times"):
         rules(python=PYTHON.replace("        if FP16", again))
@@ -68,6 +68,6 @@ USED = "  if (use_reconstruct) {"
     ],
 )
 def test_a_switch_of_exllama_that_is_not_set_once_is_refused(cuda: str) -> None:
-    """Two statements that set it, or none, are of another form."""
+    """A switch that is set twice, or never, is refused."""
     with pytest.raises(SourceError, match=r"sets use_reconstruct in [02] statements"):
         rules(cuda=cuda)

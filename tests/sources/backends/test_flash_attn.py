@@ -1,4 +1,4 @@
-"""FlashAttention-2: rules are read from C++ of its style, and refused where the form is another."""
+"""FlashAttention 2: rules are read from C++ in its style; other forms are refused."""
 
 from collections.abc import Callable
 
@@ -189,7 +189,7 @@ def ask(rules: dict[str, Rule], positions: int, **changes: object) -> Tile:
 
 
 def test_the_kernel_that_is_launched_gives_the_tile(rules: dict[str, Rule]) -> None:
-    """Without splits the tile is the specialised kernel's, by head dimension rounded up."""
+    """Without splits the tile is that of the kernel for the rounded head dimension."""
     assert ask(rules, 300, head_dim=33, api="dense").tile == 96
     assert ask(rules, 300, head_dim=40, api="dense").tile == 96
     assert ask(rules, 300, head_dim=41, api="dense").tile == 72
@@ -198,20 +198,20 @@ def test_the_kernel_that_is_launched_gives_the_tile(rules: dict[str, Rule]) -> N
 
 @pytest.mark.slow
 def test_splits_change_the_kernel(rules: dict[str, Rule]) -> None:
-    """A call that leaves SMs without work is split, and the split kernel's tile applies."""
+    """A call that would leave SMs idle is split and has the split kernel's tile."""
     few, many = ask(rules, 24), ask(rules, 300)
     assert (few.path, few.tile, few.tiles) == ("split_kv", 24, 1)
     assert (many.path, many.tile, many.tiles) == ("standard", 72, 5)
 
 
 def test_the_threshold_is_compared_in_single_precision(rules: dict[str, Rule]) -> None:
-    """80 tiles reach 0.8f of 100 SMs, as a float rounds it; in double precision they do not."""
+    """80 tiles reach 0.8f of 100 SMs in single precision, not in double precision."""
     assert ask(rules, 24 * 9).path == "split_kv"
     assert ask(rules, 24 * 9 + 1).path == "standard"
 
 
 def test_one_position_is_swapped_with_its_group(rules: dict[str, Rule]) -> None:
-    """Where the source turns a group's heads into rows, a position takes as many rows."""
+    """If heads of a group become rows, one position takes a row for each."""
     one = ask(rules, 1, api="dense")
     assert (one.path, one.rows_per_position, one.tiles) == ("split_kv_swapped", 4, 1)
     assert ask(rules, 2, api="dense").rows_per_position == 1
@@ -219,7 +219,7 @@ def test_one_position_is_swapped_with_its_group(rules: dict[str, Rule]) -> None:
 
 
 def test_one_position_under_a_window_is_a_row_of_each_head(rules: dict[str, Rule]) -> None:
-    """The source swaps it with its group without a window alone, and then sets no splits, too."""
+    """With a window one position is not swapped with its group, and has no splits."""
     query: dict[str, object] = {"api": "varlen", "paged": True, "window": 8}
     one, two = ask(rules, 1, **query), ask(rules, 2, **query)
     assert (one.path, one.tile, one.rows_per_position) == (two.path, two.tile, 1)
@@ -229,12 +229,12 @@ def test_one_position_under_a_window_is_a_row_of_each_head(rules: dict[str, Rule
 
 
 def test_a_function_that_asks_for_no_splits_has_none(rules: dict[str, Rule]) -> None:
-    """Fields that nothing sets are what the structure was cleared to."""
+    """A field that nothing sets has the value that the structure was cleared to."""
     assert ask(rules, 2, api="varlen").path == "standard"
 
 
 def test_paging_forces_the_split_kernel(rules: dict[str, Rule]) -> None:
-    """An argument of the launch, given or by default, is part of what a call passes on."""
+    """An argument of the launch, given or default, is followed."""
     assert ask(rules, 300, paged=True).path == "split_kv"
     assert ask(rules, 300, paged=True, api="varlen").path == "split_kv"
 
@@ -253,13 +253,13 @@ def test_a_call_that_sets_no_number_of_splits_reads_all_keys_in_one_block(
 
 
 def test_paging_that_the_source_does_not_know_is_refused(rules: dict[str, Rule]) -> None:
-    """A call that reads no page table is not answered for a paged cache."""
+    """A call without a page table is refused for a paged cache."""
     with pytest.raises(EvidenceError, match="reads no page table"):
         ask(rules, 2, paged=True, api="dense")
 
 
 def test_a_missing_fact_is_named(rules: dict[str, Rule]) -> None:
-    """A rule that asks for a fact is not answered without it."""
+    """A rule that needs a fact is refused without it, by name."""
     with pytest.raises(EvidenceError, match="number of SMs"):
         ask(rules, 2, sms=None)
     with pytest.raises(EvidenceError, match="compute capability"):
@@ -267,19 +267,19 @@ def test_a_missing_fact_is_named(rules: dict[str, Rule]) -> None:
 
 
 def test_a_device_older_than_its_kernels_is_refused(rules: dict[str, Rule]) -> None:
-    """Every function checks for 8.0 or newer before it does anything."""
+    """Every function refuses devices before 8.0."""
     with pytest.raises(EvidenceError, match="no kernels for compute capability 75"):
         ask(rules, 2, sm=75)
 
 
 def test_a_head_dimension_without_kernel_is_refused(rules: dict[str, Rule]) -> None:
-    """Beyond the largest specialisation nothing is launched."""
+    """A head dimension above the largest kernel's is refused."""
     with pytest.raises(EvidenceError, match=r"launches nothing at .*head_dim=81"):
         ask(rules, 300, head_dim=81)
 
 
 def test_every_branch_quotes_the_source(rules: dict[str, Rule]) -> None:
-    """Quotes are lines of the files that were read, none is made up."""
+    """Quotes are lines of the files that were read."""
     for rule in rules.values():
         for branch in rule.rule.branches:
             assert branch.quotes
@@ -290,32 +290,32 @@ def test_every_branch_quotes_the_source(rules: dict[str, Rule]) -> None:
 
 
 def test_a_comment_is_no_rule() -> None:
-    """Dead alternatives in comments change nothing."""
+    """Code inside comments changes nothing."""
     plain = changed("launch.h", "        // run_flash_fwd<Tr<40, 999, 16, T>, Drop, Causal>", "//")
     assert read(plain)["tile"].rule.meaning == read(FILES)["tile"].rule.meaning
 
 
 def test_another_number_is_another_meaning() -> None:
-    """The digest of a rule follows the source's numbers."""
+    """Another number in the source changes the rule's digest."""
     other = read(changed("launch.h", "Tr<80, 72,", "Tr<80, 64,"))
     assert other["tile"].rule.meaning != read(FILES)["tile"].rule.meaning
 
 
 @pytest.mark.parametrize("name", ["run_mha_fwd(", "mha_fwd_kvcache(", "mha_varlen_fwd("])
 def test_a_renamed_function_is_refused(name: str) -> None:
-    """A function of a known name must be there."""
+    """A missing function of a known name is refused."""
     with pytest.raises(SourceError, match="must be defined once"):
         flash_attn.readings(changed("api.cpp", name, f"new_{name}"))
 
 
 def test_two_definitions_are_refused() -> None:
-    """A function that is defined twice is not guessed at."""
+    """A function that is defined twice is refused."""
     with pytest.raises(SourceError, match=r"api\.cpp:\d+, copy\.cpp:\d+"):
         flash_attn.readings(FILES | {"copy.cpp": FILES["api.cpp"]})
 
 
 def test_a_function_that_does_not_parse_is_refused() -> None:
-    """A syntax error inside of a function refuses it, whatever a parser makes of the rest."""
+    """A syntax error inside a function refuses it."""
     broken = changed(
         "api.cpp", "params.num_splits <= 1 && !force", "params.num_splits <= <= !force"
     )
@@ -324,7 +324,7 @@ def test_a_function_that_does_not_parse_is_refused() -> None:
 
 
 def test_an_unknown_construct_is_an_error_where_it_matters() -> None:
-    """What a rule depends on must be in the known set; elsewhere it does no harm."""
+    """An unknown construct is refused if the rule depends on it."""
     harmless = changed("launch.h", "auto kernel = &forward<Traits>;", "auto kernel = odd->thing;")
     assert read(harmless)["tile"].rule.meaning == read(FILES)["tile"].rule.meaning
     for old, new in (("cc_minor > 0", "odd->thing(3)"), ("cc_major == 8 &&", "cc_major ^ 8 &&")):
@@ -333,7 +333,7 @@ def test_an_unknown_construct_is_an_error_where_it_matters() -> None:
 
 
 def test_an_unknown_change_of_a_value_is_an_error() -> None:
-    """A call that may change what a rule depends on is not passed over."""
+    """A call that may change a value that the rule uses is refused."""
     odd = changed(
         "api.cpp", "    const int swapped", "    adjust(&seqlen_q);\n    const int swapped"
     )
@@ -342,21 +342,21 @@ def test_an_unknown_change_of_a_value_is_an_error() -> None:
 
 
 def test_types_must_agree() -> None:
-    """Specialisations that differ in their type alone must lead to the same kernel."""
+    """Specialisations that differ in their type only must launch the same kernel."""
     odd = FILES["wide.cu"].replace("wide<cutlass::half_t, true>", "narrow<cutlass::half_t, true>")
     with pytest.raises(SourceError, match="differs between types"):
         flash_attn.readings(FILES | {"wide.cu": odd})
 
 
 def test_without_specialisations_there_is_no_rule() -> None:
-    """The way from a head dimension to its kernel is read, not assumed from names."""
+    """The kernel of a head dimension is read from the source, not from names."""
     files = {path: text for path, text in FILES.items() if not path.endswith(".cu")}
     with pytest.raises(SourceError, match="no specialisations"):
         flash_attn.readings(files)
 
 
 def test_the_grid_is_found_in_the_tree() -> None:
-    """The mechanism's lines are the ceiling division and the grid that it is the first size of."""
+    """The mechanism quotes the ceiling division and the grid that uses it."""
     mechanisms = {mechanism.name: mechanism for mechanism in flash_attn.mechanisms(FILES)}
     assert [quote.lines[0] for quote in mechanisms["grid"].quotes] == [4, 5]
     assert [quote.lines[0] for quote in mechanisms["split_grid"].quotes] == [11, 12]
@@ -374,7 +374,7 @@ def test_the_grid_is_found_in_the_tree() -> None:
     ],
 )
 def test_a_mechanism_that_is_gone_is_absent(old: str, new: str, gone: str) -> None:
-    """Where such a line is gone, nothing is quoted."""
+    """If the grid's line is gone, the mechanism is absent."""
     mechanisms = {
         mechanism.name: mechanism
         for mechanism in flash_attn.mechanisms(changed("launch.h", old, new))
@@ -386,7 +386,7 @@ def test_a_mechanism_that_is_gone_is_absent(old: str, new: str, gone: str) -> No
 def test_a_lost_grid_refuses_the_answers_of_its_kernel(
     rules: dict[str, Rule], gone: str, positions: int
 ) -> None:
-    """Where blocks no longer count tiles of queries, nothing is answered; other kernels are."""
+    """If blocks no longer count query tiles, that kernel is refused; others are answered."""
     lost = mechanism_rule(Mechanism(gone, "blocks count tiles"), "demo", "1.0")
     known = {**rules, lost.rule: Rule(lost)}
     with pytest.raises(EvidenceError, match=rf"demo 1\.0: the lines for {gone},"):
@@ -407,12 +407,12 @@ def fetched(source_cache: Cache) -> Fetched:
 
 
 def rows(rules: dict[str, Rule], head_dim: int, sm: int, **changes: object) -> int:
-    """Return the tile where nothing is split."""
+    """Return the tile of a call without splits."""
     return ask(rules, 4096, **(GROUPED | {"head_dim": head_dim, "sm": sm} | changes)).tile
 
 
 def flips(rules: dict[str, Rule], **changes: object) -> list[int]:
-    """Return the last positions of the split kernel, and the last of all that were asked."""
+    """Return the last N of the split kernel, and the last N asked for."""
     paths = [(n, ask(rules, n, **(GROUPED | changes)).path) for n in range(2, 450)]
     return [n for n, path in paths if path == "split_kv"][-1:]
 
@@ -420,13 +420,13 @@ def flips(rules: dict[str, Rule], **changes: object) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["2.7.4.post1", "2.8.3", "2.8.3.post2"])
 def test_wide_heads_depend_on_shared_memory(fetched: Fetched, version: str) -> None:
-    """256: 128 rows where an SM has 164 KB, 64 where it has 228 KB or 100 KB."""
+    """Head dimension 256 has 128 rows with 164 KB a SM, else 64."""
     assert [rows(fetched(version), 256, sm) for sm in (80, 90, 86)] == [128, 64, 64]
 
 
 @pytest.mark.slow
 def test_head_dimensions_round_up(fetched: Fetched) -> None:
-    """160 has a kernel up to 2.7.4.post1, 224 up to 2.6.1; then they are rounded up further."""
+    """Dimension 160 has a kernel up to 2.7.4.post1, 224 up to 2.6.1; later they are rounded up."""
     assert rows(fetched("2.7.4.post1"), 160, 86) == 64
     assert rows(fetched("2.7.4.post1"), 160, 86, causal=False) == 128
     assert rows(fetched("2.8.0.post2"), 160, 86) == rows(fetched("2.8.0.post2"), 192, 86) == 128
@@ -441,7 +441,7 @@ def test_head_dimensions_round_up(fetched: Fetched) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [512, 1024, 4096])
 def test_where_keys_are_split(fetched: Fetched, length: int) -> None:
-    """Split up to as many positions as leave SMs without work, by SMs and requests."""
+    """Keys are split up to the N that fills the SMs, by SMs and requests."""
     rules = fetched("2.8.3")
     a800, h20, h800 = {"sm": 80, "sms": 108}, {"sm": 90, "sms": 78}, {"sm": 90, "sms": 132}
     one = [flips(rules, batch=1, context=length, **device) for device in (a800, h20, h800)]

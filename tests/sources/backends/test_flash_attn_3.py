@@ -1,4 +1,4 @@
-"""FlashAttention-3: rows, splits and packed heads are read from C++ of its style, or refused."""
+"""FlashAttention 3: rows, splits and packing are read from C++ in its style, or refused."""
 
 from collections.abc import Callable
 
@@ -193,13 +193,13 @@ def ask(rules: dict[str, Rule], positions: int, **changes: object) -> Tile:
 
 
 def test_rows_come_from_the_architecture_and_the_head_dimension(rules: dict[str, Rule]) -> None:
-    """The launch's constants lead to one of two tables, by the head dimension rounded up."""
+    """The launch's constants select one of two tables, by the rounded head dimension."""
     assert [ask(rules, 9, head_dim=d).tile for d in (33, 50, 51, 100)] == [96, 96, 64, 64]
     assert ask(rules, 9, sm=80).tile == 48
 
 
 def test_packed_heads_share_a_tile(rules: dict[str, Rule]) -> None:
-    """Where heads are packed a position takes a row for each head of its group."""
+    """With packed heads a position takes a row per head of its group."""
     few, full = ask(rules, 9, context=100), ask(rules, 96, context=100)
     assert (few.path, few.rows_per_position, few.tiles) == ("standard+pack_gqa", 4, 1)
     assert (full.path, full.rows_per_position, full.tiles) == ("standard", 1, 1)
@@ -218,14 +218,14 @@ def test_splits_pack(rules: dict[str, Rule]) -> None:
 
 
 def test_requests_count_unless_lengths_are_counted_for_each(rules: dict[str, Rule]) -> None:
-    """A dense call counts all requests; with lengths of each, splits are bounded as for one."""
+    """A dense call counts all requests; a call with lengths counts one."""
     assert ask(rules, 96, batch=50).path == "standard"
     assert ask(rules, 96, batch=50, api="kvcache").path == "split_kv+pack_gqa"
     assert ask(rules, 96, context=100, api="varlen").path == "standard+pack_gqa"
 
 
 def test_the_page_size_is_asked_for_where_it_matters(rules: dict[str, Rule]) -> None:
-    """Few rows never use whole pages; beyond a tile the answer depends on the page size."""
+    """Beyond one tile the answer depends on the page size, which is then needed."""
     assert ask(rules, 24, paged=True, api="kvcache").rows_per_position == 4
     with pytest.raises(EvidenceError, match="page size"):
         ask(rules, 25, paged=True, api="kvcache")
@@ -234,7 +234,7 @@ def test_the_page_size_is_asked_for_where_it_matters(rules: dict[str, Rule]) -> 
 
 
 def test_a_missing_fact_is_named(rules: dict[str, Rule]) -> None:
-    """A rule that asks for a fact is not answered without it."""
+    """A rule that needs a fact is refused without it, by name."""
     with pytest.raises(EvidenceError, match="number of SMs"):
         ask(rules, 2, sms=None)
     with pytest.raises(EvidenceError, match="compute capability"):
@@ -244,7 +244,7 @@ def test_a_missing_fact_is_named(rules: dict[str, Rule]) -> None:
 
 
 def test_a_comment_is_no_rule(rules: dict[str, Rule]) -> None:
-    """Dead alternatives in comments, and blocks that are not compiled, change nothing."""
+    """Code inside comments and inactive conditions changes nothing."""
     plain = read(changed("tile.h", "    // return {128, 64};\n", ""))
     dead = "#ifdef NARROW\n    return {8, 8};\n#endif\n    return {64, 16};"
     other = read(changed("tile.h", "    return {64, 16};", dead))
@@ -265,25 +265,25 @@ def test_a_comment_is_no_rule(rules: dict[str, Rule]) -> None:
     ],
 )
 def test_a_renamed_function_is_refused(path: str, name: str) -> None:
-    """A release without a function of a known name is not guessed at."""
+    """A release without a known function is refused."""
     with pytest.raises(SourceError, match="must be defined once"):
         flash_attn_3.readings(changed(path, name, f" new_{name.strip()}"))
 
 
 def test_two_definitions_are_refused() -> None:
-    """A function that is defined twice is not guessed at."""
+    """A function that is defined twice is refused."""
     with pytest.raises(SourceError, match="must be defined once"):
         flash_attn_3.readings(FILES | {"copy.h": TILE})
 
 
 def test_a_function_that_does_not_parse_is_refused() -> None:
-    """A syntax error inside of a function refuses it; a type alias may be as odd as it likes."""
+    """A syntax error inside a function refuses it; one in a type alias does not."""
     with pytest.raises(SourceError, match="does not parse"):
         flash_attn_3.readings(changed("tile.h", "if (d <= 50)", "if (d <= <= 50)"))
 
 
 def test_an_unknown_construct_is_an_error() -> None:
-    """What a rule depends on must be in the known set."""
+    """An unknown construct that the rule depends on is refused."""
     with pytest.raises(SourceError):
         read(changed("tile.h", "if (d <= 50)", "if (odd->thing(d))"))
     with pytest.raises(SourceError):
@@ -291,7 +291,7 @@ def test_an_unknown_construct_is_an_error() -> None:
 
 
 def test_the_grid_is_found_in_the_tree() -> None:
-    """The mechanism's lines are the packed heads and the ceiling division; else it is absent."""
+    """The mechanism quotes the packed heads and the ceiling division, else it is absent."""
     (mechanism,) = flash_attn_3.mechanisms(FILES)
     assert [quote.lines[0] for quote in mechanism.quotes] == [8, 9]
     for old, new in (("* packed,", "* 2,"), ("!PackGQA ? 1 :", "true ? 1 :")):
@@ -300,7 +300,7 @@ def test_the_grid_is_found_in_the_tree() -> None:
 
 
 def test_a_lost_grid_refuses_the_answer(rules: dict[str, Rule]) -> None:
-    """Where blocks no longer count rows of packed heads, nothing is answered."""
+    """If blocks no longer count rows of packed heads, nothing is answered."""
     lost = mechanism_rule(Mechanism("grid", "blocks count rows"), "demo", "1.0")
     with pytest.raises(EvidenceError, match=r"demo 1\.0: the lines for grid,"):
         ask({**rules, lost.rule: Rule(lost)}, 9)
@@ -329,7 +329,7 @@ def test_the_rows_of_real_releases(fetched: Fetched, version: str) -> None:
 
 
 def test_packing_divides_the_boundary(fetched: Fetched) -> None:
-    """With four heads to a group a tile holds a quarter of its rows in positions."""
+    """With four heads a group, a tile holds a quarter of its rows in positions."""
     release = fetched("0.0.34")
     for api in ("dense", "kvcache", "varlen"):
         tiles = [ask(release, n, **(H800 | {"context": 4096, "api": api})) for n in (32, 33)]
@@ -346,6 +346,6 @@ def test_few_blocks_of_keys_are_not_split(fetched: Fetched) -> None:
 
 @pytest.mark.parametrize("version", ["0.0.30", "0.0.35"])
 def test_releases_without_the_rule_are_refused(fetched: Fetched, version: str) -> None:
-    """A release that does not carry the files, or carries others, is not guessed at."""
+    """A release without these files, or with others, is refused."""
     with pytest.raises(SourceError):
         fetched(version)

@@ -1,4 +1,4 @@
-"""FlashAttention 4's rules: rows of a block by capability, stages, and packed heads."""
+"""FlashAttention 4's rules: rows of a block by compute capability, stages, and packing."""
 
 import re
 from collections.abc import Callable
@@ -24,20 +24,20 @@ def ask(
 
 
 def swapped(old: str, new: str) -> str:
-    """Return the interface with one text changed, which must be there."""
+    """Return the interface with one text, which must exist, changed."""
     assert old in INTERFACE
     return INTERFACE.replace(old, new)
 
 
 @pytest.mark.parametrize(("head_dim", "rows"), [(64, 192), (96, 192), (128, 128), (256, 128)])
 def test_sm90_takes_its_tile_by_head_size(head_dim: int, rows: int) -> None:
-    """On sm90 the rows are those of the function for it, and a comment is no rule."""
+    """On sm90 the rows are those of the function for the head size."""
     answer = ask(rules(), 1, head_dim=head_dim, sm=90)
     assert (answer.path, answer.tile) == ("sm90+pack_gqa", rows)
 
 
 def test_packed_rows_are_shared_by_the_heads_of_a_group() -> None:
-    """Packed, four heads a group take 128 rows with 32 positions; alone, a position is a row."""
+    """With four packed heads a group, 128 rows are 32 positions; unpacked, 128."""
     known = rules()
     assert [ask(known, n, sm=90).tiles for n in (32, 33)] == [1, 2]
     alone = [ask(known, n, sm=90, group=1) for n in (128, 129)]
@@ -48,7 +48,7 @@ def test_packed_rows_are_shared_by_the_heads_of_a_group() -> None:
 
 
 def test_a_block_of_sm100_is_two_tiles_where_one_is_not_enough() -> None:
-    """On sm100 a block has one stage up to a tile of rows, and two beyond."""
+    """On sm100 a block has one stage up to one tile of rows, then two."""
     answers = [ask(rules(), n, sm=100) for n in (32, 33, 64, 65)]
     assert [(answer.tile, answer.tiles) for answer in answers] == [
         (128, 1),
@@ -60,20 +60,20 @@ def test_a_block_of_sm100_is_two_tiles_where_one_is_not_enough() -> None:
 
 @pytest.mark.parametrize("sm", [100, 103])
 def test_capabilities_of_a_family_are_alike(sm: int) -> None:
-    """A rule that asks for the tens of a capability alone answers for the family."""
+    """A rule over the tens of a compute capability answers for the family."""
     assert ask(rules(), 33, sm=sm).tile == 256
     with pytest.raises(SourceError, match="arch is used otherwise"):
         rules(swapped("arch // 10 == 10 and", "arch == 100 and"))
 
 
 def test_packed_requests_are_asked_for_with_their_longest_length() -> None:
-    """With packed requests the caller's longest length decides, not the rows of all."""
+    """With packed requests the longest length decides."""
     answer = ask(rules(), 32, sm=100, api="varlen", batch=64)
     assert (answer.tile, answer.tiles) == (128, 1)
 
 
 def test_splits_are_marked_where_the_default_leaves_them_to_the_heuristic() -> None:
-    """A default of 0 splits asks the heuristic, which needs the number of SMs."""
+    """With 0 splits by default the heuristic decides, which needs the SMs."""
     known = rules(swapped("num_splits: int = 1", "num_splits: int = 0"))
     assert ask(known, 1, sm=90, sms=132).path == "sm90+split+pack_gqa"
     assert ask(known, 1, sm=90, sms=132, batch=64).path == "sm90+pack_gqa"
@@ -84,7 +84,7 @@ def test_splits_are_marked_where_the_default_leaves_them_to_the_heuristic() -> N
 
 
 def test_a_kernel_that_is_not_read_is_not_answered_for() -> None:
-    """Where another kernel is built, its tile is unknown; so is that of a refused call."""
+    """A call that builds another kernel is refused."""
     with pytest.raises(EvidenceError, match="WideForward"):
         ask(rules(), 1, sm=100, head_dim=256)
     with pytest.raises(EvidenceError, match=r"launches nothing at .*head_size=512"):
@@ -98,7 +98,7 @@ def test_a_kernel_that_is_not_read_is_not_answered_for() -> None:
 
 
 def test_heads_that_the_kernel_does_not_pack_are_not_answered_for() -> None:
-    """A packed call of a kernel without the lines that pack is refused; one head a group is not."""
+    """A packed call of a kernel without packing is refused, except with one head a group."""
     with pytest.raises(EvidenceError, match="packed_sm80"):
         ask(rules(), 1, sm=80)
     assert ask(rules(), 1, sm=80, group=1).tile == 128
@@ -130,7 +130,7 @@ def test_the_branch_is_quoted() -> None:
     ],
 )
 def test_what_is_not_understood_is_refused(interface: str, why: str) -> None:
-    """A renamed, doubled, broken or unknown part is an error that names it, never a guess."""
+    """A renamed, repeated, broken or unknown part is refused by name."""
     with pytest.raises(SourceError, match=re.escape(why)):
         rules(interface)
 
@@ -148,7 +148,7 @@ def real(release: Releases) -> Real:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["4.0.0b3", "4.0.0b4"])
 def test_the_first_betas_have_one_tile(real: Real, version: str) -> None:
-    """Up to b4, 128 rows on sm90 whatever the head size, and no kernel below."""
+    """Up to b4 sm90 takes 128 rows for any head size."""
     known = real(version)
     assert {ask(known, 1, head_dim=d, sm=90).tile for d in (64, 96, 128, 256)} == {128}
     assert [ask(known, n, sm=100).tile for n in (32, 33)] == [128, 256]

@@ -1,4 +1,4 @@
-"""FlashInfer's rules: the packed tile of fa2, the tile of fa3, and what auto becomes."""
+"""FlashInfer's rules: the packed tile of fa2, the tile of fa3, and the choice of auto."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def ask(
 
 
 def selected(known: dict[str, Rule], length: int, head_dim: int = 128, **changes: Any) -> int:
-    """Return CTA_TILE_Q of a packed length; by default on 8.0, in 16 bit, head sizes alike."""
+    """Return CTA_TILE_Q of a packed length, by default on 8.0 in 16 bits."""
     facts = {"cc_major": 8, "cc_minor": 0, "smem_per_block": 166912, "kv_dtype_bytes": 2}
     facts |= {"avg_packed_qo_len": length, "head_dim": head_dim, "head_dim_qk": head_dim}
     value: int = known["tile"].value(facts | changes).value
@@ -39,7 +39,7 @@ def selected(known: dict[str, Rule], length: int, head_dim: int = 128, **changes
 
 
 def check_classic_table(known: dict[str, Rule]) -> None:
-    """Check the table of 16, 64 and 128 rows at its edges."""
+    """Check the table of 16, 64 and 128 rows at its bounds."""
     table = {1: 16, 16: 16, 17: 64, 64: 64, 65: 128, 4096: 128}
     assert {length: selected(known, length) for length in table} == table
     assert [selected(known, length, 256) for length in (16, 17, 65, 4096)] == [16, 64, 64, 64]
@@ -47,12 +47,12 @@ def check_classic_table(known: dict[str, Rule]) -> None:
 
 
 def test_the_table_is_read_and_comments_are_not() -> None:
-    """16 up to 16 rows, 64 up to 64, 128 beyond below head size 256; a comment is no rule."""
+    """16 rows up to 16, 64 up to 64, 128 beyond for head sizes below 256."""
     check_classic_table(rules())
 
 
 def test_the_packed_length_is_rows_times_heads_of_a_group() -> None:
-    """Without a CUDA graph the tile follows N*g; with one, the rows of the captured plan."""
+    """The tile follows N g, with a CUDA graph the captured plan's rows."""
     packed = rules()["packed_length"]
     facts = {"num_qo_heads": 16, "num_kv_heads": 4, "head_dim": 128, "batch_size": 3}
     eager = facts | {"qo_len": 5, "enable_cuda_graph": False, "total_num_rows": 96}
@@ -83,7 +83,7 @@ def test_a_cuda_graph_freezes_the_tile_at_its_capture() -> None:
 
 @pytest.mark.parametrize(("head_dim", "rows"), [(64, 192), (128, 128), (256, 128)])
 def test_auto_is_fa3_on_sm90_with_a_tile_of_unpacked_rows(head_dim: int, rows: int) -> None:
-    """On sm90, auto takes fa3: 192 rows at head size 64, else 128, a row a position."""
+    """On sm90 auto is fa3 with 192 rows at head size 64, else 128, unpacked."""
     answers = [ask(rules(), n, head_dim=head_dim, sm=90) for n in (rows, rows + 1)]
     assert [(answer.path, answer.tile, answer.rows_per_position) for answer in answers] == [
         ("fa3", rows, 1)
@@ -93,12 +93,12 @@ def test_auto_is_fa3_on_sm90_with_a_tile_of_unpacked_rows(head_dim: int, rows: i
 
 @pytest.mark.parametrize("sm", [75, 80, 89, 100, 120])
 def test_auto_is_fa2_elsewhere(sm: int) -> None:
-    """On other capabilities, auto takes fa2."""
+    """On other compute capabilities auto is fa2."""
     assert ask(rules(), 64, sm=sm).path == "fa2"
 
 
 def test_the_branch_of_the_tile_comes_first_and_is_quoted() -> None:
-    """An answer quotes the line of its tile, and then those of the length and the backend."""
+    """An answer quotes the tile's line first, then the length's and the backend's."""
     answer = ask(rules(), 64, sm=80)
     assert len(answer.branches) == 3
     assert any("return 128" in quote.text for quote in answer.branches[0].quotes)
@@ -106,7 +106,7 @@ def test_the_branch_of_the_tile_comes_first_and_is_quoted() -> None:
 
 
 def test_a_missing_fact_is_named() -> None:
-    """An answer that depends on the capability is refused without it; one that does not is not."""
+    """An answer that depends on the compute capability is refused without it."""
     known = rules()
     with pytest.raises(EvidenceError, match="compute capability"):
         ask(known, 1)
@@ -116,14 +116,14 @@ def test_a_missing_fact_is_named() -> None:
 
 
 def test_what_auto_takes_for_granted_is_said() -> None:
-    """The CUDA that an automatic choice is answered for is a note; a named backend needs none."""
+    """An answer of auto notes the CUDA release that it assumes."""
     query = AttentionQuery(heads=16, kv_heads=4, head_dim=128)
     assert "CUDA 12.8" in flashinfer.notes(query)[0]
     assert flashinfer.notes(AttentionQuery(heads=1, kv_heads=1, head_dim=64, backend="fa2")) == ()
 
 
 def test_no_rule_for_auto_is_said() -> None:
-    """A release without a choice of backends answers for a backend that is named, not for auto."""
+    """A release without a choice of backends answers for a named backend only."""
     known = rules(backend="")
     assert ask(known, 64, sm=80, backend="fa2").tile == 128
     with pytest.raises(EvidenceError, match="no rule backend"):
@@ -138,13 +138,13 @@ def test_no_rule_for_auto_is_said() -> None:
     ],
 )
 def test_a_lost_link_refuses_the_answer(old: str, new: str) -> None:
-    """Where the lines that tie a tile to the kernel are gone, nothing is answered."""
+    """If the lines from tile to kernel are gone, nothing is answered."""
     with pytest.raises(EvidenceError, match="gone"):
         ask(rules(planners=PLANNERS.replace(old, new)), 64, sm=80)
 
 
 def test_a_ragged_wrapper_that_changes_its_mind_is_not_answered_for() -> None:
-    """If the ragged wrapper replaces what auto became, auto is refused for it, and only there."""
+    """If the ragged wrapper replaces auto's choice, auto is refused for it."""
     wrapper = (
         "class BatchPrefillWithRaggedKVCacheWrapper:\n"
         "    def plan(self):\n"
@@ -176,13 +176,13 @@ def test_a_ragged_wrapper_that_changes_its_mind_is_not_answered_for() -> None:
     ],
 )
 def test_what_is_not_understood_is_refused(files: dict[str, str], why: str) -> None:
-    """A renamed, doubled, broken or unknown part is an error that names it, never a guess."""
+    """A renamed, repeated, broken or unknown part is refused by name."""
     with pytest.raises(SourceError, match=re.escape(why)):
         rules(**files)
 
 
 def test_a_new_threshold_changes_the_meaning_and_a_new_spelling_does_not() -> None:
-    """The digest follows what a rule answers, not its text."""
+    """The digest follows the rule's answers, not its text."""
     plain = rules()["tile"].rule.meaning
     spelled = SELECTOR.replace("avg_packed_qo_len > 16 ?", "avg_packed_qo_len >= 17 ?")
     moved = SELECTOR.replace("avg_packed_qo_len > 16 ?", "avg_packed_qo_len > 17 ?")

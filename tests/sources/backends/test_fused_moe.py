@@ -1,4 +1,4 @@
-"""The fused MoE readers: the blocks of Marlin, as a loop over sizes states them."""
+"""The fused MoE readers: Marlin's blocks, read from a loop over sizes."""
 
 import ast
 
@@ -24,13 +24,13 @@ def fused_marlin_moe(hidden_states, topk_ids, w1):
 
 
 def blocks(text: str) -> Rule:
-    """Return the rule that a text states."""
+    """Return the rule of a text."""
     (reading,) = marlin_blocks(Modules({PATH: text}))
     return Rule(read_rule(reading, "vllm", "1.0"))
 
 
 def test_the_first_size_that_is_left_half_empty_is_taken() -> None:
-    """Sizes and share are those of the text, and the last size stands for all that is larger."""
+    """Sizes and share are the text's, and the last size counts for all larger ones."""
     rule = blocks(TEXT)
     taken = [rule.value({"M": m, "E": 8, "topk": 2}).value for m in (7, 8, 47, 48, 4096)]
     assert taken == [4, 24, 24, 24, 24]
@@ -42,12 +42,12 @@ def test_the_first_size_that_is_left_half_empty_is_taken() -> None:
     "text", ["", TEXT.replace("fused_marlin_moe", "other"), TEXT.replace("block_size_m in", "m in")]
 )
 def test_a_release_without_the_loop_states_no_rule(text: str) -> None:
-    """It is not read as another rule, and the release's other rules are read."""
+    """Without the loop there is no rule of Marlin; other rules are read."""
     assert marlin_blocks(Modules({PATH: text})) == []
 
 
 def test_rows_of_8_bit_activations_are_another_matter() -> None:
-    """What a release changes of them behind the loop leaves the rule of 16 bits as it is."""
+    """Changes for 8-bit activations after the loop leave the 16-bit rule."""
     condition = (
         "    if input_dtype is not None and input_dtype.itemsize == 1:\n        block_size_m = 16\n"
     )
@@ -64,7 +64,7 @@ def test_rows_of_8_bit_activations_are_another_matter() -> None:
     ],
 )
 def test_rows_that_are_set_again_are_refused(more: str) -> None:
-    """A change of the rows behind the loop is not passed over."""
+    """Another assignment of the rows after the loop is refused."""
     with pytest.raises(SourceError, match="sets block_size_m 2 times"):
         blocks(TEXT.replace("    return", f"    {more}\n    return"))
 
@@ -78,7 +78,7 @@ def fused_experts_impl(hidden_states, topk_ids, config, few):
 
 
 def test_a_launcher_that_aligns_has_one_path() -> None:
-    """Whatever the number of tokens, where it aligns them each time."""
+    """A launcher that always aligns tokens has one path."""
     _, rule = always_aligned(Modules({PATH: LAUNCHER}))
     assert "aligned" in ast.unparse(rule)
 
@@ -92,13 +92,13 @@ def test_a_launcher_that_aligns_has_one_path() -> None:
     ],
 )
 def test_a_launcher_that_may_not_align_is_refused(new: str, why: str) -> None:
-    """A new way without alignment is not read as the old one."""
+    """An unknown way without alignment is refused."""
     old = 'ids = moe_align_block_size(topk_ids, config["BLOCK_SIZE_M"], 8)'
     with pytest.raises(SourceError, match=f"moe_align_block_size {why}: a new kernel path"):
         always_aligned(Modules({PATH: LAUNCHER.replace(old, new.format(old))}))
 
 
 def test_what_the_loop_asks_besides_is_not_taken_for_granted() -> None:
-    """A condition on something unknown refuses the release."""
+    """A condition on an unknown name refuses the release."""
     with pytest.raises(UnknownConstructError, match="arch"):
         blocks(TEXT.replace("< 0.5", "< arch()"))

@@ -1,4 +1,4 @@
-"""ggml's products: every number of a rule comes from the text, and odd text is refused."""
+"""ggml's products: each number of a rule is read from the text; unknown text is refused."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -34,7 +34,7 @@ def made() -> dict[str, Rule]:
 
 
 def value(name: str, **known: Any) -> Any:
-    """Return what a rule of the made-up release answers."""
+    """Return the answer of a rule of the made-up release."""
     return made()[name].value(known).value
 
 
@@ -45,13 +45,13 @@ def changed(path: str, old: str, new: str) -> dict[str, str]:
 
 
 def refused(reading: Callable[[], object], reason: str) -> None:
-    """Check that a reader refuses, and why."""
+    """Check that a reader refuses for a reason."""
     with pytest.raises(SourceError, match=reason):
         reading()
 
 
 def test_ways_are_in_the_order_of_the_text() -> None:
-    """Repacked weights come first; of the others the first that is called is tried first."""
+    """Repacked weights come first, then the ways in the order of their calls."""
     assert value("mechanism_order") == "repack, sgemm, vector"
     call = "    if (!llamafile_sgemm(params, dst)) {"
     first = "    if (ggml_compute_forward_mul_mat_tiled(params, dst)) { return; }\n"
@@ -61,7 +61,7 @@ def test_ways_are_in_the_order_of_the_text() -> None:
 
 
 def test_a_type_has_its_rows_and_the_type_of_activations() -> None:
-    """Of a table with conditions, what x86-64 compiles counts; types without a product are out."""
+    """Of conditional table entries those that x86-64 compiles count."""
     assert value("vector", weight="F32") == ("F32", 1)
     assert value("vector", weight="Q4_0") == ("Q8_0", 3)
     assert not value("vector", weight="Q8_1")
@@ -70,7 +70,7 @@ def test_a_type_has_its_rows_and_the_type_of_activations() -> None:
 
 @pytest.mark.slow
 def test_repacked_rows_are_divided_as_the_text_says() -> None:
-    """Made-up numbers: several from 7 rows on, in groups of 5."""
+    """Made-up numbers: groups of 5 from 7 rows on."""
     assert [value("repack_rows", rows=n) for n in (1, 6, 7, 12)] == [
         (0, 1),
         (0, 1),
@@ -80,7 +80,7 @@ def test_repacked_rows_are_divided_as_the_text_says() -> None:
 
 
 def test_a_kernel_takes_groups_and_groups_of_groups() -> None:
-    """Made-up numbers: three groups of five rows a pass, then one; without AVX2 there is none."""
+    """Made-up numbers: three groups of five rows a pass, then one; none without AVX2."""
     name = "repack_gemm_q4_0_8x8_q8_0"
     assert value(name, rows=35, done=0, **NEW) == (3, 6, 5)
     assert value(name, rows=35, done=6, **NEW) == (1, 7, 5)
@@ -89,7 +89,7 @@ def test_a_kernel_takes_groups_and_groups_of_groups() -> None:
 
 
 def test_what_is_repacked_depends_on_type_columns_and_cpu() -> None:
-    """Made-up number: columns in sevens; what other processors have is not there."""
+    """Made-up number: columns in sevens; code for other processors does not count."""
     known = {"weight": "Q4_0", "columns": 14}
     assert value("repack", **known, **NEW) == "q4_0_8x8_q8_0"
     assert value("repack", **{**known, "columns": 8}, **NEW) == ""
@@ -98,7 +98,7 @@ def test_what_is_repacked_depends_on_type_columns_and_cpu() -> None:
 
 
 def test_llamafile_serves_types_from_some_rows_on() -> None:
-    """Made-up number: five rows; which template it is depends on the CPU."""
+    """Made-up number: from five rows on; the CPU selects the template."""
     known = {"weight": "F32", "activation": "F32"}
     assert value("sgemm", rows=4, **known, **NEW) is False
     assert value("sgemm", rows=5, **known, **NEW) == ("tinyBLAS", 16)
@@ -122,7 +122,7 @@ def test_tiles_of_floats_are_split_evenly() -> None:
 
 
 def test_tiles_of_blocks_leave_a_rest() -> None:
-    """Made-up numbers: three columns, and what is left one by one."""
+    """Made-up numbers: three columns a tile, the rest one by one."""
     assert value("block_tile", rows=11, columns=100, **NEW) == (3, 9)
     assert value("block_tile", rows=2, columns=100, **NEW) == (1, 2)
 
@@ -154,14 +154,14 @@ def test_attention_has_a_tile_of_the_text() -> None:
 
 
 def test_variants_and_features_are_listed() -> None:
-    """Each library has its features, and each feature options, needs and a score."""
+    """Each library lists its features, each feature its options, needs and score."""
     assert value("mechanism_variants") == "any, old AVX, new AVX AVX2 AMX_TILE"
     assert value("mechanism_feature_AVX") == "avx; AVX; 1"
     assert value("mechanism_feature_AVX2") == "avx2 fma; AVX2 FMA; 64"
 
 
 def test_files_of_the_python_package_are_quoted_where_they_are() -> None:
-    """In an sdist the files stand below a folder, and quotes say so."""
+    """Quotes name the files by their path in the sdist."""
     vendored = {ggml.VENDORED + path: text for path, text in ALL.items()}
     by_name = rules(vendored)
     for name, rule in by_name.items():
@@ -173,7 +173,7 @@ def test_files_of_the_python_package_are_quoted_where_they_are() -> None:
 
 
 def test_quotes_are_the_release_s_own_lines() -> None:
-    """What a branch quotes stands in the file on those lines."""
+    """A branch's quote is the file's text on those lines."""
     for rule in made().values():
         for branch in rule.rule.branches:
             for quote in branch.quotes:
@@ -183,7 +183,7 @@ def test_quotes_are_the_release_s_own_lines() -> None:
 
 
 def readings_of(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read all rules of some files."""
+    """Return a function that reads all rules of some files."""
     return ggml.readings(files)
 
 
@@ -210,7 +210,7 @@ ODD = [
 
 @pytest.mark.parametrize(("path", "old", "new", "reason"), ODD)
 def test_an_unknown_form_is_refused(path: str, old: str, new: str, reason: str) -> None:
-    """A text of another form is refused with what was looked for, and never guessed."""
+    """Text of another form is refused with what was looked for."""
     refused(lambda: readings_of(changed(path, old, new)), reason)
 
 
@@ -228,12 +228,12 @@ def test_an_unknown_form_is_refused(path: str, old: str, new: str, reason: str) 
     ],
 )
 def test_odd_lists_are_refused(path: str, old: str, new: str) -> None:
-    """Variants, options, scores and the order of ways have one known form each."""
+    """Variants, options, scores and the order of ways of another form are refused."""
     refused(lambda: ggml.mechanisms(changed(path, old, new)), "ggml")
 
 
 def test_a_missing_file_is_named() -> None:
-    """A release that lacks a file with rules is refused by the file's name."""
+    """A release without a file of rules is refused by the file's name."""
     less = {path: text for path, text in ALL.items() if path != ggml_sgemm.PATH}
     refused(lambda: ggml.readings(less), "there is no .*sgemm.cpp")
 
@@ -243,7 +243,7 @@ def test_a_missing_file_is_named() -> None:
 def test_real_releases(
     release: Callable[[str, str], Extraction], version: str, *, tiles: bool
 ) -> None:
-    """Both releases of the lock are read from their sources; the later text alone has tiles."""
+    """Both locked releases are read from their sources; only the later one has tiles."""
     by_name = release("llama-cpp", version).by_name()
     assert ("tiled" in by_name) is tiles
     assert by_name["repack_rows"].value({"rows": 15}).value == (12, 3)

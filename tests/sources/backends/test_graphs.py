@@ -1,4 +1,4 @@
-"""Captured sizes of engines' CUDA graphs: the lists of releases on record, and of written text."""
+"""Captured sizes of engines' CUDA graphs, in recorded releases and made-up text."""
 
 import textwrap
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ VLLM = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192, "sm": 90, "tp": 1,
 
 
 def captured(version: str, rule: str = "capture_sizes", **changes: Any) -> Any:
-    """Return a list of vLLM's."""
+    """Return a list of captured sizes of vLLM."""
     return rules("vllm-graphs", version)[rule].value({**VLLM, **changes}).value
 
 
@@ -31,7 +31,7 @@ def captured(version: str, rule: str = "capture_sizes", **changes: Any) -> Any:
      ("0.14.0", "0.19.0", "0.20.2", "0.22.0", "0.24.0", "0.33.0"))],
 )  # fmt: skip
 def test_the_default_list_of_vllm(version: str, sizes: list[int]) -> None:
-    """Steps of 8 to 512; since 0.11.1 of 16 from 256 on; what memory and tokens allow of it."""
+    """Sizes go by 8, since 0.11.1 by 16 from 256 on, up to the limits of memory and tokens."""
     assert captured(version) == sizes
     assert captured(version, max_num_batched_tokens=100)[-1] in (96, 100)
 
@@ -44,7 +44,7 @@ def test_a_small_server_captures_fewer_sizes() -> None:
 
 
 def test_options_and_gpus_have_sizes_of_their_own() -> None:
-    """Interactivity has every size to 32, since 0.17.0; sm10x goes to 1024, since 0.28.0."""
+    """Interactivity has each size up to 32 since 0.17.0; sm10x goes up to 1024 since 0.28.0."""
     quick = {"performance_mode": "interactivity"}
     assert captured("0.14.0", **quick) == SIXTEENS
     assert captured("0.19.0", **quick) == [*range(1, 33), *SIXTEENS[7:]]
@@ -54,7 +54,7 @@ def test_options_and_gpus_have_sizes_of_their_own() -> None:
 
 
 def test_sizes_of_decodes_are_multiples_of_their_tokens() -> None:
-    """Since 0.11.1 all sizes are rounded up to a multiple of q; what passes the end is dropped."""
+    """Since 0.11.1 sizes are rounded up to multiples of q, up to the end."""
     assert "decode_sizes" not in rules("vllm-graphs", "0.9.1")
     for version in ("0.14.0", "0.24.0", "0.33.0"):
         assert captured(version, "decode_sizes") is None
@@ -67,14 +67,14 @@ def test_sizes_of_decodes_are_multiples_of_their_tokens() -> None:
 
 
 def test_the_newest_list_has_whole_numbers_of_requests() -> None:
-    """Since 0.29.0 n q tokens are captured, too, n as the list of one token a request has it."""
+    """Since 0.29.0 also n q tokens are captured, for each n of the list for one token."""
     assert captured("0.24.0", q=3) == SIXTEENS
     counts = [*SIXTEENS, 1024]
     assert captured("0.33.0", q=3) == sorted({*SIXTEENS, *(3 * n for n in counts if n <= 170)})
 
 
 def test_more_requests_where_there_is_memory() -> None:
-    """A server runs 1024 requests from 70 GiB on, but not on an A100 below 160."""
+    """A server runs 1024 requests from 70 GiB on, on an A100 from 160 GiB."""
     for version in ("0.9.1", "0.24.0", "0.33.0"):
         rule = rules("vllm-graphs", version)["max_num_seqs"]
         devices = [("h100", 69), ("h100", 70), ("nvidia a100-sxm4-80gb", 80), ("b200", 180)]
@@ -87,7 +87,7 @@ def test_more_requests_where_there_is_memory() -> None:
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.10", "0.5.14", "0.5.23"])
 def test_the_default_lists_of_sglang(version: str) -> None:
-    """With speculation fewer requests lie between sizes; since 0.5.10 `max_bs` is the last."""
+    """Speculation has denser sizes; since 0.5.10 the last size is `max_bs`."""
     rule = rules("sglang-graphs", version)["capture_sizes"]
     assert rule.value({"max_bs": 256, "width": 1}).value == PLAIN
     assert rule.value({"max_bs": 256, "width": 4}).value == SPECULATING
@@ -97,7 +97,7 @@ def test_the_default_lists_of_sglang(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.14", "0.5.23"])
 def test_sglang_captures_as_many_requests_as_it_runs(version: str) -> None:
-    """48 under speculation, unless an option says otherwise; ranks of attention share them."""
+    """With speculation 48 requests by default, shared by ranks of attention."""
     by_name = rules("sglang-graphs", version)
     assert by_name["mechanism_running_requests"].value({}).value == "48"
     given = {"max_bs": 256, "width": 3, "max_running_requests": 48, "alignment": 1}
@@ -109,7 +109,7 @@ def test_sglang_captures_as_many_requests_as_it_runs(version: str) -> None:
 
 
 def test_the_largest_batch_of_sglang_goes_by_memory() -> None:
-    """By memory and tp; since 0.5.20 twice as much below 35 GiB."""
+    """By memory and tp; since 0.5.20 doubled below 35 GiB."""
 
     def largest(version: str, tp: int) -> list[int]:
         rule = rules("sglang-graphs", version)["max_bs"]
@@ -134,7 +134,7 @@ def test_the_largest_batch_of_sglang_goes_by_memory() -> None:
     ],
 )
 def test_a_backend_says_which_batches_are_in_full_graphs(backend: str, batches: list[str]) -> None:
-    """As each file states it, or as its method may return; vLLM 0.9.1 has no such graphs."""
+    """Each backend's file or method states its full graphs; vLLM 0.9.1 has none."""
     full = []
     for version in ("0.9.1", "0.14.0", "0.33.0"):
         rule = rules("vllm-graphs", version)[f"mechanism_support_{backend}"]
@@ -166,7 +166,7 @@ def get_batch_defaults(device_memory, device_name):
 
 
 def files(method: str = METHOD) -> dict[str, str]:
-    """Return a release of our own writing."""
+    """Return a made-up release."""
     return {
         "vllm/config/vllm.py": f"class VllmConfig:\n{textwrap.indent(method, '    ')}",
         "vllm/engine/arg_utils.py": f"class EngineArgs:\n{textwrap.indent(DEFAULTS, '    ')}",
@@ -174,7 +174,7 @@ def files(method: str = METHOD) -> dict[str, str]:
 
 
 def test_the_rule_is_what_the_method_itself_does() -> None:
-    """A method of our own, run by Python over its own objects, sets the list that the rule says."""
+    """A method run by Python sets the list that its rule gives."""
     (reading, *_) = vllm_graphs.readings(files())
     rule = Rule(read_rule(reading, "vllm-graphs", "1"))
     scope: dict[str, Any] = {"logger": SimpleNamespace(info=lambda _: None)}
@@ -204,7 +204,7 @@ def test_the_rule_is_what_the_method_itself_does() -> None:
     ],
 )
 def test_text_of_another_form_is_refused(old: str, new: str, says: str) -> None:
-    """A list that is built in another way is not taken for the known one."""
+    """A list that is built in another way is refused."""
 
     def read(release: dict[str, str]) -> list[Any]:
         return [read_rule(reading, "vllm-graphs", "1") for reading in vllm_graphs.readings(release)]
@@ -222,7 +222,7 @@ KEPT = "self.compilation_config.cudagraph_capture_sizes"
     [f"{KEPT}.append(3)", f"{KEPT} = [1]", f"{KEPT} += [3]", f"{KEPT}[0] = 3", f"del {KEPT}[0]"],
 )
 def test_a_list_that_is_changed_where_it_is_kept_is_refused(change: str) -> None:
-    """A change of the object's own list, behind the last one of the local name, is not unseen."""
+    """A later change of the object's own list is refused."""
     with pytest.raises(SourceError, match=f"changes {KEPT} in line"):
         vllm_graphs.readings(files(f"{METHOD}        {change}\n"))
     without_graphs = f"    else:\n        {KEPT} = []\n"
@@ -230,7 +230,7 @@ def test_a_list_that_is_changed_where_it_is_kept_is_refused(change: str) -> None
 
 
 def test_a_list_that_is_built_twice_is_refused() -> None:
-    """Two methods of a name say nothing."""
+    """Two methods of one name are refused."""
     twice = {**files(), "vllm/config/__init__.py": files()["vllm/config/vllm.py"]}
     with pytest.raises(SourceError, match="is defined at"):
         vllm_graphs.readings(twice)

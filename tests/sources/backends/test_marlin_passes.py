@@ -1,4 +1,4 @@
-"""Marlin's loop over the rows that are left, of written text: what sets a pass, and what not."""
+"""Marlin's loop over the remaining rows, read from made-up text."""
 
 import pytest
 from nearfree.errors import SourceError
@@ -26,7 +26,7 @@ void marlin_mm(int prob_m, int prob_n) {
 
 
 def passed(text: str, *rows: int) -> list[object]:
-    """Return rows of a tile and of the next pass."""
+    """Return the tile's rows and those of the next pass."""
     reading = marlin({PATH: text}, [{"columns": 4096, "depth": 4096}])
     rule = Rule(read_rule(reading, "vllm-linear", "1.0"))
     facts = {"columns": 4096, "activation_bits": 16}
@@ -34,7 +34,7 @@ def passed(text: str, *rows: int) -> list[object]:
 
 
 def test_the_loop_takes_whole_tiles_first() -> None:
-    """The pass and its tile are those of the text; a smaller largest tile is another launch's."""
+    """Pass and tile are the text's; a smaller largest tile belongs to another launch."""
     assert passed(TEXT, 8, 9, 64, 65, 500) == [(8, 8), (16, 9), (64, 64), (64, 64), (64, 128)]
 
 
@@ -48,12 +48,12 @@ def test_the_loop_takes_whole_tiles_first() -> None:
     ],
 )
 def test_what_is_set_again_behind_the_rule_is_refused(more: str) -> None:
-    """A change of the pass or its tile after the size of a block is not passed over."""
+    """A later change of the pass or its tile is refused."""
     with pytest.raises(SourceError, match="behind m_block_size_8"):
         passed(TEXT.replace("    rest_m -=", f"    {more}\n    rest_m -="), 8)
 
 
 def test_a_loop_without_the_size_of_a_block_is_refused() -> None:
-    """Where the last name of the rule is not declared, nothing is read."""
+    """Without a declaration of the block's size nothing is read."""
     with pytest.raises(SourceError, match="declares m_block_size_8 0 times"):
         passed(TEXT.replace("m_block_size_8", "small"), 8)

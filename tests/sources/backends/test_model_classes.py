@@ -1,4 +1,4 @@
-"""Classes of models are read from the text of registries, of which nothing is run."""
+"""Classes of models are read from registries' text, without running it."""
 
 import pytest
 from nearfree.errors import SourceError
@@ -26,14 +26,14 @@ _PREVIOUSLY_SUPPORTED_MODELS = {"GoneForCausalLM": "0.9.2"}
 
 
 def test_tables_of_models_that_generate() -> None:
-    """Those of a backend for any model stand apart; embeddings and models that are gone do not."""
+    """Tables of generating models are read; embeddings and removed models are left out."""
     classes = model_classes("vllm", {PATH: REGISTRY})
     own = frozenset({"LlamaForCausalLM", "GemmaForConditionalGeneration"})
     assert classes == Classes(own, frozenset({"SmallForCausalLM", "OlmoForCausalLM"}))
 
 
 def test_a_table_that_is_not_merged_is_not_there() -> None:
-    """What the registry does not take up, no release has."""
+    """A table that the registry does not merge is left out."""
     apart = REGISTRY.replace("    **_TRANSFORMERS_SUPPORTED_MODELS,\n", "")
     assert model_classes("vllm", {PATH: apart}).transformers == {"SmallForCausalLM"}
 
@@ -49,13 +49,13 @@ def test_a_table_that_is_not_merged_is_not_there() -> None:
     ],
 )
 def test_a_registry_of_another_form_is_refused(old: str, new: str, why: str) -> None:
-    """What is not known is not guessed."""
+    """A registry of unknown form is refused."""
     with pytest.raises(SourceError, match=why):
         model_classes("vllm", {PATH: REGISTRY.replace(old, new)})
 
 
 def test_entries_of_files() -> None:
-    """One class or a list of them, defined or imported; a byte order mark is no fault."""
+    """An entry is one class or a list, defined or imported; a byte order mark is accepted."""
     files = {
         "sglang/srt/models/a.py": "\ufeffclass A: ...\nclass B: ...\nEntryClass = [A, B]\n",
         "sglang/srt/models/c.py": "from elsewhere import C\nEntryClass = C\n",
@@ -75,6 +75,6 @@ def test_entries_of_files() -> None:
     ],
 )
 def test_entries_of_another_form_are_refused(text: str) -> None:
-    """A name that is no class's own, two entries, a tuple, which SGLang fails at, and none."""
+    """A name of no class, two entries, a tuple and no entry are refused."""
     with pytest.raises(SourceError, match="EntryClass"):
         model_classes("sglang", {"sglang/srt/models/a.py": text})

@@ -1,4 +1,4 @@
-"""The fused MoE rules of real releases: the paper's tables, and where they do not hold."""
+"""The fused MoE rules of real releases, compared with the paper's tables."""
 
 from typing import Any
 
@@ -18,18 +18,18 @@ Steps = list[tuple[int, int]]
 def ask(
     release: Releases, package: str, version: str, last: int = 700, **given: Any
 ) -> Granularity:
-    """Return the answer of a release for a layer on an H20, unless said otherwise."""
+    """Return a release's answer for a layer, by default on an H20."""
     query = MoeQuery(**{**LAYER, "device": "NVIDIA H20", **given})
     return moe_granularity(release(package, version), query, 1, last)
 
 
 def steps(granularity: Granularity) -> Steps:
-    """Return where each block size begins."""
+    """Return the number of tokens at which each block size begins."""
     return [(interval.first, interval.value) for interval in granularity.intervals]
 
 
 def naive_until(granularity: Granularity) -> int:
-    """Return the last number of tokens whose pairs have blocks of their own."""
+    """Return the last number of tokens without alignment."""
     return max((path.last for path in granularity.kernel_path if path.path == "naive"), default=0)
 
 
@@ -52,7 +52,7 @@ NEW: Steps = [(1, 16), (33, 32), (97, 64), (513, 128)]
 def test_vllm_is_as_the_paper_prints_it(
     release: Releases, version: str, expected: Steps, dtype: str
 ) -> None:
-    """tab:vllm-moe-block-size-m, at both ends of its ranges and beyond; FP8 per tensor too."""
+    """tab:vllm-moe-block-size-m holds at its bounds and beyond, for FP8 per tensor, too."""
     assert steps(ask(release, "vllm", version, dtype=dtype)) == expected
 
 
@@ -82,7 +82,7 @@ def test_vllm_block_wise_fp8_has_a_rule_of_its_own(
 
 @pytest.mark.parametrize(("version", "at_five"), [("0.26.0", 5), ("0.27.0", 8)])
 def test_vllm_int4_follows_the_tokens(release: Releases, version: str, at_five: int) -> None:
-    """Groups of 128: min(16, M), from 0.27 on rounded up to a power of two, while M k / E <= 6."""
+    """Groups of 128 take min(16, M), since 0.27 a power of two, while M k / E <= 6."""
     granularity = ask(release, "vllm", version, dtype="int4", d_ff=768)
     by_tokens = {
         n: interval.value
@@ -105,7 +105,7 @@ def test_sglang_small_shared_memory_has_smaller_blocks(release: Releases, versio
 
 
 def test_an_answer_that_needs_shared_memory_asks_for_it(release: Releases) -> None:
-    """Unknown facts are refused where the rule depends on them, and only there."""
+    """A missing fact is refused only if the rule depends on it."""
     with pytest.raises(EvidenceError, match="smem_per_block"):
         ask(release, "sglang", "0.5.14", dtype="fp8")
     assert steps(ask(release, "sglang", "0.5.14", dtype="bf16")) == OLD
@@ -113,7 +113,7 @@ def test_an_answer_that_needs_shared_memory_asks_for_it(release: Releases) -> No
 
 @pytest.mark.parametrize("dtype", ["int8", "int8_w8a16", "int4"])
 def test_sglang_integers_follow_the_16_bit_rule(release: Releases, dtype: str) -> None:
-    """SGLang has no branch for them."""
+    """SGLang has no branch for integers."""
     assert steps(ask(release, "sglang", "0.5.9", dtype=dtype)) == OLD
 
 
@@ -138,7 +138,7 @@ def test_few_tokens_skip_alignment(release: Releases, top_k: int, last: int) -> 
 
 
 def test_serving_skips_alignment_only_later(release: Releases) -> None:
-    """The modular experts class took that path with 0.20.0."""
+    """The modular experts class skips alignment since 0.20.0."""
     assert naive_until(ask(release, "vllm", "0.19.1", modular=True)) == 0
     assert naive_until(ask(release, "vllm", "0.20.0", modular=True)) == 8
 
@@ -147,7 +147,7 @@ def test_serving_skips_alignment_only_later(release: Releases) -> None:
     ("version", "first"), [("0.20.2", "FLASHINFER_TRTLLM"), ("0.23.0", "TRITON")]
 )
 def test_serving_on_hopper_need_not_run_triton(release: Releases, version: str, first: str) -> None:
-    """From 0.20.0 to 0.22.1 FlashInfer's kernels come first on SM90, then Triton again."""
+    """From 0.20.0 to 0.22.1 FlashInfer's kernels come first on SM90."""
     granularity = ask(release, "vllm", version, sm=90)
     assert granularity.backend_order is not None
     assert granularity.backend_order.kernels[0] == first
@@ -155,7 +155,7 @@ def test_serving_on_hopper_need_not_run_triton(release: Releases, version: str, 
 
 @pytest.mark.parametrize(("version", "chunk"), [("0.9.1", 32768), ("0.16.0", 16384)])
 def test_long_calls_work_in_chunks(release: Releases, version: str, chunk: int) -> None:
-    """The configuration is that of a chunk; 0.18.0 gave chunks up."""
+    """A chunk's size selects the configuration, up to 0.17."""
     for checked, expected in ((version, chunk), ("0.18.0", 100_000)):
         rule = release("vllm", checked).by_name()["config_tokens"]
         assert rule.value({"num_tokens": 100_000}).value == expected
@@ -177,7 +177,7 @@ def test_long_calls_work_in_chunks(release: Releases, version: str, chunk: int) 
 def test_tuned_files_for_the_papers_model(  # noqa: PLR0917
     release: Releases, package: str, version: str, device: str, triton: str | None, source: str
 ) -> None:
-    """E=256, N=512: where a file is tuned, the validity bound is not E, as the paper states."""
+    """For E=256, N=512 a tuned file bounds the rule's validity, not E as the paper states."""
     granularity = ask(release, package, version, last=800, d_ff=512, device=device, triton=triton)
     assert {interval.source for interval in granularity.intervals} == {source}
     if (version, device) == ("0.5.9", "NVIDIA H20"):
@@ -185,7 +185,7 @@ def test_tuned_files_for_the_papers_model(  # noqa: PLR0917
 
 
 def test_the_papers_module_shape_has_no_tuned_file(release: Releases) -> None:
-    """E=256, N=1024: the fallback applies, so the paper is consistent there."""
+    """For E=256, N=1024 the fallback applies, as in the paper."""
     for package, version in (("vllm", "0.9.1"), ("vllm", "0.20.2"), ("sglang", "0.5.9")):
         for device in ("NVIDIA H20", "NVIDIA H800", "NVIDIA H200", "NVIDIA A800-SXM4-80GB"):
             granularity = ask(release, package, version, device=device)
@@ -227,21 +227,21 @@ def test_the_h200_family_shares_its_files(release: Releases) -> None:
 def test_all_tuned_files_are_indexed(
     release: Releases, package: str, version: str, files: int, odd: int
 ) -> None:
-    """Every file of a release is in the index, and what has another form says why."""
+    """The index holds every file of a release; an unknown form is named."""
     index = release(package, version).tuned
     assert len(index) == files
     assert sum(file.odd is not None for file in index) == odd
 
 
 def test_odd_names_are_reported(release: Releases) -> None:
-    """VLLM 0.33.0 has files of another kernel beside the others."""
+    """Files of another kernel in vLLM 0.33.0 are reported."""
     odd = [file.odd for file in release("vllm", "0.33.0").tuned if file.odd is not None]
     assert odd
     assert set(odd) == {"name has the unknown part backend=flydsl"}
 
 
 def test_mechanisms_are_quoted(release: Releases) -> None:
-    """The call that hands BLOCK_SIZE_M to the alignment is found in every release."""
+    """Each release has the call that passes BLOCK_SIZE_M to the alignment."""
     for package, version in (("vllm", "0.8.0"), ("vllm", "0.33.0"), ("sglang", "0.5.23")):
         branch = release(package, version).by_name()["mechanism_alignment"].rule.branches[0]
         assert branch.quotes
@@ -249,7 +249,7 @@ def test_mechanisms_are_quoted(release: Releases) -> None:
 
 
 def test_sglang_asks_flashinfer_for_fa2(release: Releases) -> None:
-    """On SM90 FlashInfer left to itself takes fa3; SGLang's paged wrappers name fa2."""
+    """SGLang's paged wrappers request fa2 on SM90, where auto would be fa3."""
     branch = release("sglang", "0.5.9").by_name()["mechanism_flashinfer_backend"].rule.branches[0]
     assert branch.value == repr("all paged FlashInfer wrappers are asked for fa2")
     assert all("backend=" in quote.text for quote in branch.quotes)

@@ -1,4 +1,4 @@
-"""Which FlashInfer backend SGLang's paged wrappers are asked for."""
+"""The FlashInfer backend that SGLang's paged wrappers request."""
 
 import pytest
 from nearfree.errors import SourceError
@@ -41,14 +41,14 @@ class Attention:
     ],
 )
 def test_only_a_plain_name_counts(text: str, says: str, places: int) -> None:
-    """A text counts, and an attribute that is only ever set to one; all else is left open."""
+    """A text, or an attribute that is set to one text only, counts; else the backend is open."""
     rule = mechanism_rule(forced_backend({PATH: text}), "sglang", "1.0")
     assert rule.branches[0].value == repr(says)
     assert len(rule.branches[0].quotes) == places
 
 
 def test_folders_that_are_listed_twice_are_refused() -> None:
-    """The order is that of the one list of versions; a second list says nothing."""
+    """A second list of versions is refused."""
     text = 'def f():\n    supported_triton_versions = ["3.4.0", "3.3.1"]\n    return look()'
     (branch,) = folders(function(text))
     assert branch.statement == "3.4.0 3.3.1"

@@ -1,4 +1,4 @@
-"""vLLM's FlashAttention 3: few rows take a tile of one warp group, from the commits it pins."""
+"""vLLM's FlashAttention 3: few rows take a smaller tile, by the pinned commits."""
 
 import pytest
 from derive.questions import LOG, ROOT
@@ -37,7 +37,7 @@ def recorded(version: str) -> Extraction:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("version", BINARIES)
 def test_tiles_are_those_of_the_binaries(version: str, *, causal: bool) -> None:
-    """At ten points a release, up to 64 rows and above, tiles are those of its own kernels."""
+    """At ten points per release, tiles are those of its own kernels."""
     rules = recorded(version).by_name()
 
     def rows(head_dim: int, positions: int) -> int:
@@ -50,7 +50,7 @@ def test_tiles_are_those_of_the_binaries(version: str, *, causal: bool) -> None:
 
 @pytest.mark.parametrize("version", BINARIES)
 def test_a_window_has_the_tiles_of_its_own_kernels(version: str) -> None:
-    """From 0.20.2 on no tile is of few rows where some position does not see all before it."""
+    """Since 0.20.2 calls with a window have no tile for few rows."""
     rules = recorded(version).by_name()
 
     def rows(context: int, window: int | None) -> list[int]:
@@ -64,7 +64,7 @@ def test_a_window_has_the_tiles_of_its_own_kernels(version: str) -> None:
 
 @pytest.mark.parametrize("version", BINARIES)
 def test_the_evidence_is_named(version: str) -> None:
-    """An answer says which commit it rests on, and that of 0.33.0 that another stands in."""
+    """An answer names its commit, and for 0.33.0 the stand-in."""
     (source,) = recorded(version).fetched
     assert source.verified == ("stand_in" if version == "0.33.0" else "commit")
     assert ("which was not to be had" in source.artefact) == (version == "0.33.0")
@@ -72,7 +72,7 @@ def test_the_evidence_is_named(version: str) -> None:
 
 
 def test_other_calls_are_refused() -> None:
-    """What vLLM never calls has no tile, nor has a call whose page size matters and is not said."""
+    """Calls that vLLM never makes, and those without a needed page size, are refused."""
     rules = recorded("0.20.2").by_name()
     with pytest.raises(EvidenceError, match="no dense call"):
         vllm_fa3.tile(rules, replace(ASKED, api="dense"), 1)
@@ -81,14 +81,14 @@ def test_other_calls_are_refused() -> None:
 
 
 def test_a_lost_grid_refuses_the_answer() -> None:
-    """Where blocks no longer count rows of packed heads, nothing is answered."""
+    """If blocks no longer count rows of packed heads, nothing is answered."""
     lost = absent(Mechanism("grid", "blocks count rows"), "vllm-fa3", "1.0")
     with pytest.raises(EvidenceError, match=r"vllm-fa3 1\.0: the lines for grid,"):
         vllm_fa3.tile({**recorded("0.20.2").by_name(), lost.rule: Rule(lost)}, ASKED, 1)
 
 
 def test_conditions_are_those_of_the_build() -> None:
-    """A definition turns its conditions, others stay; no line moves, and no build is no guess."""
+    """The build's definitions decide conditions; lines do not move."""
     text = "#ifdef FLASHATTENTION_A\nint f() { return 1; }\n#else\nint f() { return 2; }\n#endif\n"
     names = "  {}FLASHATTENTION_A # why\n FLASHATTENTION_C\n"
     build = f"target_compile_definitions(_vllm_fa3_C PRIVATE\n{names})"
@@ -101,7 +101,7 @@ def test_conditions_are_those_of_the_build() -> None:
 
 @pytest.mark.parametrize("version", BINARIES)
 def test_what_is_on_record_is_as_locked(version: str) -> None:
-    """The lock holds each release of the fork that the log does."""
+    """The lock lists each release of the fork in the log."""
     lock = read_lock(ROOT / "config" / "rules.lock")
     assert lock_status(lock, recorded(version)) == "as locked"
 
@@ -110,7 +110,7 @@ def test_what_is_on_record_is_as_locked(version: str) -> None:
 def test_a_stand_in_is_said_in_words(
     version: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rules and answers of 0.33.0 say that an earlier commit stands in, those of others do not."""
+    """Rules and answers of 0.33.0 name the stand-in commit; others name none."""
     monkeypatch.chdir(ROOT)
     release = f"vllm-fa3=={version}"
     layer = ("--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--sm", "90", "--sms", "132",

@@ -1,4 +1,4 @@
-"""vLLM's dense products of quantised weights: rows of a tile, from the releases on record."""
+"""vLLM's dense products of quantised weights: rows of a tile, by the recorded releases."""
 
 from functools import cache
 
@@ -14,7 +14,7 @@ SINCE = ("0.24.0", NEWEST)
 
 @cache
 def rules(version: str) -> dict[str, Rule]:
-    """Return a release's rules that are on record."""
+    """Return a release's recorded rules."""
     extraction = recorded_extraction(LOG, "vllm-linear", version)
     assert extraction is not None
     return extraction.by_name()
@@ -42,7 +42,7 @@ def test_cutlass_on_hopper_takes_few_rows_in_small_tiles(version: str) -> None:
 
 
 def test_other_capabilities_have_dispatches_of_their_own() -> None:
-    """Ada's goes by powers of two, Blackwell's begins at 32 rows, that of 12.0 at 16 since 0.17."""
+    """Ada goes by powers of two, Blackwell from 32 rows on, 12.0 from 16 since 0.17."""
     ada = tiles(NEWEST, "float8_sm89", 16, 17, 33, 65, 129, 257)
     assert ada == [16, 32, 64, 128, 128, 128]
     assert tiles(NEWEST, "float8_sm100", 1, 16, 17, 64, 65, 257) == [32, 32, 64, 64, 128, 256]
@@ -54,18 +54,18 @@ def test_other_capabilities_have_dispatches_of_their_own() -> None:
 
 @pytest.mark.parametrize("version", BEFORE)
 def test_scaled_blocks_on_hopper_took_128_rows(version: str) -> None:
-    """Up to 0.22 the tile was one, whatever the rows."""
+    """Up to 0.22 the tile has 128 rows for any number of rows."""
     assert tiles(version, "float8_block_sm90", 1, 3, 4, 64, 129) == [128] * 5
 
 
 @pytest.mark.parametrize("version", SINCE)
 def test_scaled_blocks_on_hopper_take_16_rows_where_four_do_not_divide_them(version: str) -> None:
-    """Since 0.24: T(N) may fall from one N to the next, by rule."""
+    """Since 0.24 rows that four does not divide take 16, so that T(N) may decrease."""
     assert tiles(version, "float8_block_sm90", *range(1, 9)) == [16, 16, 16, 128] * 2
 
 
 def test_scaled_blocks_on_blackwell_go_by_waves() -> None:
-    """Of 64, 128 and 256 rows the first with no more tiles than SMs; few rows take 16."""
+    """The first of 64, 128 and 256 rows whose tiles fit the SMs; few rows take 16."""
     assert tiles(NEWEST, "float8_block_sm100", 64, 65, n=4096, sms=148) == [16, 64]
     assert tiles(NEWEST, "float8_block_sm100", 257, 513, 1024, n=4096, sms=148) == [128, 256, 256]
     assert tiles("0.24.0", "float8_block_sm100", 15, 16, 17, n=4096, sms=148) == [16, 64, 16]
@@ -82,7 +82,7 @@ def test_machete_is_the_same_in_all_releases(version: str) -> None:
 
 @pytest.mark.parametrize("version", [*BEFORE, *SINCE])
 def test_marlin_takes_whole_tiles_first(version: str) -> None:
-    """A tile and a pass's rows: whole 64s, so many at once at most, and then what is left."""
+    """A pass takes whole tiles of 64 rows up to a maximum, then the rest."""
     assert tiles(version, "marlin", 8, 9, 64, 65, 191) == [
         (8, 8), (16, 9), (64, 64), (64, 64), (64, 128),
     ]  # fmt: skip
@@ -103,7 +103,7 @@ def test_rows_from_which_weights_are_unpacked_first(version: str) -> None:
 
 
 def test_evidence_stands_in_the_sdist() -> None:
-    """The files are of vLLM's own sdist, whose hash the index vouches for."""
+    """The files are from vLLM's sdist with the index's hash."""
     extraction = recorded_extraction(LOG, "vllm-linear", NEWEST)
     assert extraction is not None
     (source,) = extraction.fetched

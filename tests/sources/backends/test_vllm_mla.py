@@ -1,4 +1,4 @@
-"""vLLM's choice of latent attention, read from text: the order of backends and their thresholds."""
+"""vLLM's choice of latent attention, read from text: order of backends and thresholds."""
 
 import itertools
 import re
@@ -65,7 +65,7 @@ FILES = {
      (12, "TRITON_MLA", None)],
 )  # fmt: skip
 def test_the_first_that_supports_a_gpu_decodes(major: int, name: str, most: int | None) -> None:
-    """The order is the platform's; the most positions are the backend's own, one by default."""
+    """The platform's first backend for the GPU decodes; by default one position."""
     decoding = read_decoding(FILES, major)
     assert (decoding.backend, decoding.most) == (name, most)
     assert all(re.fullmatch(r"vllm/\S+\.py line \d+", place) for place in decoding.places)
@@ -80,14 +80,14 @@ def test_the_first_that_supports_a_gpu_decodes(major: int, name: str, most: int 
      (f"{_AT}cutlass_mla.py", "supports_compute_capability", "supports")],
 )  # fmt: skip
 def test_another_form_is_refused(path: str, old: str, new: str) -> None:
-    """Text that decides in another way is not taken for the known one."""
+    """Text that decides in another way is refused."""
     assert old in FILES[path]
     with pytest.raises(SourceError):
         read_decoding({**FILES, path: FILES[path].replace(old, new)}, 10)
 
 
 def test_a_cache_of_few_bits_is_another_backends() -> None:
-    """Hopper's first backend takes 16 bits alone; one that nobody takes is refused."""
+    """Hopper's first backend takes 16 bits only; a format of no backend is refused."""
     assert read_decoding(FILES, 9, "fp8").backend == "FLASHMLA"
     with pytest.raises(SourceError, match="a cache of int4"):
         read_decoding(FILES, 9, "int4")
@@ -99,7 +99,7 @@ FORMS = ["0.11.1", "0.14.1", "0.15.0", "0.17.0", "0.18.0", "0.20.2", "0.30.0", "
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.33.0", *FORMS[one_in(3, "mla")]])
 def test_the_table_is_what_releases_say(version: str, source_cache: Cache) -> None:
-    """Each entry of `mla_paths` is read again from the release's own text."""
+    """Each entry of `mla_paths` equals the reading of the release's text."""
     source = fetch("vllm", version, WANTED, cache=source_cache)
     files = {path: source.text(path) for path in source.paths()}
     for sm, cache in itertools.product((80, 90, 100, 120), ("auto", "fp8")):
@@ -122,7 +122,7 @@ def _told(version: str, sm: int, *, few_bits: bool) -> tuple[str, int | None] | 
 
 
 def test_a_decoding_has_its_places() -> None:
-    """What is read says where it stands: the order, the capabilities, and the thresholds."""
+    """A reading names the lines of the order, the capabilities and the thresholds."""
     assert isinstance(read_decoding(FILES, 9), Decoding)
     assert len(read_decoding(FILES, 9).places) == 4
     with pytest.raises(EvidenceError):

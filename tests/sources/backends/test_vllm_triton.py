@@ -1,4 +1,4 @@
-"""vLLM's attention in Triton: rows of a block and split keys, from the releases on record."""
+"""vLLM's attention in Triton: rows of a block and split keys, by the recorded releases."""
 
 from functools import cache
 
@@ -16,7 +16,7 @@ NEWEST = "0.33.0"
 
 @cache
 def rules(version: str) -> dict[str, Rule]:
-    """Return a release's rules that are on record."""
+    """Return a release's recorded rules."""
     extraction = recorded_extraction(LOG, vllm_triton.PACKAGE, version)
     assert extraction is not None
     return extraction.by_name()
@@ -34,14 +34,14 @@ def tile(
     ("group", "positions"), [(1, 16), (4, 4), (7, 2), (8, 2), (16, 1), (17, 1), (24, 1)]
 )
 def test_a_block_holds_whole_positions(group: int, positions: int) -> None:
-    """Heads of a group share 16 rows, or the next power of two; what is left holds no position."""
+    """A group's heads share 16 rows, or the next power of two, in whole positions."""
     rows = tile(1, group=group)
     assert (rows.tile // rows.rows_per_position, rows.rows_per_position) == (positions, group)
     assert [tile(n, group=group).tiles for n in (1, positions, positions + 1)] == [1, 1, 2]
 
 
 def test_wide_heads_take_twice_the_rows_on_blackwell() -> None:
-    """Since 0.24, from two positions on, with heads of 256 elements on 10.0 alone."""
+    """Since 0.24 heads of 256 on 10.0 take twice the rows, from two positions on."""
     assert [tile(n, width=256, sm=100, group=4).tile for n in (1, 2)] == [16, 32]
     assert [tile(2, width=width, sm=sm, group=4).tile for width, sm in ((128, 100), (256, 90))] == [
         16, 16,
@@ -51,7 +51,7 @@ def test_wide_heads_take_twice_the_rows_on_blackwell() -> None:
 
 @pytest.mark.parametrize(("version", "most"), [("0.20.2", 1), ("0.24.0", 1), (NEWEST, 8)])
 def test_keys_are_split_for_few_positions(version: str, most: int) -> None:
-    """Up to 0.32 they are for one position alone, then for up to eight."""
+    """Keys are split for one position up to 0.32, then for up to eight."""
     paths = [tile(n, version).path for n in (1, most, most + 1)]
     assert paths == ["split_kv", "split_kv", "standard"]
     assert [tile(n, version).unsplit for n in (1, most, most + 1)] == [False, False, True]
@@ -67,7 +67,7 @@ def test_keys_are_split_for_few_requests() -> None:
 
 
 def test_rows_of_the_queries_are_those_of_all_requests() -> None:
-    """A split that rests on the blocks of a call counts every request's rows, not one's."""
+    """The split's decision counts the query rows of all requests."""
     text = """
 def unified_attention(q, k, v, max_seqlen_q, seqused_k):
     num_seqs = len(seqused_k)
@@ -83,7 +83,7 @@ def unified_attention(q, k, v, max_seqlen_q, seqused_k):
 
 
 def test_old_releases_say_less() -> None:
-    """0.14 names no split by itself; 0.9 has 16 rows whatever the group, and no room for more."""
+    """0.14 names no split; 0.9 has 16 rows for any group."""
     assert tile(1, "0.14.0").path == "unified"
     assert not tile(1, "0.14.0").unsplit
     assert tile(1, "0.9.1").tile == 16

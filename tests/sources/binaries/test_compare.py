@@ -1,4 +1,4 @@
-"""Rules against binaries: those on record agree at every point, a planted difference is found."""
+"""Rules against binaries: recorded ones agree at every point, a planted difference is found."""
 
 from functools import cache
 from pathlib import Path
@@ -41,7 +41,7 @@ each_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 
 @cache
 def listed(pair: tuple[str, str, str]) -> BinaryListed:
-    """Return what the log says of a binary."""
+    """Return the recorded listing of a binary."""
     package, version, name = pair
     (listing,) = (
         candidate
@@ -53,7 +53,7 @@ def listed(pair: tuple[str, str, str]) -> BinaryListed:
 
 @cache
 def compared(pair: tuple[str, str, str]) -> Comparison:
-    """Return how a binary on record stands to its rules."""
+    """Return the comparison of a recorded binary with its rules."""
     return compare(rules(*PAIRS[pair]), listed(pair).held)
 
 
@@ -66,7 +66,7 @@ def unexplained(comparison: Comparison) -> list[Difference]:
 def test_every_point_of_the_binaries_on_record_is_as_the_rules_say(
     pair: tuple[str, str, str],
 ) -> None:
-    """Wherever rules speak, they and the binary name the same rows; elsewhere it is said why."""
+    """Where a rule answers, the binary has the same rows; other points have an explanation."""
     comparison = compared(pair)
     assert comparison.points > 280
     assert unexplained(comparison) == []
@@ -82,7 +82,7 @@ def test_every_point_of_the_binaries_on_record_is_as_the_rules_say(
 @pytest.mark.slow
 @each_pair
 def test_another_tile_in_a_binary_is_found(pair: tuple[str, str, str]) -> None:
-    """A kernel of other rows, wherever it stands, is a difference at its point."""
+    """A kernel with other rows is a difference at its point."""
     held = list(listed(pair).held)
     spoken = [
         place
@@ -108,7 +108,7 @@ def test_another_tile_in_a_binary_is_found(pair: tuple[str, str, str]) -> None:
 
 
 def test_a_kernel_that_a_binary_lacks_is_found() -> None:
-    """What rules answer and nothing holds is a difference with no rows."""
+    """A point with a rule but no kernel is a difference without rows."""
     held = [kernel for kernel in listed(HOPPER).held if kernel.head_dim != 96 or not kernel.split]
     wrong = unexplained(compare(rules("vllm-fa3", "0.20.2"), held))
     assert {
@@ -118,7 +118,7 @@ def test_a_kernel_that_a_binary_lacks_is_found() -> None:
 
 
 def test_rules_of_another_fork_are_found_wrong() -> None:
-    """The rule of xformers knows no tile for few rows, which vLLM's own binary holds."""
+    """xformers' rule lacks the tile for few rows that vLLM's binary has."""
     wrong = unexplained(compare(rules("xformers", "0.0.34"), listed(HOPPER).held))
     assert {
         (difference.point.head_dim, difference.rule, difference.binary) for difference in wrong
@@ -129,7 +129,7 @@ def test_rules_of_another_fork_are_found_wrong() -> None:
 
 
 def test_a_changed_rule_is_found() -> None:
-    """The same binary against a rule of which one branch has other rows differs there."""
+    """A rule with another number of rows in one branch differs there."""
     known = rules("flash-attn", "2.8.3")
     tile = known["tile"].rule
     assert any(branch.value == "128" for branch in tile.branches)
@@ -143,7 +143,7 @@ def test_a_changed_rule_is_found() -> None:
 
 
 def test_rules_without_a_kernel_in_common_are_refused() -> None:
-    """Nothing is called the same where nothing was compared."""
+    """Rules and a binary without a common kernel are refused."""
     with pytest.raises(EvidenceError, match="no kernel that the binary holds"):
         compare(rules("flash-attn", "2.8.3"), listed(HOPPER).held)
     with pytest.raises(EvidenceError, match="choose no tile"):

@@ -1,4 +1,4 @@
-"""Compiled kernels: all blocks in use are on record, as sources of the compiler lead to expect."""
+"""Compiled kernels: all blocks in use are recorded, with the expected sizes."""
 
 import shutil
 import subprocess
@@ -40,14 +40,14 @@ def sm_of(device: str) -> int | None:
 
 
 def rules(release: tuple[str, str]) -> Extraction:
-    """Return a release on record."""
+    """Return a recorded release."""
     extraction = recorded_extraction(LOG, *release)
     assert extraction is not None
     return extraction
 
 
 def made(release: tuple[str, str]) -> KernelCompiled:
-    """Return its compiled kernel on record."""
+    """Return its recorded compiled kernel."""
     compiled = recorded_compiled(LOG, *release)
     assert compiled is not None
     return compiled
@@ -55,7 +55,7 @@ def made(release: tuple[str, str]) -> KernelCompiled:
 
 @each_release
 def test_every_block_in_use_is_on_record(release: tuple[str, str]) -> None:
-    """Fallbacks on each compute capability, and the tuned files of the devices that have it."""
+    """Fallbacks of each compute capability and tuned files of its devices are recorded."""
     wanted = blocks_in_use(rules(release), sm_of)
     assert {target.sm for target in wanted} == set(ARCHITECTURES)
     on_record = [
@@ -67,7 +67,7 @@ def test_every_block_in_use_is_on_record(release: tuple[str, str]) -> None:
 
 @each_release
 def test_rows_and_device_decide_the_instruction(release: tuple[str, str]) -> None:
-    """Hopper's and Blackwell's own instructions take 64 rows; fewer run the one of Ampere."""
+    """Hopper's and Blackwell's instructions need 64 rows; fewer run Ampere's."""
     own = {90: "wgmma.mma_async", 100: "tcgen05.mma"}
     for block in made(release).blocks:
         wide = block.block_m >= 64 and block.sm in own
@@ -76,7 +76,7 @@ def test_rows_and_device_decide_the_instruction(release: tuple[str, str]) -> Non
 
 @each_release
 def test_shared_memory_is_that_of_the_buffers(release: tuple[str, str]) -> None:
-    """Tiles of both operands, as often as there are stages, or one time less for `mma.sync`."""
+    """Shared memory is both operands' tiles times the stages, one fewer for `mma.sync`."""
     for block in made(release).blocks:
         buffers = block.stages - (block.instruction == "mma.sync")
         size = buffers * (block.block_m + block.block_n) * block.block_k * 2
@@ -86,7 +86,7 @@ def test_shared_memory_is_that_of_the_buffers(release: tuple[str, str]) -> None:
 
 
 def test_a_layer_shows_what_its_blocks_take() -> None:
-    """Each number of tokens has the block that it runs, on the device that is asked."""
+    """Each number of tokens shows its block's use on the device."""
     by_name = rules(("vllm", "0.9.1"))
     sizes = {"experts": 8, "top_k": 2, "d_ff": 14336, "d_model": 4096}
     query = MoeQuery(**sizes, device="NVIDIA A100-SXM4-80GB", sm=80)
@@ -100,7 +100,7 @@ def test_a_layer_shows_what_its_blocks_take() -> None:
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the environment nothing is compiled, and the command that makes it is told."""
+    """Without the environment the command that makes it is named."""
     shutil.copytree(ROOT / "envs", tmp_path / "envs")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LockError, match="nearfree environment make interpreter"):
@@ -117,7 +117,7 @@ def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_real_compiler_makes_what_is_on_record(
     source_cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton of the lock compiles a pinned kernel for two devices as it stands in the log."""
+    """The locked Triton compiles a pinned kernel as recorded, for two devices."""
     site = tmp_path / "site"
     install = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--require-hashes")
     lock = ROOT / "envs" / "interpreter.lock"

@@ -1,4 +1,4 @@
-"""The dumper: only the pinned file runs, with little, and whatever it does ends in one refusal."""
+"""The dumper: only the pinned file runs, confined, and any failure is one refusal."""
 
 import random
 import subprocess
@@ -24,13 +24,13 @@ ENVS = Path(__file__).parents[3] / "envs"
 
 
 def script(text: str) -> Dumper:
-    """Return a program of our own in the dumper's place."""
+    """Return a program that takes the dumper's place."""
     raw = f"#!/bin/sh\n{text}\n".encode()
     return Dumper(name="a script", sha256=sha256(raw), raw=raw)
 
 
 def refusals(text: str) -> list[str]:
-    """Return what a confined Python says of each statement: its error, or nothing."""
+    """Return the error of each statement in a confined Python, or nothing."""
     program = (
         "import ctypes, os, socket\n"
         "for line in open(0).read().splitlines():\n"
@@ -50,7 +50,7 @@ def refusals(text: str) -> list[str]:
 
 
 def test_a_confined_program_reads_and_does_nothing_else(tmp_path: Path) -> None:
-    """Files are read; writing, removing, sockets, processes and much memory are refused."""
+    """Reading is allowed; writing, removing, sockets, processes and much memory are refused."""
     there = tmp_path / "there"
     there.write_text("text")
     forbidden = [
@@ -77,7 +77,7 @@ def test_a_confined_program_reads_and_does_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_program_without_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is given no variable, the arguments that list kernels, and a folder that goes again."""
+    """The program gets no variable, the listing's arguments, and a temporary folder."""
     monkeypatch.setenv("NEARFREE_SECRET", "word")
     text = list_functions(sound(), script('export -p; echo "$1"; pwd'), "it")
     assert "word" not in text
@@ -99,7 +99,7 @@ def test_a_program_without_an_environment(monkeypatch: pytest.MonkeyPatch) -> No
 def test_whatever_stops_the_program_is_a_refusal(
     text: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault, a message, a listing without end, a hang and odd bytes: one line that names it."""
+    """A crash, an error, an endless listing, a hang and odd bytes each give one line."""
     monkeypatch.setattr(dumper, "TIMEOUT_S", 60 if "echo" in text else 1)
     with pytest.raises(SourceError, match=f"demo is refused: .*{reason}") as refusal:
         list_functions(sound(), script(text), "demo")
@@ -107,13 +107,13 @@ def test_whatever_stops_the_program_is_a_refusal(
 
 
 def test_no_program_sees_a_hostile_file() -> None:
-    """What the check of headers refuses is not given to the dumper."""
+    """A file that the header check refuses is not given to the dumper."""
     with pytest.raises(SourceError, match="tables lie outside"):
         list_functions(sound()[:-9], script("echo seen >&2"), "it")
 
 
 def test_another_file_than_the_pinned_one_is_not_run(server: Server, tmp_path: Path) -> None:
-    """A wheel that is whole, but holds another program, is refused by the lock."""
+    """A valid wheel with another program is refused by the lock."""
     server.put("triton-3.6.0-py3-none-any.whl", make_wheel(Entry(PROGRAM, b"#!/bin/sh\n")))
     with pytest.raises(SourceError, match=r"cuobjdump is not the file that .*dumper\.lock pins"):
         pinned_dumper(cache=Cache(tmp_path / "cache"), lock=ENVS / "dumper.lock")
@@ -124,7 +124,7 @@ def test_another_file_than_the_pinned_one_is_not_run(server: Server, tmp_path: P
 
 @pytest.mark.parametrize("text", ["", "{}", '{"a": {"1": {"x": "1", "y": "2"}}}'])
 def test_a_lock_of_another_number_of_files_is_refused(text: str, tmp_path: Path) -> None:
-    """One file is pinned, no more and no less."""
+    """The lock pins exactly one file."""
     lock = tmp_path / "dumper.lock"
     if text:
         lock.write_text(text)
@@ -134,7 +134,7 @@ def test_a_lock_of_another_number_of_files_is_refused(text: str, tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_real_dumper_on_a_library_of_our_own(source_cache: Cache) -> None:
-    """NVIDIA's program lists what we compiled, and changed bytes end in a listing or a refusal."""
+    """NVIDIA's program lists a library made here; changed bytes give a listing or a refusal."""
     real = pinned_dumper(cache=source_cache, lock=ENVS / "dumper.lock")
     held = held_kernels(functions(list_functions(sound(), real, "it")))
     assert [(kernel.code, kernel.kernel, kernel.rows) for kernel in held] == [

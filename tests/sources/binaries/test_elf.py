@@ -1,4 +1,4 @@
-"""ELF files: a sound library passes, and what lies, is cut off or is none is refused."""
+"""ELF files: a valid library passes; a forged, cut or foreign file is refused."""
 
 import random
 import struct
@@ -13,14 +13,14 @@ from sources.binaries.tiny import code, entry, library, region, sound
 
 
 def poked(at: int, form: str, value: int, raw: bytes = b"") -> bytes:
-    """Return a sound library with a number of another value somewhere."""
+    """Return a valid library with one number changed."""
     changed = bytearray(raw or sound())
     struct.pack_into(form, changed, at, value)
     return bytes(changed)
 
 
 def test_a_sound_library_and_its_device_code_pass() -> None:
-    """What linkers and compilers write is not refused, as a whole or the device code alone."""
+    """The output of linkers and compilers passes, whole or device code alone."""
     check_elf(sound(), "it")
     check_elf(code(0), "it")
     check_elf(memoryview(code(1)), "it")
@@ -55,14 +55,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files_are_refused(name: str) -> None:
-    """Each is refused with a message that names the file and says that nothing read it."""
+    """Each hostile file is refused by name, without being read by the dumper."""
     with pytest.raises(SourceError, match=r"demo 1.0: a\.so is refused: ") as refusal:
         check_elf(HOSTILE[name], "demo 1.0: a.so")
     assert "\n" not in str(refusal.value)
 
 
 def test_a_file_that_is_cut_off_anywhere_is_refused() -> None:
-    """No part of a library passes for the whole."""
+    """A library cut at any place is refused."""
     raw = sound()
     for size in [*range(200), *range(200, len(raw), 997), len(raw) - 1]:
         with pytest.raises(SourceError):
@@ -70,7 +70,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused() -> None:
 
 
 def test_changed_bytes_end_in_an_answer_or_a_refusal() -> None:
-    """Headers of any content raise nothing else, and cost no time."""
+    """Any header gives an answer or a refusal, in short time."""
     chance, raw = random.Random(24), sound()  # noqa: S311 (nothing is kept secret)
     places = [*range(64), *range(len(raw) - 192, len(raw)), *range(64, 400)]
     began = time.process_time()

@@ -1,4 +1,4 @@
-"""Kernels: what a listing and the names in it say, and what is left out or refused."""
+"""Kernels read from a listing and its names, and what is left out or refused."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def third() -> str:
 
 
 def listed(name: str, code: str = "90a", registers: int = 168) -> str:
-    """Return a listing of one function."""
+    """Return the listing of one function."""
     return LISTING.format(code=code, name=name, registers=registers)
 
 
@@ -60,13 +60,13 @@ def test_a_listing_names_functions_with_what_they_use() -> None:
     ],
 )
 def test_other_listings_are_refused(text: str) -> None:
-    """A listing without a function, or that says nothing of one, is no listing."""
+    """A listing without functions, or without a function's use, is refused."""
     with pytest.raises(SourceError, match="the dumper"):
         functions(text)
 
 
 def test_kernels_of_flash_attention_2() -> None:
-    """Traits say widths and tile, flags the mask and splits; functions alike are one kernel."""
+    """Traits give widths and tile, flags mask and splits; equal functions are one kernel."""
     held = held_kernels(
         [
             Function(80, second(128), 200, 0),
@@ -86,7 +86,7 @@ def test_kernels_of_flash_attention_2() -> None:
 
 
 def test_kernels_of_flash_attention_3() -> None:
-    """Tile and masks are the main loop's, packing and splits the epilogue's."""
+    """The main loop gives tile and masks, the epilogue packing and splits."""
     (held,) = held_kernels([Function(90, third(), 168, 1024)])
     assert (held.kernel, held.head_dim, held.value_dim) == ("fa3_sm90", 128, 128)
     assert (held.rows, held.columns, held.mask) == (128, 160, "none")
@@ -94,7 +94,7 @@ def test_kernels_of_flash_attention_3() -> None:
 
 
 def test_what_no_rule_speaks_of_is_left_out() -> None:
-    """Other functions, training's dropout and combining of splits are no kernels here."""
+    """Other functions, dropout and the combination of splits are left out."""
     others = [second(128, flags="10000000"), "_Z6kerneli", "main"]
     combining = second(4, kernel="32flash_fwd_splitkv_combine_kernel")
     assert held_kernels(Function(80, name, 1, 0) for name in [*others, combining]) == ()
@@ -113,7 +113,7 @@ def test_what_no_rule_speaks_of_is_left_out() -> None:
     ],
 )
 def test_kernels_of_another_form_are_refused(name: str) -> None:
-    """A kernel whose template parameters are others is not taken for what it may not be."""
+    """A kernel with other template parameters is refused."""
     assert name not in {second(128), third()}
     with pytest.raises(SourceError, match="unknown template parameters"):
         held_kernels([Function(80, name, 1, 0)])

@@ -1,4 +1,4 @@
-"""Mangled names: template arguments come out as they went in, and odd names are refused."""
+"""Mangled names: template arguments are read back, and invalid names refused."""
 
 import random
 
@@ -24,7 +24,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("mangled", KNOWN)
 def test_names_are_read(mangled: str) -> None:
-    """What a compiler writes is read back; c++filt of binutils 2.40 says the same."""
+    """Names of a compiler are read as c++filt of binutils 2.40 reads them."""
     assert read_name(mangled) == KNOWN[mangled]
 
 
@@ -44,13 +44,13 @@ def test_names_are_read(mangled: str) -> None:
     ],
 )
 def test_other_names_are_refused(mangled: str) -> None:
-    """What is outside of the grammar, points nowhere or has no end is a refusal, no crash."""
+    """A name outside the grammar, or with a bad reference, is refused."""
     with pytest.raises(SourceError, match="no mangled name"):
         read_name(mangled)
 
 
 def test_changed_names_are_read_or_refused() -> None:
-    """Any text ends in a name or in a refusal."""
+    """Any text gives a name or a refusal."""
     chance = random.Random(24)  # noqa: S311 (nothing is kept secret)
     for _ in range(3000):
         text = bytearray(chance.choice(list(KNOWN)).encode())

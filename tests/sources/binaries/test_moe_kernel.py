@@ -1,4 +1,4 @@
-"""The MoE kernel's text: the pinned one, cut to what compiles, each argument known."""
+"""The MoE kernel's text: pinned, cut to what compiles, with each argument's type."""
 
 import ast
 from pathlib import Path
@@ -30,7 +30,7 @@ WHOLE = f"import os\nos.remove('x')\n\n{HELPER}\nprint('loaded')\n\n{KERNEL}\nos
 
 
 def test_only_the_kernel_and_its_helper_are_kept() -> None:
-    """Nothing else of a file is in what is loaded: no import, no statement."""
+    """The loaded text has no import and no other statement."""
     kernel = extract_kernel(WHOLE, "k.py")
     body = ast.parse(kernel.text).body
     assert [ast.unparse(statement) for statement in body[:2]] == HEAD.split("\n")[:2]
@@ -56,14 +56,14 @@ def test_only_the_kernel_and_its_helper_are_kept() -> None:
     ],
 )
 def test_what_would_run_when_it_is_loaded_is_refused(text: str) -> None:
-    """Decorators, defaults and marks run at once: only Triton's own are let through."""
+    """Decorators, defaults and marks other than Triton's are refused."""
     assert text != WHOLE
     with pytest.raises(SourceError):
         extract_kernel(text, "k.py")
 
 
 def test_only_pinned_files_are_compiled() -> None:
-    """A release that the lock lacks, and a file of other bytes, are refused by name."""
+    """A release or a file that the lock does not pin is refused by name."""
     path, digest = pinned_kernel("vllm", "0.20.2", LOCK)
     assert path.endswith("fused_moe.py")
     with pytest.raises(ConfigError, match=r"pins no kernel of vllm 0\.33\.0"):
@@ -78,7 +78,7 @@ def test_only_pinned_files_are_compiled() -> None:
 
 
 def test_each_argument_has_a_type_or_a_value() -> None:
-    """A compiler is told of every argument once, and which numbers 16 divides."""
+    """The compiler gets each argument once, and which numbers 16 divides."""
     kernel = extract_kernel(WHOLE, "k.py")
     (request,) = compile_requests(kernel, [CompileTarget(90, 16, 64, 128, 4, 3)])
     assert set(request["types"]) | set(request["constants"]) == set(kernel.arguments)

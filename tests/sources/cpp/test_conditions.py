@@ -1,4 +1,4 @@
-"""What a preprocessor leaves of a file, as far as facts decide it."""
+"""Conditional compilation: the lines that facts leave."""
 
 import pytest
 from nearfree.errors import SourceError
@@ -23,7 +23,7 @@ int tile() {
 
 
 def kept(text: str, **known: bool) -> list[str]:
-    """Return the lines that are compiled, without blanks."""
+    """Return the lines that are compiled, without blank ones."""
     conditions = Conditions("a.c", text)
     compiled = conditions.compiled(known, [(1, text.count("\n"))])
     assert compiled.count("\n") == text.count("\n"), "each line stays where it stands"
@@ -31,59 +31,59 @@ def kept(text: str, **known: bool) -> list[str]:
 
 
 def test_facts_decide_what_is_compiled() -> None:
-    """A macro that conditions define decides others, and other processors' are not there."""
+    """A conditional macro decides others; code for other processors is left out."""
     assert "6;" in kept(WIDTHS, avx512f=True)
     assert "3;" in kept(WIDTHS, avx512f=False, avx2=True)
     assert "1;" in kept(WIDTHS, avx512f=False, avx2=False)
 
 
 def test_an_open_fact_is_asked_for() -> None:
-    """A condition on a fact that nobody has decided names it, with its line."""
+    """A condition on an unknown fact is refused with its name and line."""
     with pytest.raises(OpenConditionError) as refusal:
         kept(WIDTHS)
     assert (refusal.value.fact, refusal.value.line) == ("avx512f", 1)
 
 
 def test_lines_outside_ask_for_nothing() -> None:
-    """A condition that no line of interest stands under needs no fact."""
+    """A condition around no needed line needs no fact."""
     text = "#ifdef __AVX2__\nint a;\n#endif\nint b;\n"
     assert Conditions("a.c", text).compiled({}, [(4, 4)]).split() == ["int", "b;"]
 
 
 def test_an_unknown_macro_is_refused() -> None:
-    """Nothing is supposed of a macro that no list names."""
+    """An unlisted macro is refused."""
     with pytest.raises(SourceError, match=r"a\.c:1 depends on MY_OPTION"):
         kept("#ifdef MY_OPTION\nint a;\n#endif\n")
 
 
 def test_what_a_build_defines_is_given() -> None:
-    """A macro of the build counts as the reader says."""
+    """A macro that the build defines has the reader's value."""
     conditions = Conditions("a.c", "#if MY_OPTION\nint a;\n#endif\n", {"MY_OPTION": True})
     assert conditions.compiled({}, [(1, 3)]).split() == ["int", "a;"]
 
 
 @pytest.mark.parametrize("text", ["#if A(1)\nint a;\n#endif\n", "#if 1 +\nint a;\n#endif\n"])
 def test_an_odd_condition_is_refused(text: str) -> None:
-    """A condition of another form is an error, not a guess."""
+    """A condition of another form is refused."""
     with pytest.raises(SourceError, match="of no known form"):
         kept(text)
 
 
 @pytest.mark.parametrize("text", ["#if 1\nint a;\n", "int a;\n#endif\n", "#else\n"])
 def test_conditions_must_end(text: str) -> None:
-    """A condition without an end, or an end without a condition, refuses the file."""
+    """An unbalanced condition refuses the file."""
     with pytest.raises(SourceError):
         kept(text)
 
 
 def test_a_macro_that_stands_for_itself_ends() -> None:
-    """Definitions under conditions on each other end in an error."""
+    """Macros that define each other are refused."""
     text = "#if A\n#define A 1\n#endif\n#if A\nint a;\n#endif\n"
     assert kept(text) == []
 
 
 def test_nothing_inside_a_closed_condition_is_asked_for() -> None:
-    """Of `a && b` the second is asked only where the first holds; 0 closes all inside."""
+    """In `a && b` the second is needed only if the first holds."""
     text = "#if 0\n#if defined(__AVX2__)\nint a;\n#endif\n#endif\nint b;\n"
     assert kept(text) == ["int", "b;"]
     text = "#if defined(_MSC_VER) && defined(__AVX2__)\nint a;\n#endif\n"
@@ -105,5 +105,5 @@ def test_a_compiler_takes_some_for_granted(
     known: dict[str, bool],
     answer: bool | None,  # noqa: FBT001 (pytest gives it by name)
 ) -> None:
-    """Who has wider vectors has the narrower ones, and who lacks those has no wider ones."""
+    """Wider vectors imply the narrower ones, and missing narrower ones exclude wider ones."""
     assert truth_of_fact(fact, known) is answer

@@ -1,4 +1,4 @@
-"""C++ functions in normal form: own snippets with the answers that a compiler gives them."""
+"""C++ functions in normal form: made-up snippets with a compiler's answers."""
 
 import ast
 from typing import Any
@@ -184,7 +184,7 @@ RIGHT: dict[str, tuple[str, list[Any]]] = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(name: str) -> None:
-    """A function within the known set answers as a compiled one does."""
+    """A function within the known set answers like the compiled one."""
     text, expected = RIGHT[name]
     results = values(read_cpp(text))
     assert results == expected
@@ -279,7 +279,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refused(name: str) -> None:
-    """What is not known is an error where the answer may depend on it; it is never dropped."""
+    """An unknown construct is refused if the answer may depend on it."""
     with pytest.raises(SourceError):
         read_cpp(REFUSALS[name])
 
@@ -295,13 +295,13 @@ def test_refused(name: str) -> None:
     ],
 )
 def test_deep_nesting(text: str) -> None:
-    """A function that is nested too deeply is refused, not a crash."""
+    """A function that is nested too deeply is refused."""
     with pytest.raises(SourceError):
         read_cpp(text)
 
 
 def test_answers() -> None:
-    """A call that is an answer gives the arguments and expressions that are asked of it."""
+    """A call that is an answer gives the requested arguments and expressions."""
     text = (
         "void launch(int a, int b = 7);\nvoid launch(int a, int b) { }\n"
         "void f(int M) { const int k = M * 2; if (M > 3) { launch(k, 1); return; } }"
@@ -311,21 +311,21 @@ def test_answers() -> None:
 
 
 def test_answer_in_unknown_code() -> None:
-    """An answer inside of code that is not known is not lost: the function is refused."""
+    """A function with an answer inside unknown code is refused."""
     text = "void f(int M) { switch (M) { case 1: launch(M); } launch(2); }"
     with pytest.raises(SourceError):
         read_cpp(text, meaning=Meaning(answers={"launch": (0,)}))
 
 
 def test_answer_with_a_hidden_name() -> None:
-    """An expression of an answer speaks of the names in the scope of the call."""
+    """An answer's expression uses the names in the call's scope."""
     text = "void f(int M) { int k = 1; { int k = 2; launch(M); } }"
     rule = read_cpp(text, meaning=Meaning(answers={"launch": ("k",)}))
     assert values(rule, (4,)) == [(2,)]
 
 
 def test_sinks() -> None:
-    """A template argument of a call's template argument can be the answer."""
+    """A template argument of a template argument can be the answer."""
     text = (
         "template<int K> void f(int M) { if (M > 3) { run<Traits<K, 64>>(M); "
         "} else { run<Traits<K, 128>>(M); } }"
@@ -351,13 +351,13 @@ void f(int M) {
 
 
 def test_switch_macro() -> None:
-    """A macro that makes a constant of a condition runs the function that it was given."""
+    """A macro that makes a constant of a condition runs the given function."""
     rule = read_cpp(SWITCH, meaning=Meaning(answers={"launch": (0,)}))
     assert values(rule, (16, 17, 18)) == [(3,), (2,), (1,)]
 
 
 def test_switch_macro_quotes() -> None:
-    """A condition in a macro is quoted where the macro is used, not where it is defined."""
+    """A condition in a macro is quoted at its use."""
     rule = read_cpp(SWITCH, meaning=Meaning(answers={"launch": (0,)}))
     texts = {quote.text for branch in rule.branches for quote in branch.quotes}
     assert "SWITCH(M > 16, Big, [&] {" in texts
@@ -365,7 +365,7 @@ def test_switch_macro_quotes() -> None:
 
 
 def test_quotes() -> None:
-    """Each condition and value is quoted from the line that it stands in."""
+    """Each condition and value is quoted from its line."""
     rule = read_cpp("int f(int M) {\n  if (M < 3)\n    return 1;\n\n  return 2;\n}")
     assert [[q.lines for q in branch.quotes] for branch in rule.branches] == [
         [(2, 2), (3, 3)],
@@ -374,7 +374,7 @@ def test_quotes() -> None:
 
 
 def test_spelling() -> None:
-    """A rule in C++ has the meaning of the same rule written otherwise, and of no other one."""
+    """A rule in C++ has the digest of equal rules in other words, and of no other."""
     first = "int f(int M) { if (M <= 16) return 16; else if (M <= 64) return 64; return 128; }"
     second = (
         "int g(int x) { return x > 64 ? 128 : 64; }\n"
@@ -386,7 +386,7 @@ def test_spelling() -> None:
 
 
 def test_unknown_code_is_opaque() -> None:
-    """A statement that is not known names all that it may change."""
+    """An unknown statement names all that it may change."""
     files = CppFiles({"rules.h": "void f(int M) { while (M > n) { M -= p.x; } }"})
     text = ast.unparse(translate(files, files.locate("f")))
     assert "opaque(" in text
@@ -395,7 +395,7 @@ def test_unknown_code_is_opaque() -> None:
 
 
 def test_fields() -> None:
-    """A field of a structure is a name of its own; an unknown call changes them all."""
+    """A structure's field is its own name; an unknown call changes all fields."""
     text = "int f(int M) { p.x = M; p.y = 3; return p.x + p.y; }"
     assert values(read_cpp(text), (4,)) == [7]
     with pytest.raises(SourceError):

@@ -1,4 +1,4 @@
-"""C++ rules with all that they reach."""
+"""C++ rules with everything that they reach."""
 
 import pytest
 from nearfree.errors import SourceError
@@ -17,7 +17,7 @@ int f(int M) { return mid(M); }
 
 
 def test_reached() -> None:
-    """A rule has the functions that it reaches, leaves replaced in all of them."""
+    """A rule has the functions that it reaches, with leaves replaced in all of them."""
     files = CppFiles({"a.h": TEXT})
     program, root = cpp_program(files, "f", leaves={r"device\(\)": "sm"})
     assert root == "f"
@@ -27,7 +27,7 @@ def test_reached() -> None:
 
 
 def test_constants() -> None:
-    """A name that carries nothing for a rule can be told."""
+    """A name that carries nothing for the rule can be given."""
     program, _ = cpp_program(
         CppFiles({"a.h": "int f(int M) { return M + k; }"}),
         "f",
@@ -38,7 +38,7 @@ def test_constants() -> None:
 
 
 def test_other_names() -> None:
-    """A function that releases name differently is found by either name."""
+    """A function that releases name differently is found by each name."""
     text = "int newer(int M) { return M; }"
     assert cpp_program(CppFiles({"a.h": text}), "older", "newer", leaves={})[1] == "newer"
 
@@ -57,13 +57,13 @@ void f(int M) {
 
 
 def test_records() -> None:
-    """The fields of a structure that functions hand on by reference are followed."""
+    """Fields of a structure passed by reference are followed."""
     meaning = Meaning(answers={"launch": ("params_x", "params_y")}, records=frozenset({"params"}))
     assert values(read_cpp(RECORD, meaning=meaning), (2, 5)) == [(4, 3), (10, 4)]
 
 
 def test_records_given_to_unknown_functions() -> None:
-    """A structure that goes through an unknown function has no known fields any more."""
+    """A structure passed to an unknown function loses its known fields."""
     meaning = Meaning(answers={"launch": ("params_x",)}, records=frozenset({"params"}))
     with pytest.raises(SourceError):
         read_cpp(RECORD.replace("  if (M", "  other(params);\n  if (M"), meaning=meaning)

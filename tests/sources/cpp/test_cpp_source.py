@@ -30,7 +30,7 @@ def files(text: str) -> CppFiles:
     ],
 )
 def test_located(text: str) -> None:
-    """A function is found in namespaces, templates and behind guards; declarations do not count."""
+    """A function is found in namespaces, templates and guards; declarations do not count."""
     assert text_of(files(text).locate("f").node.child_by_field_name("body")) == "{ return 1; }"
 
 
@@ -46,14 +46,14 @@ def test_located(text: str) -> None:
     ],
 )
 def test_not_located(text: str, says: str) -> None:
-    """A function that is not there once, or not parsed, is an error that says where it is."""
+    """A function that is missing, ambiguous or not parsed is an error with its place."""
     cpp_files = files(text)
     with pytest.raises(SourceError, match=says):
         cpp_files.locate("f")
 
 
 def test_alias_that_does_not_parse() -> None:
-    """A type alias that the grammar stumbles over does not hide the function around it."""
+    """A type alias that does not parse does not hide the function around it."""
     text = "int f(int x) {\n  using A = T<(x > 3) && B<x < 2>::v>;\n  return 1;\n}"
     assert files(text).defines("f")
 
@@ -65,21 +65,21 @@ def test_size_limit() -> None:
 
 
 def test_deep_files() -> None:
-    """A file that is nested without end is refused or read, not a crash."""
+    """A file nested without end is refused or read."""
     for text in ("namespace a { " * 3000 + "}" * 3000, "#ifdef A\n" * 3000 + "#endif\n" * 3000):
         with pytest.raises(SourceError):
             files(text).locate("f")
 
 
 def test_macros() -> None:
-    """Macros with parameters are known by name, and so are their aliases."""
+    """Macros with parameters, and their aliases, are known by name."""
     macros = files("#define ONE(X, ...) [&] { return X; }()\n#define TWO ONE\n").macros
     assert macros["ONE"].parameters == ("X", "...")
     assert macros["TWO"] is macros["ONE"]
 
 
 def test_parameters() -> None:
-    """Parameters are told with name, default and type; those of templates without type."""
+    """Parameters have name, default and type; those of templates have no type."""
     text = (
         "template<typename T, int N = 4, bool B>\n"
         "int f(const int &a, T *b, unsigned c = 3) { return 1; }"
@@ -99,7 +99,7 @@ def test_parameters() -> None:
 
 
 def test_places() -> None:
-    """A function knows its namespaces, and a specialisation what it is for."""
+    """A function has its namespaces, a specialisation its arguments."""
     text = "namespace a::b { template<> void f<half, 64>(int x) { } }"
     node = files(text).definitions("f")[0].node
     assert namespaces(node) == {"a", "b"}

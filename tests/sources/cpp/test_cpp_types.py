@@ -37,7 +37,7 @@ from nearfree.sources.language.functions import float32
     ],
 )
 def test_literal(text: str, value: tuple[float, str] | None) -> None:
-    """A literal has the value and type that C++ gives it, or is not known."""
+    """A literal has C++'s value and type, or is unknown."""
     assert literal(text) == value
 
 
@@ -69,7 +69,7 @@ def test_literal(text: str, value: tuple[float, str] | None) -> None:
     ],
 )
 def test_kind(text: str, kind: str) -> None:
-    """An expression has C++'s common type; of fields, items and unknown names it is not known."""
+    """An expression has C++'s common type; fields, items and unknown names have none."""
     names = {"i": "int", "u": "unsigned", "f": "float", "x": "double", "b": "bool"}
     root = parse(f"void g() {{ y = {text}; }}")
     node = next(node for node in walk(root) if node.type == "assignment_expression")
@@ -92,7 +92,7 @@ def test_kind(text: str, kind: str) -> None:
     ],
 )
 def test_cast(kind: str, text: str, value: float) -> None:
-    """A cast value is what a variable of that type holds."""
+    """A cast gives what a variable of that type holds."""
     node = ast.fix_missing_locations(cast(kind, ast.parse(text, mode="eval").body))
     result = evaluate(node, {})
     assert result == value

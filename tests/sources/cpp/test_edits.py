@@ -1,4 +1,4 @@
-"""C++ text with parts written otherwise: what is edited keeps its lines, and nothing else moves."""
+"""Edited C++ text: edits keep their lines, and nothing else moves."""
 
 import pytest
 from nearfree.errors import SourceError
@@ -20,7 +20,7 @@ void f(int a) {
 
 
 def test_an_edit_keeps_the_lines_of_what_stood_there() -> None:
-    """Whatever follows stays on its line, also where several lines become a word."""
+    """Text after an edit stays on its line, even if lines are joined."""
     start = TEXT.index("g(b")
     end = TEXT.index(";\n  int c")
     new = edited(TEXT, [Edit(start, end, "h()")])
@@ -31,18 +31,18 @@ def test_an_edit_keeps_the_lines_of_what_stood_there() -> None:
 
 
 def test_of_two_edits_the_one_around_the_other_holds() -> None:
-    """An edit inside of another, or one that begins in it, is left out."""
+    """An edit inside another, or that begins in it, is left out."""
     assert edited("abcdef", [Edit(1, 2, "x"), Edit(0, 4, "y"), Edit(5, 6, "z")]) == "yez"
 
 
 def test_places_are_those_of_bytes() -> None:
-    """A character of several bytes before an edit does not shift it."""
+    """Characters of several bytes before an edit do not shift it."""
     text = "é = 1;"
     assert edited(text, [Edit(5, 6, "2")]) == "é = 2;"
 
 
 def test_a_function_is_cut_to_some_of_its_statements() -> None:
-    """It stands alone, under whatever condition it stood, and answers what it is told to."""
+    """A function cut to some statements answers the given expression."""
     path, node = only_function({"a.cu": TEXT}, "f")
     first, _, last = children(part(node, "body"))
     alone = reduced_to(TEXT, node, [first, last], "c")
@@ -56,6 +56,6 @@ def test_a_function_is_cut_to_some_of_its_statements() -> None:
 
 @pytest.mark.parametrize("text", ["int g() { return 1; }", "void f() {}\nvoid f(int a) {}"])
 def test_a_function_that_is_not_there_once_is_refused(text: str) -> None:
-    """Which of two is compiled is not known."""
+    """A missing or repeated function is refused."""
     with pytest.raises(SourceError, match=r"f is defined [02] times"):
         only_function({"a.cu": text}, "f")

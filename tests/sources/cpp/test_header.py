@@ -1,4 +1,4 @@
-"""C headers: fields and types as a compiler sees them, and what is no plain C is refused."""
+"""C headers: fields and types as a compiler sees them; anything else is refused."""
 
 import ctypes
 import shutil
@@ -53,7 +53,7 @@ def function(text: str) -> tuple[str, list[str]]:
     ],
 )  # fmt: skip
 def test_the_fields_of_a_structure(text: str, fields: list[str]) -> None:
-    """A field is a number of a width, a pointer, an array of numbers, in the order of the text."""
+    """Fields are numbers of a width, pointers or arrays, in the text's order."""
     assert struct(text) == fields
 
 
@@ -73,13 +73,13 @@ def test_structures_inside_of_structures_are_reached() -> None:
 
 
 def test_several_headers_are_read_as_one() -> None:
-    """A type of one header is known in another, whichever comes first."""
+    """A type of one header is known in the others, in any order."""
     files = {"a.h": "struct s { kind a; };", "b.h": "enum e { A }; typedef enum e kind;"}
     assert Header(files).struct("s") == [("i32", "a")]
 
 
 def test_what_only_cpp_reads_is_left_out() -> None:
-    """The braces of `extern "C"`, and words that export a function, hide nothing."""
+    """`extern "C"` and export macros are skipped."""
     text = """
 #ifdef __cplusplus
 extern "C" {
@@ -113,7 +113,7 @@ extern "C" {
     ],
 )  # fmt: skip
 def test_the_types_of_a_function(text: str, types: tuple[str, list[str]]) -> None:
-    """A function has the type of what it returns and those of its parameters."""
+    """A function has its return type and its parameters' types."""
     assert function(text) == types
 
 
@@ -153,7 +153,7 @@ def test_the_types_of_a_function(text: str, types: tuple[str, list[str]]) -> Non
     ],
 )
 def test_a_structure_of_an_unknown_form_is_refused(text: str) -> None:
-    """What would be laid out in another way than its fields say is refused, not guessed."""
+    """A structure whose layout differs from its fields is refused."""
     with pytest.raises(SourceError):
         struct(text)
 
@@ -173,7 +173,7 @@ def test_a_structure_of_an_unknown_form_is_refused(text: str) -> None:
     ],
 )
 def test_a_function_of_an_unknown_form_is_refused(text: str) -> None:
-    """A function is refused whose types are unknown, or said in several ways."""
+    """A function with unknown or ambiguous types is refused."""
     with pytest.raises(SourceError):
         function(text)
 
@@ -186,7 +186,7 @@ def headers(release: str, cache: Cache) -> dict[str, str]:
 
 
 def sized(build: Build) -> dict[str, list[int]]:
-    """Return what ctypes makes of a build's structures: offsets of their fields, and the size."""
+    """Return the offsets and sizes that ctypes gives a build's structures."""
     calls = Calls([], build.abi.structs, {})
     sizes = {}
     for name, fields in build.abi.structs.items():
@@ -199,7 +199,7 @@ def sized(build: Build) -> dict[str, list[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_lock_says_what_the_headers_say(release: str, source_cache: Cache) -> None:
-    """Read anew, a release's headers say what envs/engines.lock holds of them, byte for byte."""
+    """Headers read again equal envs/engines.lock byte for byte."""
     layouts = headers(release, source_cache)
     assert read_abi({path: layouts[path] for path in HEADERS}) == builds("llama_cpp")[release].abi
 
@@ -209,7 +209,7 @@ def test_the_lock_says_what_the_headers_say(release: str, source_cache: Cache) -
 def test_a_compiler_lays_structures_out_alike(
     release: str, source_cache: Cache, tmp_path: Path
 ) -> None:
-    """Ctypes puts each field where a C compiler puts it, and finds structures as large."""
+    """ctypes and a C compiler give equal offsets and sizes."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("there is no gcc here")
@@ -238,7 +238,7 @@ def test_a_compiler_lays_structures_out_alike(
 
 
 def test_the_lock_holds_every_call() -> None:
-    """Each release of the lock says all structures and functions that are used of it."""
+    """Each locked release has all structures and functions in use."""
     locked = json.decode(LOCK.read_bytes())
     assert set(locked["llama_cpp"]) == set(RELEASES)
     for build in builds("llama_cpp").values():

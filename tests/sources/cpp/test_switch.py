@@ -1,4 +1,4 @@
-"""Switches, where a rule's meaning follows them: chains of conditions, and nothing else."""
+"""Switches become chains of conditions, if a reader follows them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from nearfree.sources.language.rule import Rule
 
 
 def answers(body: str, *, follow: bool = True) -> list[Any]:
-    """Return what `int f(int M)` gives for 0 to 4, read in both ways."""
+    """Return the values of `int f(int M)` for 0 to 4, read in both ways."""
     files = CppFiles({"a.cpp": f"int f(int M) {{ {body} }}"})
     program, root = cpp_program(files, "f", leaves={}, meaning=Meaning(branching=follow))
     reading = Reading(
@@ -54,12 +54,12 @@ def test_cases_are_conditions(body: str, expected: list[int]) -> None:
     ],
 )
 def test_other_switches_are_not_known(body: str) -> None:
-    """A case that runs into the next, a break elsewhere, or an early default: never a guess."""
+    """Fall-through, a break elsewhere and an early default are refused."""
     with pytest.raises(SourceError):
         answers(body)
 
 
 def test_readers_that_do_not_follow_switches_refuse_them() -> None:
-    """A rule of other packages rests on no switch."""
+    """A reader that does not follow switches refuses them."""
     with pytest.raises(SourceError):
         answers("switch (M) { case 1: return 7; } return 9;", follow=False)

@@ -79,7 +79,7 @@ def test_cutlass_pads_to_its_tile_in_one_pass() -> None:
 
 
 def test_a_kernel_that_the_user_sets_is_asked_instead() -> None:
-    """vLLM without DeepGEMM runs CUTLASS, whose rows may decrease with M."""
+    """VLLM without DeepGEMM runs CUTLASS, whose rows may decrease with M."""
     forced = asked(format="float8_block", sm=90, kernel="CUTLASS")
     assert [forced.at(m).value for m in (3, 4, 5)] == [16, 128, 16]
 

@@ -56,7 +56,7 @@ def test_both_engines_choose_by_the_tokens_of_an_expert(package: str, version: s
 
 
 def test_a_release_without_the_rule_is_refused() -> None:
-    """vLLM 0.9.1 is refused, since it uses tuned files for Marlin, too."""
+    """VLLM 0.9.1 is refused, since it uses tuned files for Marlin, too."""
     with pytest.raises(EvidenceError, match="no rule of Marlin's blocks"):
         BlockRowRules(rules("vllm", "0.9.1"), QUERY, MARLIN)
 

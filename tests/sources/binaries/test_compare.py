@@ -118,7 +118,7 @@ def test_a_kernel_that_a_binary_lacks_is_found() -> None:
 
 
 def test_rules_of_another_fork_are_found_wrong() -> None:
-    """xformers' rule lacks the tile for few rows that vLLM's binary has."""
+    """Xformers' rule lacks the tile for few rows that vLLM's binary has."""
     wrong = unexplained(compare(rules("xformers", "0.0.34"), listed(HOPPER).held))
     assert {
         (difference.point.head_dim, difference.rule, difference.binary) for difference in wrong

@@ -209,7 +209,7 @@ def test_the_lock_says_what_the_headers_say(release: str, source_cache: Cache) -
 def test_a_compiler_lays_structures_out_alike(
     release: str, source_cache: Cache, tmp_path: Path
 ) -> None:
-    """ctypes and a C compiler give equal offsets and sizes."""
+    """Ctypes and a C compiler give equal offsets and sizes."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("there is no gcc here")

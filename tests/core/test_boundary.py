@@ -200,6 +200,19 @@ def test_a_curve_without_its_baseline_is_refused(points: dict[int, dict[int, flo
         ratios(points, 1)
 
 
+def test_a_rank_that_just_keeps_the_confidence_counts() -> None:
+    """Two values hold the median in half of all cases: at that confidence nothing is widened."""
+    assert cautious_interval([1.5, 2.0], 0.5) == (1.5, 2.0)
+    assert cautious_interval([1.5, 2.0], 0.51) == (1.5 * 1.5 / 2.0, 2.0 * 2.0 / 1.5)
+
+
+def test_ratios_come_by_n() -> None:
+    """Ratios rise in N, in whichever order a curve has its points."""
+    curve = {4: {0: 3.0}, 1: {0: 2.0}, 2: {0: 2.5}}
+    for found in (ratios(curve, 1), unpaired_ratios(curve, 1)):
+        assert [(ratio.n, ratio.value) for ratio in found] == [(1, 1.0), (2, 1.25), (4, 1.5)]
+
+
 def test_an_interval_of_too_few_values_is_widened() -> None:
     """Where no order statistics reach the confidence, the range is widened by its own factor."""
     assert cautious_interval([1.0, 2.0], 0.95) == (0.5, 4.0)
@@ -234,6 +247,10 @@ def test_an_interval_wider_than_the_limit_is_undecided() -> None:
     assert (n_max.low, n_max.high, n_max.verdict) == (1, 4, "bracketed")
     assert boundary(curve, 0.2, 1, resolution=1.15).verdict == "undecided"
     assert boundary(curve, 0.2, 1, resolution=4.0).verdict == "bracketed"
+    later = [*curve[:1], Ratio(2, 1.1, 1.1, 1.1), *curve[2:]]
+    assert (boundary(later, 0.2, 1).low, boundary(later, 0.2, 1).high) == (2, 4)
+    assert boundary(later, 0.2, 1, resolution=2.0).verdict == "bracketed"
+    assert boundary(later, 0.2, 1, resolution=1.9).verdict == "undecided"
 
 
 def test_an_interval_that_ends_at_the_limit_is_within_it() -> None:

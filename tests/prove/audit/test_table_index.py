@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 from browsing import start
 from derive.tables.logs import CONFIG
@@ -75,6 +76,29 @@ def test_a_column_has_one_value(index: TableIndex) -> None:
         index.by_key(asked)
     with pytest.raises(EvidenceError, match="rows of tuned fit 'package=vllm, package=vllm': "):
         index.by_key("tuned:package=vllm, package=vllm")
+
+
+@pytest.mark.parametrize("asked", ["experts=0", "d_ff=672", "experts=32", "experts="])
+def test_rows_that_fit_are_counted_and_twenty_listed(index: TableIndex, asked: str) -> None:
+    """The message counts all rows that fit, and lists at most twenty; an empty value is none."""
+    tuned = index.table(SOURCES, TUNED.name)
+    assert tuned is not None
+    column, _, value = asked.partition("=")
+    fits = pl.col(column) == int(value) if value else pl.col(column).is_null()
+    ids = tuned.filter(fits)["row_id"].to_list()
+    listed = f": {', '.join(ids[:20])}{', ...' if len(ids) > 20 else ''}" if ids else ""
+    with pytest.raises(EvidenceError) as caught:
+        index.by_key(f"tuned:{asked}")
+    assert caught.value.what == f"{len(ids)} rows of tuned fit {asked!r}{listed}"
+
+
+def test_the_counts_of_the_test_above_differ(index: TableIndex) -> None:
+    """Of the rows that are asked for there are none, a few, and more than are listed."""
+    tuned = index.table(SOURCES, TUNED.name)
+    assert tuned is not None
+    counts = [tuned.filter(pl.col(name) == number).height for name, number in
+              (("experts", 0), ("d_ff", 672), ("experts", 32))]  # fmt: skip
+    assert counts[0] == 0 < counts[1] <= 20 < counts[2]
 
 
 @pytest.mark.browser

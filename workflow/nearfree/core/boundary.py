@@ -82,12 +82,10 @@ def repeated_looks(protocol: Adaptive | Paired) -> Interval:
 
 @cache
 def _rank(count: int, confidence: float) -> int:
-    tail, k = 0.0, 0
-    while k < (count + 1) // 2:
-        tail += math.comb(count, k) / 2**count
-        if 1 - 2 * tail < confidence:
-            break
+    k, tail = 0, 0.5**count
+    while 1 - 2 * tail >= confidence:  # at the middle the tail is a half
         k += 1
+        tail += math.comb(count, k) / 2**count
     return k
 
 

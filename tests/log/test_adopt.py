@@ -226,6 +226,20 @@ def test_this_machine_s_ledgers_follow(layout: Layout, config: Path) -> None:
     assert damage(layout.root) == []
 
 
+def test_a_retired_take_that_came_back_is_no_news(layout: Layout, config: Path) -> None:
+    """A notice says that a listed take was retired only while its seal is gone."""
+    (dense,) = adopt(layout, config, "cpu", "dense")
+    kept = {path: Path(path).read_bytes() for path in files(layout, dense)}
+    retire(layout, config, [dense], used_events=frozenset())
+    (notice,) = verify(layout.root).findings
+    assert notice.notice
+    assert notice.path == "ledger/000001.json"
+    for path, raw in kept.items():
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_bytes(raw)
+    assert verify(layout.root).findings == ()
+
+
 def test_what_is_gone_without_a_word_is_damage(layout: Layout, config: Path) -> None:
     """A missing take is damage unless a ledger retired exactly that seal."""
     dense, moe = adopt(layout, config, "cpu")

@@ -8,8 +8,9 @@ from conftest import make_plan, write_take
 from msgspec.structs import replace
 from nearfree.errors import DamageError, EvidenceError, LogError
 from nearfree.log.adopt import adopt, adopted_takes, retire
+from nearfree.log.document import read_document, render
 from nearfree.log.evidence import read_take
-from nearfree.log.ledger import read_chain, write_ledger
+from nearfree.log.ledger import Ledger, read_chain, seals_root, write_ledger
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.retract import retract
@@ -238,6 +239,19 @@ def test_a_retired_take_that_came_back_is_no_news(layout: Layout, config: Path) 
         Path(path).parent.mkdir(exist_ok=True)
         Path(path).write_bytes(raw)
     assert verify(layout.root).findings == ()
+
+
+def test_another_seal_of_a_retired_name_is_damage(layout: Layout, config: Path) -> None:
+    """A ledger that lists another seal under the name of a retired take misses that seal."""
+    (dense,) = adopt(layout, config, "cpu", "dense")
+    path = write_ledger(layout, layout.ledgers / "local", config)
+    ledger = read_document(path, Ledger)
+    seals = {**ledger.seals, str(dense): "0" * 64}
+    path.write_bytes(render(replace(ledger, seals=seals, root=seals_root(seals))))
+    retire(layout, config, [dense], used_events=frozenset())
+    (finding,) = damage(layout.root)
+    assert finding.path == "ledger/local/000001.json"
+    assert f"the seal of {dense} is gone that this ledger names" in finding.message
 
 
 def test_what_is_gone_without_a_word_is_damage(layout: Layout, config: Path) -> None:

@@ -1,1 +1,1 @@
-"""Tests of what engines are handed."""
+"""Tests of schedules that engines are given."""

@@ -1,4 +1,4 @@
-"""What the engines do with a schedule, written down from their sources for the fast tests.
+"""How engines read a schedule, rewritten from their sources for the fast tests.
 
 The slow tests compare `vllm_lookup` with vLLM's own code.
 """
@@ -19,7 +19,7 @@ SCHEDULES = st.builds(
 
 
 def vllm_lookup(schedule: Sequence[Sequence[int]], batches: int, most: int) -> list[int]:
-    """Return the K that vLLM takes at each batch size from 1."""
+    """Return the K that vLLM takes at each batch size from 1 on."""
     found, carried = [], 0
     for batch in range(1, batches + 1):
         for first, last, k in schedule:
@@ -30,14 +30,14 @@ def vllm_lookup(schedule: Sequence[Sequence[int]], batches: int, most: int) -> l
 
 
 def sglang_steps(file: str, batch: int) -> int:
-    """Return the steps that SGLang takes at a batch size: of the largest key not above it."""
+    """Return SGLang's steps at a batch size: those of the largest key not above it."""
     entries = {int(key): entry for key, entry in json.loads(file).items()}
     [steps] = entries[max(key for key in entries if key <= batch)]["candidate_steps"]
     return int(steps)
 
 
 def between(k_by_batch: Mapping[int, int], batch: int) -> int:
-    """Return the K that a schedule means at a batch size: the smaller of its known neighbours."""
+    """Return a schedule's K at a batch size: the smaller of the two known neighbours'."""
     below = max(known for known in k_by_batch if known <= batch)
     above = min((known for known in k_by_batch if known >= batch), default=below)
     return min(k_by_batch[below], k_by_batch[above])

@@ -1,4 +1,4 @@
-"""What speaks against a schedule: what drafts, too little memory, a release without the option."""
+"""Warnings about a schedule: its drafter, too little memory, a release without the option."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ FIELDS: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash
 def test_a_layer_of_its_own_is_in_the_file_or_the_type(
     tmp_path: Path, kind: str, changes: dict[str, Any], doubts: int
 ) -> None:
-    """Where a model counts no layer for further tokens, its cost is said to be supposed."""
+    """If a model's file counts no draft layer, its cost is called assumed."""
     model = read_model_file(write(tmp_path, change(kind, **changes)))
     warnings = list(drafter_warnings("vllm", model, None))
     assert len(warnings) == doubts
@@ -34,7 +34,7 @@ def test_a_layer_of_its_own_is_in_the_file_or_the_type(
 
 
 def test_a_draft_model_has_the_model_s_vocabulary(tmp_path: Path) -> None:
-    """One of another size is told with both, and that vLLM refuses it; one of the same is not."""
+    """A draft model of another vocabulary size is named with both, since vLLM refuses it."""
     model = read_model_file(write(tmp_path, SMALL["qwen3"]))
     assert list(drafter_warnings("vllm", model, model)) == []
     other = read_model_file(write(tmp_path, change("qwen3", vocab_size=640)))
@@ -46,7 +46,7 @@ def test_a_draft_model_has_the_model_s_vocabulary(tmp_path: Path) -> None:
 
 
 def test_a_head_of_another_model_is_told() -> None:
-    """A head of the same width may be another model's: its file says how many tokens that has."""
+    """A head whose file has another vocabulary than the model's is named."""
     head = find_drafter_file(CONFIG, str(CONFIG / "whole" / "heads" / "eagle3_llama_3_1_8b.json"))
     own, other = (find_model_file(CONFIG, name) for name in ("llama_3_1_8b", "qwen3_8b"))
     assert own.d_model == other.d_model
@@ -56,7 +56,7 @@ def test_a_head_of_another_model_is_told() -> None:
 
 
 def test_a_forward_that_is_refused_says_nothing_of_a_drafter(tmp_path: Path) -> None:
-    """Where the model's file or the drafter's has no forward nothing is compared."""
+    """Without a forward of the model or the drafter nothing is compared."""
     model = read_model_file(write(tmp_path, SMALL["qwen3"]))
     refused = structs.replace(model, decoder=None)
     for engine in ("vllm", "sglang"):
@@ -65,7 +65,7 @@ def test_a_forward_that_is_refused_says_nothing_of_a_drafter(tmp_path: Path) -> 
 
 
 def test_sglang_runs_no_schedule_of_a_draft_model(tmp_path: Path) -> None:
-    """Its adaptive steps are of EAGLE's algorithms alone, and a draft model has another."""
+    """SGLang's adaptive steps are for EAGLE only, so a draft model is warned of."""
     model = read_model_file(write(tmp_path, SMALL["qwen3"]))
     (dropped,) = drafter_warnings("sglang", model, model)
     assert "drops the schedule of a draft model" in dropped
@@ -73,7 +73,7 @@ def test_sglang_runs_no_schedule_of_a_draft_model(tmp_path: Path) -> None:
 
 
 def test_a_head_beside_chunked_layers_is_told(tmp_path: Path) -> None:
-    """In vLLM alone, and of no model without such layers."""
+    """A head beside chunked layers is warned of in vLLM only."""
     chunked = read_model_file(write(tmp_path, SMALL["llama4_text"]))
     (tmp_path / "plain").mkdir()
     plain = read_model_file(write(tmp_path / "plain", SMALL["llama"]))
@@ -98,7 +98,7 @@ def test_a_head_beside_chunked_layers_is_told(tmp_path: Path) -> None:
 def test_states_that_drafts_add_are_told(
     tmp_path: Path, engine: str, kind: str, many: str | None
 ) -> None:
-    """Memory counts one state of a request; engines keep one of each draft and one or two more."""
+    """A warning says that engines keep one state per draft and one or two more."""
     model = read_model_file(write(tmp_path, SMALL[kind]))
     warnings = list(state_warnings(engine, model))
     assert len(warnings) == (many is not None)
@@ -121,7 +121,7 @@ def test_states_that_drafts_add_are_told(
 def test_a_release_that_reads_no_such_option_is_named(
     engine: str, moe: BackendRelease, *, doubted: bool
 ) -> None:
-    """What is pasted into an older release than the first that reads it is said to be in vain."""
+    """A release older than the first that reads the option is warned of."""
     warnings = list(release_warnings(engine, [moe, moe]))
     assert len(warnings) == doubted
     assert all(f"{moe} does not read this option" in warning for warning in warnings)
@@ -140,7 +140,7 @@ def test_a_release_that_reads_no_such_option_is_named(
 def test_an_option_for_one_engine_from_the_steps_of_another_is_doubted(
     engine: str, served: list[BackendRelease], others: list[str]
 ) -> None:
-    """T(N) of one engine says little of the drafts that another should make: one warning."""
+    """An option for one engine from T(N) of another has one warning."""
     warnings = list(release_warnings(engine, served))
     assert len(warnings) == len(others)
     for other, warning in zip(others, warnings, strict=True):

@@ -23,14 +23,14 @@ BOUNDARIES = st.dictionaries(
 
 
 def test_a_boundary_leaves_one_position_for_the_token_itself() -> None:
-    """K = N_max - 1, cut to the longest draft; less than two positions leave no draft."""
+    """K is N_max - 1, at most the longest draft; below two positions K is 0."""
     boundaries = {1: 8, 2: 8.9, 4: 1, 8: 0.3, 16: math.inf, 32: 10**40}
     assert draft_lengths(boundaries, most=16) == {1: 7, 2: 7, 4: 0, 8: 0, 16: 16, 32: 16}
 
 
 @given(BOUNDARIES, st.integers(1, LONGEST_DRAFT))
 def test_lengths_stay_in_bounds(boundaries: dict[int, float], most: int) -> None:
-    """K + 1 positions are within the boundary unless K is 0, and K + 2 are not unless it is cut."""
+    """K + 1 positions are within the boundary unless K is 0; K + 2 only if K is the longest."""
     lengths = draft_lengths(boundaries, most=most)
     assert list(lengths) == sorted(boundaries)
     for batch, k in lengths.items():
@@ -41,7 +41,7 @@ def test_lengths_stay_in_bounds(boundaries: dict[int, float], most: int) -> None
 
 @given(SCHEDULES)
 def test_ranges_give_back_each_length(k_by_batch: dict[int, int]) -> None:
-    """At a known batch size the range has its K; between two, the smaller of theirs."""
+    """At a known batch size the range has its K, between two the smaller."""
     length_ranges = ranges(k_by_batch)
     for batch in range(1, max(k_by_batch) + 1):
         [k] = [
@@ -54,7 +54,7 @@ def test_ranges_give_back_each_length(k_by_batch: dict[int, int]) -> None:
 
 @given(SCHEDULES)
 def test_ranges_are_contiguous(k_by_batch: dict[int, int]) -> None:
-    """Ranges run from 1 to the largest batch size without gap or overlap; neighbours differ."""
+    """Ranges cover 1 to the largest batch size; neighbours differ."""
     length_ranges = ranges(k_by_batch)
     assert length_ranges[0].first == 1
     assert length_ranges[-1].last == max(k_by_batch) <= MOST_BATCH
@@ -64,12 +64,12 @@ def test_ranges_are_contiguous(k_by_batch: dict[int, int]) -> None:
 
 
 def test_a_rise_is_kept() -> None:
-    """Latency in stairs may let K rise with the batch; the schedule shows it."""
+    """If latency rises in steps, K may increase with the batch size."""
     assert ranges({1: 3, 2: 1, 3: 4}) == ((1, 1, 3), (2, 2, 1), (3, 3, 4))
 
 
 def test_far_batches_cost_no_time() -> None:
-    """The largest batch size makes no longer list than a small one."""
+    """The largest batch size does not change the length of the list."""
     assert ranges({1: 2, LARGEST_BATCH: 1}) == ((1, 1, 2), (2, LARGEST_BATCH, 1))
 
 
@@ -91,7 +91,7 @@ def test_far_batches_cost_no_time() -> None:
     ],
 )
 def test_a_schedule_is_refused(k_by_batch: dict[Any, Any], says: str) -> None:
-    """What no engine takes is refused, and the message names it."""
+    """A schedule that no engine accepts is refused by name."""
     with pytest.raises(ConfigError, match=says):
         ranges(k_by_batch)
 
@@ -111,6 +111,6 @@ def test_a_schedule_is_refused(k_by_batch: dict[Any, Any], says: str) -> None:
     ],
 )
 def test_boundaries_are_refused(boundaries: dict[Any, Any], most: Any, says: str) -> None:
-    """A boundary that is no number of positions is refused, and the message names its batch."""
+    """A boundary that is no number of positions is refused with its batch size."""
     with pytest.raises(ConfigError, match=says):
         draft_lengths(boundaries, most=most)

@@ -30,7 +30,7 @@ def best_lengths(curves: Any, accepted: Any, *, draft_cost: Any) -> dict[int, An
 
 
 def fraction(value: float) -> Fraction:
-    """Return a number exactly."""
+    """Return a number as an exact fraction."""
     return Fraction(value)
 
 
@@ -47,7 +47,7 @@ def test_an_independent_rate_is_the_geometric_sum(rate: float, most: int) -> Non
 def test_the_best_length_is_that_of_trying_all(
     curve: dict[int, float], conditional: list[float], cost: float
 ) -> None:
-    """No other K has more expected tokens per second, counted exactly."""
+    """No other K has more expected tokens per second, in exact fractions."""
     accepted = tuple(accumulate(conditional, lambda before, p: before * p))
     lengths = best_lengths({4: curve}, accepted, draft_cost=cost)[4]
     speedups = {
@@ -61,12 +61,12 @@ def test_the_best_length_is_that_of_trying_all(
 
 
 def test_no_acceptance_means_no_draft() -> None:
-    """At p = 0 a draft wins nothing: even a free one is not made."""
+    """At p = 0 no draft is made, even if drafting is free."""
     assert best_lengths({1: FLAT}, independent_acceptance(0, most=32), draft_cost=0)[1] == (0, 1.0)
 
 
 def test_full_acceptance_of_free_drafts_takes_all() -> None:
-    """At p = 1 on a flat curve the longest draft is best, K + 1 times as fast."""
+    """At p = 1 and constant T(N) the longest draft is best, K + 1 times as fast."""
     assert best_lengths({1: FLAT}, independent_acceptance(1, most=32), draft_cost=0)[1] == (
         32,
         33.0,
@@ -74,26 +74,26 @@ def test_full_acceptance_of_free_drafts_takes_all() -> None:
 
 
 def test_full_acceptance_stops_at_the_stair() -> None:
-    """At p = 1 a doubled latency pays only where it more than doubles the tokens."""
+    """At p = 1 twice the latency is worth it only for more than twice the tokens."""
     curve = {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0, 5: 2.0, 6: 2.0, 7: 2.0, 8: 2.0}
     assert best_lengths({1: curve}, independent_acceptance(1, most=7), draft_cost=0)[1] == (3, 4.0)
 
 
 def test_of_equal_lengths_the_smallest_is_taken() -> None:
-    """Where each token costs as much as it wins, drafts change nothing, and none are made."""
+    """If each token costs what it gains, K is 0."""
     curve = {3: 3.0, 2: 2.0, 1: 1.0, 4: 4.0}
     assert best_lengths({1: curve}, independent_acceptance(1, most=8), draft_cost=0)[1] == (0, 1.0)
 
 
 def test_a_costly_drafter_shortens_the_draft() -> None:
-    """The drafter's time counts once a token: with p = 0.8, T flat and c = 1/4, K is 3, not 8."""
+    """With drafting costs of 1/4 per token, p = 0.8 and constant T, K is 3, not 8."""
     speedups = [(1 - 0.8 ** (k + 1)) / 0.2 / (1 + k / 4) for k in range(9)]
     lengths = best_lengths({1: FLAT}, independent_acceptance(0.8, most=8), draft_cost=0.25)[1]
     assert (lengths.k, lengths.speedup) == (3, pytest.approx(max(speedups)))
 
 
 def test_each_batch_has_its_own_length() -> None:
-    """A curve that rises earlier has the shorter draft; batches come smallest first."""
+    """A curve that rises earlier has the smaller K; batch sizes are sorted."""
     curves = {8: {1: 1.0, 2: 1.4, 4: 2.8}, 1: {1: 1.0, 2: 1.0, 4: 1.1}}
     lengths = best_lengths(curves, measured_acceptance([0.8, 0.6, 0.5]), draft_cost=0)
     assert {batch: choice.k for batch, choice in lengths.items()} == {1: 3, 8: 1}
@@ -121,7 +121,7 @@ def test_a_rate_is_refused(rate: Any) -> None:
     ],
 )
 def test_an_acceptance_curve_is_refused(accepted: list[Any], says: str) -> None:
-    """Shares among the rounds that get so far may rise; those of all rounds may not."""
+    """Shares of all rounds must not increase with K; those of rounds that get so far may."""
     with pytest.raises(ConfigError, match=says):
         measured_acceptance(accepted)
 
@@ -145,13 +145,13 @@ def test_an_acceptance_curve_is_refused(accepted: list[Any], says: str) -> None:
     ],
 )
 def test_curves_and_costs_are_refused(curves: dict[Any, Any], cost: Any, says: str) -> None:
-    """A curve without a baseline or with what is no latency is refused, and so is a cost."""
+    """A curve without its baseline, an invalid latency and an invalid cost are refused."""
     with pytest.raises(ConfigError, match=says):
         best_lengths(curves, (0.9, 0.8), draft_cost=cost)
 
 
 def test_a_round_s_cost_stands_in_the_place_of_a_token_s() -> None:
-    """Costs by batch and K are taken as they are, at K = 0, too: not drafting has a price."""
+    """Costs by batch size and K are used as given, at K = 0, too."""
     costs = {4: [0.1, 0.1, 0.2, 0.3]}
     lengths = best_lengths(
         {4: dict.fromkeys(range(1, 5), 1.0)}, independent_acceptance(0, most=3), draft_cost=costs
@@ -169,7 +169,7 @@ def test_a_round_s_cost_stands_in_the_place_of_a_token_s() -> None:
     ({4: [0.0, -0.1, 0.2]}, "what drafts at batch 4 cost is -0.1"),
 ])  # fmt: skip
 def test_costs_that_make_no_sense(costs: dict[int, list[float]], message: str) -> None:
-    """Costs must be there for every K that is compared, and not be negative."""
+    """A missing or negative cost of a compared K is refused."""
     with pytest.raises(ConfigError) as refused:
         best_lengths(
             {4: {1: 1.0, 2: 1.0, 3: 1.0}}, independent_acceptance(0.5, most=2), draft_cost=costs

@@ -1,4 +1,4 @@
-"""Batches that leave vLLM's full graphs under a schedule, and the sizes captured for it."""
+"""Batch sizes that leave vLLM's full graphs under a schedule, and the captured sizes."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -16,7 +16,7 @@ Parts = Sequence[tuple[int, int]]
 
 
 def lengths(parts: Parts) -> dict[int, int]:
-    """Return K by batch size of parts that end at a batch size, each with its K."""
+    """Return K by batch size, from the ends of parts with their K."""
     length_by_batch: dict[int, int] = {}
     for last, k in parts:
         length_by_batch |= dict.fromkeys(range(len(length_by_batch) + 1, last + 1), k)
@@ -34,13 +34,13 @@ def lengths(parts: Parts) -> dict[int, int]:
     ],
 )
 def test_powers_of_two_leave_no_full_graph(parts: Parts, count: int) -> None:
-    """Graphs of each width lie among those of wider ones where one divides the other."""
+    """If each width divides the next, no batch leaves the full graphs."""
     for requests in (256, 1024):
         assert len(outside_full_graphs(lengths(parts), requests=requests)) == count
 
 
 def test_a_batch_leaves_where_the_next_count_is_of_another_width() -> None:
-    """Six requests of five tokens: 30 is next in graphs of three tokens, 35 in those of five."""
+    """Six requests of five tokens leave: 30 is in graphs of three tokens, 35 in those of five."""
     outside = outside_full_graphs(lengths([(8, 4), (32, 2), (256, 1)]))
     assert 6 in outside
     assert {1, 2, 4, 5, 7, 8}.isdisjoint(outside)
@@ -83,7 +83,7 @@ def test_a_full_graph_holds_no_more_than_its_tokens_and_requests(
 @pytest.mark.parametrize("k", [0, 1, 2, 4, 7])
 @pytest.mark.parametrize("requests", [100, 256, 1024])
 def test_a_single_length_has_the_sizes_of_the_release(k: int, requests: int) -> None:
-    """The port captures what the release's own text does for one K at all batch sizes."""
+    """For one K the captured sizes are those of the release's own text."""
     extraction = recorded_extraction(LOG, "vllm-graphs", "0.33.0")
     assert extraction is not None
     given = {"max_num_seqs": requests, "max_num_batched_tokens": 8192, "q": k + 1, "sm": 90,
@@ -93,14 +93,14 @@ def test_a_single_length_has_the_sizes_of_the_release(k: int, requests: int) -> 
 
 
 def test_an_option_says_which_batches_leave() -> None:
-    """A note counts them; where none leaves there is none."""
+    """A note counts the batches that leave; without any there is no note."""
     noted = vllm_option(lengths([(8, 4), (32, 2), (256, 1)])).notes[-1]
     assert noted.startswith("50 of 256 batch sizes (6, 9, 10, 12, ")
     assert not any("full graphs" in note for note in vllm_option(lengths([(8, 3), (9, 1)])).notes)
 
 
 def test_what_is_captured_on_the_gpu_counts() -> None:
-    """Batches above the largest graph of the GPU leave none, and are not counted."""
+    """Batches above the GPU's largest graph are not counted."""
     parts = lengths([(8, 4), (32, 2), (256, 1)])
     left = outside_full_graphs(parts, requests=256, largest=64)
     assert 0 < len(left) < 50

@@ -1,4 +1,4 @@
-"""What llama.cpp takes: its flags against its own source, and the cost array's documented form."""
+"""llama.cpp's flags, compared with its source, and the cost array's documented form."""
 
 import hashlib
 import math
@@ -31,7 +31,7 @@ FREE = dict.fromkeys(range(1, 65), 1.0)
 
 
 def flags(kind: str, k: int, shortest: int = 0) -> dict[str, str]:
-    """Return the flags of an option with their values."""
+    """Return an option's flags with their values."""
     option = llama_cpp_option({1: k}, kind=kind, shortest=shortest, ratio=FREE, epsilon=0.2)
     words = option.text.split()
     return dict(zip(words[::2], words[1::2], strict=True))
@@ -39,7 +39,7 @@ def flags(kind: str, k: int, shortest: int = 0) -> dict[str, str]:
 
 @given(st.sampled_from(KINDS), st.integers(1, 1024), st.integers(0, 1024))
 def test_a_drafter_has_its_flags(kind: str, k: int, shortest: int) -> None:
-    """The longest draft is K; the shortest is never above it, and a lookup's pattern neither."""
+    """The longest draft is K; the shortest draft and a lookup's pattern are at most K."""
     flag_values = flags(kind, k, shortest)
     assert flag_values.pop("--spec-type") == kind
     if kind == LOOKUP:
@@ -61,7 +61,7 @@ def test_no_near_free_draft_has_no_flags() -> None:
 
 @given(st.lists(st.booleans(), max_size=20))
 def test_each_draft_from_the_shortest_on_passes(passes: list[bool]) -> None:
-    """From there on all pass, the draft before does not, and 0 says that every length does."""
+    """All drafts from the shortest on are near-free, the one before is not; 0 means all."""
     shortest = shortest_draft(passes)
     assert all(passes[max(shortest - 1, 0) :])
     assert not shortest or not passes[shortest - 2]
@@ -69,13 +69,13 @@ def test_each_draft_from_the_shortest_on_passes(passes: list[bool]) -> None:
 
 
 def test_a_draft_is_worth_its_forward() -> None:
-    """By acceptance it yields more than its forward takes."""
+    """With an acceptance, a draft yields more than its forward costs."""
     stairs = {1: 1.0, 2: 1.6, 3: 1.6, 4: 1.6, 5: 3.0}
     assert worth_verifying(stairs, 4, [0.5, 0.25, 0.1, 0.0]) == [False, True, True, False]
 
 
 def test_without_an_acceptance_no_draft_is_left_out() -> None:
-    """Short drafts follow llama.cpp's default; lengths beyond near-free are named in a note."""
+    """Without an acceptance short drafts follow llama.cpp's default, with a note."""
     falls = {1: 1.0, 2: 1.21, 3: 1.1, 4: 1.3, 5: 1.19}
     for ratio, options in ((falls, True), (FREE, False)):
         option = llama_cpp_option({1: 4}, kind=MODEL, shortest=None, ratio=ratio, epsilon=0.2)
@@ -87,7 +87,7 @@ def test_without_an_acceptance_no_draft_is_left_out() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
 def test_the_recorded_lines_are_those_of_the_release(source: Sources, parser: Parser) -> None:
-    """File and lines hold what is named, and their digest is the recorded one."""
+    """The recorded file and lines hold the named text with its digest."""
     first, last = parser.lines
     text = source(parser.package, parser.version, parser.file).splitlines(keepends=True)
     held = "".join(text[first - 1 : last])
@@ -97,7 +97,7 @@ def test_the_recorded_lines_are_those_of_the_release(source: Sources, parser: Pa
 
 @pytest.mark.slow
 def test_the_release_has_the_flags_and_types(source: Sources) -> None:
-    """Each flag is one of its options, each type one of its names, and its default is PATTERN."""
+    """Each flag and each type exists in the release, and its default is PATTERN."""
     read = {parser.file: source(parser.package, parser.version, parser.file) for parser in PARSERS}
     options = next(text for file, text in read.items() if file.endswith("arg.cpp"))
     names = next(text for file, text in read.items() if file.endswith("speculative.cpp"))
@@ -121,7 +121,7 @@ def test_the_array_is_the_cost_of_a_token(ratios: list[float]) -> None:
 
 
 def test_a_free_forward_is_as_in_the_thread() -> None:
-    """Where N positions cost what one does, a token costs 1 / N; the array is a note alone."""
+    """If N positions cost as much as one, a token costs 1 / N."""
     free = {4: 1.0, 1: 1.0, 3: 1.0, 2: 1.0}
     array = 'export GGML_BATCH_COSTS="1,0.5,0.333333,0.25"'
     assert cost_array(free) == array
@@ -141,6 +141,6 @@ def test_a_free_forward_is_as_in_the_thread() -> None:
     ],
 )
 def test_a_curve_is_refused(curve: dict[Any, Any], says: str) -> None:
-    """An array has no gaps: a curve that leaves an N out is refused, as is one of no latencies."""
+    """A curve without each N, or with an invalid latency, is refused."""
     with pytest.raises(ConfigError, match=says):
         cost_array(curve)

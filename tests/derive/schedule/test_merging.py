@@ -1,4 +1,4 @@
-"""Schedules of few entries."""
+"""Schedules merged to few entries."""
 
 import math
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ SPEEDS = st.lists(ROWS, min_size=1, max_size=6).map(
 
 
 def up_to(lengths: dict[int, int]) -> dict[int, frozenset[int]]:
-    """Return the near-free K by batch size where all up to the longest are."""
+    """Return near-free K by batch size, all up to the longest."""
     return {b: frozenset(range(k + 1)) for b, k in lengths.items()}
 
 
 def entries(ks: list[int]) -> int:
-    """Return how many entries lengths by batch size make."""
+    """Return the number of entries of lengths by batch size."""
     return 1 + sum(before != k for before, k in pairwise(ks))
 
 
@@ -46,7 +46,7 @@ def entries(ks: list[int]) -> int:
 def test_fewest_entries_then_fewest_lengths(
     speeds: dict[int, dict[int, float]], worth: float
 ) -> None:
-    """No schedule within the worth has fewer entries, or as many with fewer K: all are tried."""
+    """By trying all: no schedule within the loss has fewer entries, or as many with fewer K."""
     lengths_ = [*merged_by_speed(speeds, worth).values()]
     floors = [(1 - worth) * max(speed.values()) for speed in speeds.values()]
     able = [
@@ -60,19 +60,19 @@ def test_fewest_entries_then_fewest_lengths(
 
 @given(SPEEDS)
 def test_no_worth_is_the_best(speeds: dict[int, dict[int, float]]) -> None:
-    """At a worth of 0 each batch size keeps its fastest K."""
+    """With an allowed loss of 0 each batch size has its fastest K."""
     merged = merged_by_speed(speeds, 0)
     assert all(speeds[b][k] == max(speeds[b].values()) for b, k in merged.items())
 
 
 def test_powers_of_two_are_preferred() -> None:
-    """Of K that do equally well the one that keeps vLLM's full graphs is taken."""
+    """Of equally fast K the one that keeps vLLM's full graphs is taken."""
     speeds = {b: {0: 1.0, 2: 2.0, 3: 1.99, 4: 2.0} for b in range(1, 9)}
     assert set(merged_by_speed(speeds, 0.02).values()) == {3}
 
 
 def test_what_takes_many_entries_is_merged_further() -> None:
-    """Steps that differ by 4 % would take an entry each; few entries lose that at worst."""
+    """Entries that differ by 4 % are merged, with at most that loss."""
     speeds = {b: {1: 1.0, 2: 1.04 if b % 2 else 1 / 1.04} for b in range(1, 21)}
     many = merged_by_speed(speeds, 0.02)
     assert entries([*many.values()]) == 20
@@ -88,7 +88,7 @@ def test_what_takes_many_entries_is_merged_further() -> None:
 
 @given(NEAR_FREE, st.floats(0.001, 0.3))
 def test_merged_downwards(near_free: dict[int, frozenset[int]], worth: float) -> None:
-    """Each K is near-free itself, they are few, and rise at most up to one batch size."""
+    """Each K is near-free, and K increases at most up to one batch size."""
     assume(any(max(ks) for ks in near_free.values()))
     merged = merged_below(near_free, worth)
     ks = [*merged.values()]
@@ -102,7 +102,7 @@ def test_merged_downwards(near_free: dict[int, frozenset[int]], worth: float) ->
 
 @given(st.lists(st.integers(4, 5), min_size=2, max_size=60))
 def test_noise_makes_no_entries(ks: list[int]) -> None:
-    """5, 4, 5, 4 never comes out."""
+    """Alternating K, such as 5, 4, 5, 4, are merged."""
     merged = merged_below(up_to(dict(enumerate(ks, 1))), 0.02)
     assert len(ranges(merged)) <= 3
     for parts in combinations(ranges(merged), 3):
@@ -110,13 +110,13 @@ def test_noise_makes_no_entries(ks: list[int]) -> None:
 
 
 def test_stairs_of_few_steps_are_kept() -> None:
-    """What has few entries already keeps them where each is worth its place."""
+    """A schedule that has few entries keeps those that are worth it."""
     stairs = {b: 7 if b < 5 else 3 if b < 17 else 1 for b in range(1, 65)}
     assert merged_below(up_to(stairs), 0.02) == stairs
 
 
 def test_k_is_lowered_to_what_passes_itself() -> None:
-    """Where 4 drafts leave the tolerance and 5 do not, it is not lowered to a neighbour's 4."""
+    """If 4 drafts are not near-free and 5 are, K is not lowered to 4."""
     rises = up_to({1: 5, 2: 4} | dict.fromkeys(range(3, 65), 5))
     falls_again = {b: ks if b == 2 else ks - {4} for b, ks in rises.items()}
     for near_free, ks in ((rises, [4, 5]), (falls_again, [3, 5])):
@@ -125,7 +125,7 @@ def test_k_is_lowered_to_what_passes_itself() -> None:
 
 @pytest.mark.parametrize("worth", [-0.1, 1, 2, float("nan")])
 def test_a_worth_is_a_share(worth: float) -> None:
-    """A worth that is no share below 1 is refused."""
+    """An allowed loss outside [0, 1) is refused."""
     with pytest.raises(ConfigError, match="an entry's worth is"):
         merged_below(up_to({1: 1}), worth)
     with pytest.raises(ConfigError, match="an entry's worth is"):
@@ -136,7 +136,7 @@ def test_a_worth_is_a_share(worth: float) -> None:
 def test_of_its_lengths_no_schedule_of_as_few_entries_is_faster(
     speeds: dict[int, dict[int, float]], worth: float
 ) -> None:
-    """With the chosen K none within the worth, in as many entries, has a larger product."""
+    """With the chosen K no schedule of as few entries within the loss is faster."""
     merged = merged_by_speed(speeds, worth)
     chosen, few = {*merged.values()}, entries([*merged.values()])
     able = [
@@ -160,7 +160,7 @@ SHORT = st.lists(
 def test_near_free_lengths_lose_fewest_positions_in_entries_worth_their_place(
     near_free: dict[int, frozenset[int]], worth: float
 ) -> None:
-    """As when all are tried: fewest entries that lose no more than the worth beyond the least."""
+    """By trying all: the fewest entries within the allowed loss."""
     assume(any(max(ks) for ks in near_free.values()))
     batches = [*near_free]
     weights = [math.log(after / b) for b, after in pairwise([*batches, batches[-1] + 1])]
@@ -184,14 +184,14 @@ def test_near_free_lengths_lose_fewest_positions_in_entries_worth_their_place(
 
 
 def test_without_a_worth_the_shortest_of_equals_is_taken() -> None:
-    """Each batch size has the smallest of its fastest K, whatever its neighbours have."""
+    """Each batch size has its smallest fastest K, independent of neighbours."""
     speeds = {1: {1: 2.0, 3: 2.0}, 2: {1: 1.0, 3: 2.0}, 3: {1: 2.0, 3: 2.0}}
     assert merged_by_speed(speeds, 0) == {1: 1, 2: 3, 3: 1}
     assert merged_by_speed(speeds, 1e-9) == dict.fromkeys((1, 2, 3), 3)
 
 
 def test_a_length_that_another_stands_for_is_in_no_schedule() -> None:
-    """4 drafts do at two batch sizes, 5 at these and at another: 5 is taken where both do."""
+    """If 5 drafts are as good as 4 at two batch sizes, 4 is left out."""
     able = {1: (4, 5), 2: (4, 5), 3: (5, 8), 4: (8,), 5: (8,)}
     speeds = {b: {k: 2.0 if k in ks else 1.0 for k in (4, 5, 8)} for b, ks in able.items()}
     merged = merged_by_speed(speeds, 0.1)

@@ -1,4 +1,4 @@
-"""The recorded places of the engines' parsers, against the engines' own sources."""
+"""The recorded places of the engines' parsers, compared with the engines' sources."""
 
 import hashlib
 from pathlib import Path
@@ -18,7 +18,7 @@ EACH_PARSER = pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: pars
 
 @EACH_PARSER
 def test_a_parser_is_of_a_known_release(parser: Parser) -> None:
-    """The lock knows the release that a parser was read from, and one engine has one release."""
+    """A parser's release is in the lock, one release per engine."""
     assert parser.version in LOCK.versions(parser.package)
     assert {parser_.version for parser_ in PARSERS if parser_.package == parser.package} == {
         parser.version
@@ -26,7 +26,7 @@ def test_a_parser_is_of_a_known_release(parser: Parser) -> None:
 
 
 def test_a_parser_is_shown_with_its_place() -> None:
-    """What a schedule prints names release, file, lines and digest."""
+    """A printed schedule names the parser's release, file, lines and digest."""
     shown = str(PARSERS[0])
     assert shown.startswith("vllm 0.33.0, vllm/v1/spec_decode/dynamic/utils.py lines 7-74: ")
     assert shown.endswith(PARSERS[0].sha256)
@@ -35,7 +35,7 @@ def test_a_parser_is_shown_with_its_place() -> None:
 @pytest.mark.slow
 @EACH_PARSER
 def test_the_recorded_lines_are_the_parser(source: Sources, parser: Parser) -> None:
-    """File and lines hold the named function, class or field, and their digest is the recorded."""
+    """The recorded lines hold the named function, class or field with its digest."""
     content = source(parser.package, parser.version, parser.file)
     node = place(content, parser.name)
     assert (node.lineno, node.end_lineno) == parser.lines
@@ -46,7 +46,7 @@ def test_the_recorded_lines_are_the_parser(source: Sources, parser: Parser) -> N
 @pytest.mark.slow
 @EACH_PARSER
 def test_the_newest_release_reads_it_the_same(source: Sources, parser: Parser) -> None:
-    """In the newest release of the lock the parser's text is the recorded one, wherever it is."""
+    """In the newest locked release the parser's text is the same, at any place."""
     newest = LOCK.versions(parser.package)[-1]
     content = source(parser.package, newest, parser.file)
     node = place(content, parser.name)

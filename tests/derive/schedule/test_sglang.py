@@ -1,4 +1,4 @@
-"""SGLang's file of candidate steps, against its loader."""
+"""SGLang's file of candidate steps, read as its loader does."""
 
 import ast
 import json
@@ -34,7 +34,7 @@ RULES = [
 
 @given(SCHEDULES)
 def test_the_engine_takes_each_length(k_by_batch: dict[int, int]) -> None:
-    """What SGLang makes of the file is K at each known batch size, and the last K beyond."""
+    """SGLang reads the file as K at each known batch size, and the last K beyond."""
     text = sglang_option(k_by_batch).text
     last = max(k_by_batch)
     for batch in range(1, MOST_BATCH + 9):
@@ -43,7 +43,7 @@ def test_the_engine_takes_each_length(k_by_batch: dict[int, int]) -> None:
 
 @given(SCHEDULES)
 def test_the_file_is_as_the_loader_asks(k_by_batch: dict[int, int]) -> None:
-    """Keys are digits; each entry has candidates, whole numbers from 0; the middle one drafts."""
+    """Keys are digits, and each entry has candidates from 0 on, of which the middle one drafts."""
     entries = json.loads(sglang_option(k_by_batch).text)
     assert entries
     for key, entry in entries.items():
@@ -69,7 +69,7 @@ def test_text() -> None:
 
 @pytest.mark.parametrize("last", [48, 49, 201])
 def test_more_requests_than_sglang_runs_are_asked_for(last: int) -> None:
-    """Under speculation it runs 48 at once: a schedule of more says which option has them run."""
+    """For more than 48 requests the option that allows them is named."""
     notes = [note for note in sglang_option({1: 3, last: 1}).notes if "running" in note]
     assert len(notes) == (last > 48)
     assert all(note.startswith(f"Give --max-running-requests {last}: ") for note in notes)
@@ -77,7 +77,7 @@ def test_more_requests_than_sglang_runs_are_asked_for(last: int) -> None:
 
 @pytest.mark.parametrize("k_by_batch", [{}, {2: 1}, {1: 0}, {1: -1}])
 def test_what_sglang_refuses_is_never_written(k_by_batch: dict[int, int]) -> None:
-    """No entry, a negative step, or nothing but zero steps is refused."""
+    """No entry, a negative step and only zero steps are refused."""
     with pytest.raises(ConfigError):
         sglang_option(k_by_batch)
 
@@ -85,7 +85,7 @@ def test_what_sglang_refuses_is_never_written(k_by_batch: dict[int, int]) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "expression"), RULES)
 def test_sglang_reads_the_file_so(source: Sources, name: str, expression: str) -> None:
-    """Each expression that the file's form rests on stands in SGLang's own source."""
+    """Each expression on which the file's form depends is in SGLang's source."""
     parser = next(sglang_parser for sglang_parser in SGLANG_PARSERS if sglang_parser.name == name)
     node = place(source(parser.package, parser.version, parser.file), name)
     wanted = ast.dump(ast.parse(expression, mode="eval").body)

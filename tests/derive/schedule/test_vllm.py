@@ -1,4 +1,4 @@
-"""vLLM's schedule, against its validator and its lookup."""
+"""vLLM's schedule, read by its validator and its lookup."""
 
 import ast
 import json
@@ -36,7 +36,7 @@ def read(k_by_batch: dict[int, int]) -> tuple[list[list[int]], int]:
 
 @given(SCHEDULES)
 def test_the_engine_looks_up_each_length(k_by_batch: dict[int, int]) -> None:
-    """What vLLM makes of the text is K at each known batch size, and the last K beyond."""
+    """VLLM reads the text as K at each known batch size, and the last K beyond."""
     schedule, most = read(k_by_batch)
     last = max(k_by_batch)
     meant = [between(k_by_batch, min(batch, last)) for batch in range(1, MOST_BATCH + 9)]
@@ -78,7 +78,7 @@ class _Cut(ast.NodeTransformer):
 
 
 def program(source: Sources) -> Program:
-    """Return vLLM's lookup with its validator, in the form that is stepped through."""
+    """Return vLLM's lookup with its validator, for the interpreter."""
     parser = next(vllm_parser for vllm_parser in VLLM_PARSERS if vllm_parser.name == LOOKUP)
     tree = _Cut().visit(ast.parse(source(parser.package, parser.version, parser.file)))
     # Entries out of JSON are lists, which is what these ask for.
@@ -87,7 +87,7 @@ def program(source: Sources) -> Program:
 
 
 def run(code: Program, schedule: Any, batches: int, most: int) -> Any:
-    """Return what vLLM's code makes of a schedule: K by batch size, or that it refuses."""
+    """Return what vLLM's code makes of a schedule: K by batch size, or a refusal."""
     inputs = {
         "num_speculative_tokens_per_batch_size": schedule,
         "vllm_max_batch_size": batches,
@@ -104,7 +104,7 @@ def run(code: Program, schedule: Any, batches: int, most: int) -> Any:
 def test_vllm_reads_what_is_written(
     source: Sources, k_by_batch: dict[int, int], batches: int
 ) -> None:
-    """Stepped through, vLLM's own code takes the schedule and finds K at each batch size."""
+    """VLLM's own code, interpreted, accepts the schedule and finds each K."""
     schedule, most = read(k_by_batch)
     meant = [between(k_by_batch, min(b, max(k_by_batch))) for b in range(1, batches + 1)]
     assert run(program(source), schedule, batches, most) == meant
@@ -130,7 +130,7 @@ def test_vllm_reads_what_is_written(
 def test_options_that_vllm_refuses_are_never_written(
     source: Sources, schedule: Any, most: int, ours: dict[int, int] | None
 ) -> None:
-    """The code of vLLM refuses these; from such lengths nothing is written, or none make them."""
+    """Options that vLLM's code refuses are never written."""
     assert run(program(source), schedule, 8, most) == REFUSED
     if ours is not None:
         with pytest.raises(ConfigError):

@@ -1,4 +1,4 @@
-"""Tables `accuracy` and `drift`: imported curves by group, and the noise ceiling among them."""
+"""Tables `accuracy` and `drift`: scores of imported curves by group, with a noise ceiling."""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,7 @@ GRID = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 def curve(platform: str, version: str, knee: int, **changes: object) -> LatencyImported:
-    """Return a made-up curve: flat up to N = knee, then rising with N."""
+    """Return a made-up curve that is constant up to the knee and then rises."""
     fields = {"d_model": 8192, "d_ff": 8192, "dtype": "bfloat16"} | changes
     return LatencyImported(
         source="made up", member="gemm.parquet", member_sha256="0" * 64, platform=platform,
@@ -45,7 +45,7 @@ CURVES = (
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """Return a log of made-up curves and the adopted constants, with both tables."""
+    """Return a log of made-up curves and adopted constants, with both tables."""
     layout = Layout(tmp_path_factory.mktemp("imported"))
     plan = ImportPlan(files={"made_up.whl": "0" * 64})
     name = take_name("imported", "aiconfigurator_core_0_0_1", 1, plan)
@@ -62,27 +62,27 @@ def accuracy(made: Layout) -> pl.DataFrame:
 
 
 def test_groups_are_of_16_bit_products_with_heavy_weights(accuracy: pl.DataFrame) -> None:
-    """Other element types and weights that fit a cache are no part of any group."""
+    """Other element types, and weights that fit in a cache, are in no group."""
     assert MINIMUM_MB == 64.0
     by = accuracy.filter(predictor="principle", grouping="platform")
     assert dict(by.select("platform", "settings").rows()) == {"a100": 2, "l40s": 2}
 
 
 def test_calibrated_platforms_stand_apart(accuracy: pl.DataFrame) -> None:
-    """What constants were calibrated on is never in one group with unseen GPUs."""
+    """Calibrated platforms and unseen GPUs are never in one group."""
     by = accuracy.filter(grouping="platform").select("platform", "seen").unique()
     assert dict(by.rows()) == {"a100": True, "l40s": False}
 
 
 def test_another_version_is_the_ceiling(accuracy: pl.DataFrame) -> None:
-    """The other version's curve is a prediction: right where nothing moved, else wrong."""
+    """Another version's curve is a prediction, exact where nothing changed."""
     twin = accuracy.filter(predictor="twin_version", grouping="platform")
     hits = {row["platform"]: (row["settings"], row["hits"]) for row in twin.to_dicts()}
     assert hits == {"a100": (2, 2), "l40s": (2, 0)}
 
 
 def test_the_work_model_answers_and_says_how_far_its_curve_is_off(accuracy: pl.DataFrame) -> None:
-    """A GPU with facts is answered, with an interval and an error of T(N)."""
+    """A GPU with facts has an answer with an interval and an error of T(N)."""
     (row,) = accuracy.filter(predictor="work_model", grouping="module", seen=False).to_dicts()
     assert (row["settings"], row["answered"], row["undecided"]) == (2, 2, 0)
     assert row["t_ratio_error"] > 0
@@ -90,13 +90,13 @@ def test_the_work_model_answers_and_says_how_far_its_curve_is_off(accuracy: pl.D
 
 
 def test_a_platform_is_left_out_of_its_own_constants(accuracy: pl.DataFrame) -> None:
-    """Each platform is answered with constants of the others, and stands apart."""
+    """Each platform is predicted by the others' constants, in its own group."""
     left_out = accuracy.filter(predictor="work_model_left_out", grouping="platform")
     assert dict(left_out.select("platform", "answered").rows()) == {"a100": 2, "l40s": 2}
 
 
 def test_a_group_names_its_evidence(made: Layout, accuracy: pl.DataFrame) -> None:
-    """A row is made from the run that imported the curves, and from the constants' events."""
+    """A row's ids are the import's run and the constants' events."""
     for identifier in accuracy["from_ids"].explode().unique():
         segment, _, number = identifier.partition("#")
         line = (made.events / f"{segment}.jsonl").read_text().splitlines()[int(number) - 1]
@@ -106,7 +106,7 @@ def test_a_group_names_its_evidence(made: Layout, accuracy: pl.DataFrame) -> Non
 
 
 def test_drift_counts_what_moved(made: Layout) -> None:
-    """Each pair of versions has the N_max of both, and how many settings went that way."""
+    """Each pair of versions has both N_max, and the number of settings by direction."""
     moved = read_table(made, "imported", DRIFT)
     pairs = moved.select("platform", "backend_version", "other_version", "other_n_max", "n_max")
     assert set(pairs.rows()) == {
@@ -127,7 +127,7 @@ def test_the_same_log_gives_the_same_bytes(made: Layout) -> None:
 
 
 def test_figures_show_the_rows_that_they_list(made: Layout, accuracy: pl.DataFrame) -> None:
-    """Shares, errors by version and drift are drawn, each from rows of the two tables."""
+    """Shares, errors by version and drift are drawn from rows of both tables."""
     drift = read_table(made, "imported", DRIFT)
     drawn = {figure.name: (figure, chart) for figure, chart in imported_drawings(accuracy, drift)}
     assert list(drawn) == ["imported_shares", "imported_error_by_version", "imported_drift_gemm"]
@@ -142,7 +142,7 @@ def test_figures_show_the_rows_that_they_list(made: Layout, accuracy: pl.DataFra
 
 
 def test_without_an_import_there_is_no_table(tmp_path: Path) -> None:
-    """Where nothing is imported the stage says what to run, and writes nothing."""
+    """Without an import the stage says what to run and writes nothing."""
     layout = Layout(tmp_path)
     with pytest.raises(EvidenceError, match="no curve of AIConfigurator"):
         write_accuracy(layout, "imported", Config(CONFIG))

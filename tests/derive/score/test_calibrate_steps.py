@@ -1,4 +1,4 @@
-"""What constants of engines' steps are fitted with: another take of it asks for another fit."""
+"""The inputs of a fit of engines' steps: another take of them needs another fit."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ STREAMS = ("kernels", "constants", "collective_constants")
 
 @pytest.mark.parametrize("stream", STREAMS)
 def test_steps_rest_on_every_take_that_times_a_module(stream: str, tmp_path: Path) -> None:
-    """Kernels, shared constants and those of collectives: none may change behind a fit."""
+    """The fit depends on takes of kernels, shared constants and collectives."""
     digests = evidence_digests(LOG)
     assert {take.split("/")[1] for take in digests} == {*STREAMS}
     less = Layout(tmp_path)

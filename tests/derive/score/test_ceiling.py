@@ -1,4 +1,4 @@
-"""The noise ceiling: which curve is another's twin, and how it is scored."""
+"""The noise ceiling: which curve is the twin of another, and its score."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def pairs(*curves: Curve) -> dict[int, int]:
 
 
 def test_the_version_before_else_the_one_after() -> None:
-    """Versions are ordered as versions, not as text."""
+    """The twin is the version before, else the one after, in version order."""
     pair_rows = pairs(curve("0.10.0"), curve("0.9.1"), curve("0.11.0"))
     assert pair_rows == {1: 0, 0: 1, 2: 0}
 
@@ -49,7 +49,7 @@ def test_what_differs_has_no_twin(changes: dict[str, Any]) -> None:
 
 
 def test_any_engine_is_a_product_s_twin() -> None:
-    """A matrix product by another engine or kernel is as good as by another version."""
+    """A product's twin may be of another engine or kernel."""
     gemm: dict[str, Any] = {"module": "gemm"}
     pair_rows = pairs(
         curve("1.0", **gemm, kernel="a"), curve("1.0", **gemm, backend="sglang", kernel="b")
@@ -58,7 +58,7 @@ def test_any_engine_is_a_product_s_twin() -> None:
 
 
 def test_a_twin_predicts_its_own_boundary() -> None:
-    """The twin's last pass and its T(N) are the prediction, scored like any other."""
+    """The twin's N_max and T(N) are scored like a prediction."""
     truth = make_truth(curve("1.0"), curve("2.0", SHORT), curve("2.0", SHORT, d_ff=7))
     both = twins(truth)
     assert twin_answers(truth, both).select("asked", "n_max").rows() == [(0, 1.0), (1, 4.0)]
@@ -70,14 +70,14 @@ def test_a_twin_predicts_its_own_boundary() -> None:
 
 
 def test_twins_that_agree_reach_the_ceiling() -> None:
-    """Two versions with one curve hit each other, with no error in T(N)."""
+    """Equal curves of two versions hit each other without error."""
     evaluation = evaluate(make_truth(curve("1"), curve("2")), IdleCompute(), [0.2], [TWIN]).scores
     assert evaluation["hit"].all()
     assert evaluation["t_ratio_error"].to_list() == [0.0, 0.0]
 
 
 def test_ratios_need_the_same_baseline() -> None:
-    """T(N) / T(baseline) of a grid that starts elsewhere is another number, and is left out."""
+    """A twin with another baseline is left out."""
     truth = make_truth(curve("1"), curve("2", {2: 1.0, 4: 1.0}))
     assert twin_ratios(truth, twins(truth)).is_empty()
     assert twin_answers(truth, twins(truth)).height == 2

@@ -1,4 +1,4 @@
-"""Errors of collectives' T: of points that no constant has seen, in the sizes that are scored."""
+"""Errors of collectives' T, at scored sizes that no constant was fitted to."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ N = tuple(2**step for step in range(9, 26, 2))
 
 
 def curve(platform: str, gpus: int, factor: float) -> LatencyImported:
-    """Return a gather whose T follows NCCL's form, a factor of it."""
+    """Return a gather whose T is a factor of NCCL's form."""
     sent = {"sent": 2.0 * np.array([N]) * (gpus - 1) / gpus}
     link = LINKS[platform]
     facts = {"steps": gpus - 1, "nodes": 1, "link": link, "reached": link, "nvlink5": 0,
@@ -39,27 +39,27 @@ def curve(platform: str, gpus: int, factor: float) -> LatencyImported:
 
 
 def curves(**factors: float) -> ImportedCurves:
-    """Return curves of platforms for 2, 4 and 8 GPUs, each platform's T a factor of the form's."""
+    """Return curves for 2, 4 and 8 GPUs, each platform's T a factor of the form's."""
     every = [curve(name, gpus, factor) for name, factor in factors.items() for gpus in (2, 4, 8)]
     return curves_of((event, str(place)) for place, event in enumerate(every))
 
 
 def test_a_platform_that_follows_the_form_is_met() -> None:
-    """Where both platforms follow one form, each is met by the other's constants."""
+    """If both platforms follow one form, each is predicted by the other's constants."""
     errors = left_out_errors(curves(a100=1.0, h100=1.0), FACTS)
     assert set(errors["platform"]) == set(LINKS)
     assert errors["error"].max() < 0.01
 
 
 def test_its_own_curves_are_not_seen() -> None:
-    """A platform whose links are half as good as the other's is missed by that: nobody told."""
+    """A platform with half the link rate of the other is off by that factor."""
     errors = left_out_errors(curves(a100=2.0, h100=1.0), FACTS)
     rows = grouped(errors, ["platform"]).sort("platform")["median_error"].to_list()
     assert rows == pytest.approx([0.5, 1.0], abs=0.05)
 
 
 def test_payloads_are_those_of_decoding() -> None:
-    """What is smaller or larger than the scored sizes is left out."""
+    """Smaller and larger payloads than the scored ones are left out."""
     errors = left_out_errors(curves(a100=1.0, h100=1.0), FACTS)
     assert errors["payload_bytes"].min() >= LEAST_KIB * 2**10
     assert errors["payload_bytes"].max() <= MOST_MIB * 2**20
@@ -67,12 +67,12 @@ def test_payloads_are_those_of_decoding() -> None:
 
 
 def test_one_platform_alone_is_not_scored() -> None:
-    """Nothing is left to fit to."""
+    """A single platform is not scored, since no other gives constants."""
     assert left_out_errors(curves(a100=1.0), FACTS).is_empty()
 
 
 def test_groups_say_how_many_and_how_far() -> None:
-    """A group has its points, platforms, the median error and that of nine points in ten."""
+    """A group has its points, platforms, median error and 90th percentile."""
     points = pl.DataFrame({"platform": ["a"] * 5 + ["b"] * 6, "error": [n / 10 for n in range(11)]})
     (row,) = grouped(points.with_columns(kernel=pl.lit("k")), ["kernel"]).to_dicts()
     assert row == {"kernel": "k", "platforms": 2, "points": 11, "median_error": 0.5,

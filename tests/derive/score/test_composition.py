@@ -1,4 +1,4 @@
-"""Table `composition`: each way of composing a model's boundary, against the measured one."""
+"""Table `composition`: composed boundaries of a model against the measured one."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def row(layout: Layout, *payloads: Any) -> Row:
-    """Return what the table says of the sum of modules, given its prediction first."""
+    """Return the row of the sum of modules, given its prediction first."""
     table_rows = made(layout, *payloads)(COMPOSITION).filter(predictor="modules_sum")
     return table_rows.row(0, named=True)
 
@@ -49,7 +49,7 @@ def test_the_measured_limiter_grew_most(layout: Layout) -> None:
 
 
 def test_at_the_grids_end_all_growth_counts(layout: Layout) -> None:
-    """Where no N lies after the boundary, growth is that from the baseline to the last N."""
+    """Without an N after the boundary, growth is from the baseline to the last N."""
     write_probe(layout)
     record_predictions(layout)
     write_model(layout, times=dict.fromkeys(T, 100.0))
@@ -60,7 +60,7 @@ def test_at_the_grids_end_all_growth_counts(layout: Layout) -> None:
 
 
 def watched(layout: Layout, parts: dict[int, dict[str, float]]) -> Row:
-    """Return what the table says where the modules took these times inside the model."""
+    """Return the row of a model whose modules took these times."""
     write_probe(layout)
     record_predictions(layout)
     write_model(layout, parts=parts)
@@ -69,7 +69,7 @@ def watched(layout: Layout, parts: dict[int, dict[str, float]]) -> Row:
 
 
 def test_between_is_no_limiter(layout: Layout) -> None:
-    """What is no module is never named, even if it grew most; its 60 us count as growth."""
+    """The time between modules is never the limiter, but counts as growth."""
     parts = {n: {BETWEEN: us, **PARTS[n]} for n, us in ((1, 10.0), (4, 70.0))}
     composition_row = watched(layout, parts)
     assert (composition_row["measured_limiter"], composition_row["measured_growth"]) == (
@@ -79,7 +79,7 @@ def test_between_is_no_limiter(layout: Layout) -> None:
 
 
 def test_what_shrinks_is_no_growth(layout: Layout) -> None:
-    """A part of growth is that of what grew: 15 of 27 us where the FFN gets 20 us faster."""
+    """A module's part is of the growth of those that grew."""
     composition_row = watched(layout, PARTS | {4: PARTS[4] | {DENSE: 20.0}})
     assert (composition_row["measured_limiter"], composition_row["measured_growth"]) == (
         ATTENTION,
@@ -102,7 +102,7 @@ def test_what_shrinks_is_no_growth(layout: Layout) -> None:
 def test_what_was_not_watched_has_no_limiter(
     layout: Layout, parts: dict[int, dict[str, float]], limiter: str | None, growth: float | None
 ) -> None:
-    """Without shares at the baseline and the next N nothing is said; no growth has no parts."""
+    """Without shares at the baseline and the next N there is no limiter."""
     composition_row = watched(layout, parts)
     assert (composition_row["measured_limiter"], composition_row["measured_growth"]) == (
         limiter,
@@ -111,7 +111,7 @@ def test_what_was_not_watched_has_no_limiter(
 
 
 def test_the_predicted_limiter_is_held_against_it(layout: Layout) -> None:
-    """What a prediction names is compared with what was measured, and weighed by its share."""
+    """A predicted limiter is compared with the measured one."""
     payloads = [
         predicted_payload(),
         predicted_payload("modules_minimum", limiting_module=DENSE),
@@ -135,7 +135,7 @@ def test_the_predicted_limiter_is_held_against_it(layout: Layout) -> None:
     [(1.99, False, False), (2.0, True, True), (3.9, True, False), (4.0, False, False)],
 )
 def test_hits_and_intervals(layout: Layout, n_max: float, *, hit: bool, within: bool) -> None:
-    """A hit lies in [N_max, next N); within is inside the measured interval of N_max."""
+    """A hit lies in [N_max, next N); within means inside N_max's measured interval."""
     composition_row = row(layout, predicted_payload(n_max=n_max))
     assert (composition_row["n_low"], composition_row["n_high"]) == (2, 2)
     assert (composition_row["predicted"], composition_row["hit"], composition_row["within"]) == (
@@ -146,7 +146,7 @@ def test_hits_and_intervals(layout: Layout, n_max: float, *, hit: bool, within: 
 
 
 def test_the_interval_s_width_is_a_column(layout: Layout) -> None:
-    """A prediction within [2, 4] is listed with the interval's width, here x2."""
+    """A prediction within [2, 4] has the interval's width, x2."""
     write_probe(layout)
     record_predictions(layout)
     write_events(
@@ -167,7 +167,7 @@ def test_the_interval_s_width_is_a_column(layout: Layout) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("n_max", "within"), [(7.9, False), (8.0, True), (64.0, True)])
 def test_the_grids_end_is_open_above(layout: Layout, n_max: float, *, within: bool) -> None:
-    """A boundary at the grid's end may lie anywhere beyond: any larger prediction is within."""
+    """A boundary at the grid's end has any larger prediction within."""
     write_probe(layout)
     record_predictions(layout, predicted_payload(n_max=n_max))
     write_model(layout, times=dict.fromkeys(T, 100.0))
@@ -178,7 +178,7 @@ def test_the_grids_end_is_open_above(layout: Layout, n_max: float, *, within: bo
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_no_bound_lies_beyond_the_grid(layout: Layout, *, ends: bool) -> None:
-    """What says that no N is too large has a flag, no number, and is within at a grid's end."""
+    """An unbounded prediction has a flag and no number, and is within at a grid's end."""
     write_probe(layout)
     record_predictions(layout)
     write_model(layout, times=dict.fromkeys(T, 100.0) if ends else T)
@@ -196,7 +196,7 @@ def test_no_bound_lies_beyond_the_grid(layout: Layout, *, ends: bool) -> None:
 
 
 def test_a_refusal_is_a_miss(layout: Layout) -> None:
-    """A refusal neither hits nor lies within, and keeps its reason."""
+    """A refusal is neither a hit nor within, and keeps its reason."""
     composition_row = row(layout, predicted_payload(n_max=None))
     assert (composition_row["hit"], composition_row["within"], composition_row["predicted"]) == (
         False,
@@ -219,7 +219,7 @@ def test_a_refusal_is_a_miss(layout: Layout) -> None:
     ],
 )
 def test_what_was_on_record_first_is_foretold(layout: Layout, log: str, *, foretold: bool) -> None:
-    """Foretold is what was recorded before the first sample of the take of the boundary."""
+    """A prediction is foretold if it was recorded before the boundary's first sample."""
     write_probe(layout)
     takes = {"said": 0, "taken": 0}
     for step in log.split():
@@ -230,7 +230,7 @@ def test_what_was_on_record_first_is_foretold(layout: Layout, log: str, *, foret
 
 
 def test_laws_are_not_predicted_in_advance(layout: Layout) -> None:
-    """Only recorded predictions count as made in advance: a law evaluated now does not."""
+    """A law evaluated now is not foretold."""
     table_rows = made(layout)(COMPOSITION)
     by_predictor = dict(table_rows.select("predictor", "foretold").rows())
     assert by_predictor["modules_sum"]
@@ -239,7 +239,7 @@ def test_laws_are_not_predicted_in_advance(layout: Layout) -> None:
 
 
 def test_the_newest_shares_count(layout: Layout) -> None:
-    """Where a model was taken by another protocol since, its limiter is that of the newer take."""
+    """A model's limiter is that of the newest take with shares."""
     write_probe(layout)
     record_predictions(layout)
     grown = {n: us | {HEAD: us[HEAD] * n} for n, us in PARTS.items()}
@@ -251,7 +251,7 @@ def test_the_newest_shares_count(layout: Layout) -> None:
 
 
 def test_studies_have_shares_of_their_own(layout: Layout) -> None:
-    """Where two studies took one setting, each has the limiter and shares of its own take."""
+    """If two studies took one setting, each has its own take's limiter and shares."""
     write_probe(layout)
     record_predictions(layout, predicted_payload(limiting_module=HEAD))
     write_model(layout, study="grown", parts=PARTS | {4: PARTS[4] | {HEAD: 90.0}})
@@ -264,7 +264,7 @@ def test_studies_have_shares_of_their_own(layout: Layout) -> None:
 
 
 def test_every_id_exists(layout: Layout) -> None:
-    """A row names its judgement, boundary, prediction, and the shares that its limiter is from."""
+    """A row's ids are its judgement, boundary, prediction and shares."""
     read = made(layout)
     tables = {kind.name: set(read(kind)["row_id"])
               for kind in (VALIDATION, BOUNDARIES, PREDICTIONS, TIME_SHARES)}  # fmt: skip
@@ -275,7 +275,7 @@ def test_every_id_exists(layout: Layout) -> None:
 
 
 def test_modules_are_not_composed(layout: Layout) -> None:
-    """A log of modules alone has an empty table."""
+    """A log without models has an empty table."""
     write_probe(layout)
     write_study(layout)
     assert write_tables(layout)(COMPOSITION).is_empty()

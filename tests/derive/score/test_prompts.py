@@ -1,4 +1,4 @@
-"""What prompts of others add to a published step."""
+"""What other requests' prompts add to a published step."""
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ FREE = StepConstants(layer_us=0.0, step_us=0.0, request_us=0.0)
 
 
 def timed(*several: dict[str, object]) -> list[TimedStep]:
-    """Return rows of a model with experts on four H100, as they are answered."""
+    """Return answered rows of a model with experts on four H100."""
     base = WholeRow(line=2, model="Qwen3-235B-A22B-FP8", config="qwen3_235b_a22b_fp8", gpu="H100",
                     engine="trtllm", batch=64, t_us=8000.0, precision="fp8", kv_dtype="auto", tp=4,
                     ep=4, context=1280, how="mean TPOT", isl=128, osl=256)  # fmt: skip
@@ -26,12 +26,12 @@ def timed(*several: dict[str, object]) -> list[TimedStep]:
 
 
 def prompts(*several: dict[str, object]) -> list[Prompts]:
-    """Return the prompt tokens in a step of each row."""
+    """Return the prompt tokens per step of each row."""
     return [curve.prompts for curve in timed(*several) if curve.prompts]
 
 
 def test_prompts_are_in_a_mean_alone() -> None:
-    """A median of the times between tokens holds none, and an output of no length neither."""
+    """A median of the times between tokens, or an output without length, holds no prompts."""
     mean, median, bare = timed({}, {"how": "median ITL"}, {"osl": None})
     assert mean.prompts
     assert median.prompts is None
@@ -42,7 +42,7 @@ def test_prompts_are_in_a_mean_alone() -> None:
 
 
 def test_a_request_waits_for_others_prompts_alone() -> None:
-    """A group's other b - 1 are read once an output; a request's own comes before its tokens."""
+    """The other b - 1 prompts of a group count once per output; a request's own does not."""
     shares = [prompt.share for prompt in prompts({}, {"osl": 512}, {"batch": 1}, {"batch": 2})]
     assert shares == [63 / 256, 63 / 512, 0.0, 1 / 256]
     (parted,) = prompts({"tp": 1, "dp": 4})
@@ -63,7 +63,7 @@ def test_a_prompt_beside_decodes_wakes_few_experts() -> None:
 
 
 def test_a_forward_apart_has_all_that_a_step_has() -> None:
-    """SGLang's prompts launch every layer and are scheduled once more; others' move rows alone."""
+    """SGLang's prompts launch all layers again; in other engines they add rows only."""
     constants = StepConstants(layer_us=10.0, step_us=100.0, request_us=1.0)
     about = {"layers": 10, "d_model": 1000, "bandwidth_gb_s": 1000.0}
     moved = 10 * 5 * 4 * 1000 * 50 / 1e6
@@ -73,7 +73,7 @@ def test_a_forward_apart_has_all_that_a_step_has() -> None:
 
 
 def test_a_prompt_has_logits_of_its_last_position_alone() -> None:
-    """A vocabulary of any size takes no part of what a prompt adds beside decodes."""
+    """The vocabulary does not change what a prompt adds beside decodes."""
     from nearfree.derive.predict.forecast.deployment import Questions
     from nearfree.derive.predict.forecast.total import total
 

@@ -1,4 +1,4 @@
-"""Answers of a regime as scores read them: its boundaries, its bands, and what they are called."""
+"""Answers of a regime, as scored: boundaries, bands and names."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ MODELS = (3072, 4096, 5120, 6144, 7168, 8192, 9216, 10240, 12288, 16384)
 
 
 def keyed(every: list[Curves]) -> list[Curves]:
-    """Return curves whose questions have keys of their own over all of them."""
+    """Return curves whose questions have consecutive keys."""
     return [
         Curves(
             replace(part.part, rows=part.part.rows.with_columns(pl.col("asked") + 100 * number)),
@@ -51,12 +51,12 @@ EPSILONS = (0.1, EPSILON)
 
 @pytest.fixture(autouse=True)
 def known_constants(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the constants that curves follow in place of fits."""
+    """Use the constants that the curves follow instead of fits."""
     monkeypatch.setattr(groups, "fit", true)
 
 
 def heavy(row: dict[str, Any]) -> bool:
-    """Return whether the weights of a product in 16 bits take 64 MB."""
+    """Return whether a product's weights in 16 bits take 64 MB."""
     return 2.0 * float(row["d_model"]) * float(row["d_ff"]) >= 64e6
 
 
@@ -92,7 +92,7 @@ def test_a_curve_has_an_answer_at_each_tolerance(fold: Fold) -> None:
 
 
 def test_the_answer_follows_from_the_ratios() -> None:
-    """N_max is the last N of the question's grid whose ratio is within the tolerance."""
+    """N_max is the last N of the grid with a ratio within the tolerance."""
     answer_rows, ratios = answers_of("R1")
     assert ratios["n"].unique().sort().to_list() == [2**power for power in range(8)]
     for row in answer_rows.iter_rows(named=True):
@@ -103,7 +103,7 @@ def test_the_answer_follows_from_the_ratios() -> None:
 
 
 def test_bands_of_one_half_score_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model whose second byte is even has the band of odd ones, and the other way round."""
+    """A model with an even second byte has the band of odd ones, and vice versa."""
     wide = {0: 0.0, 1: 99.0}
     kind = rows_of_bands(OURS[0].part.rows)[0]
     monkeypatch.setattr(
@@ -130,7 +130,7 @@ def test_bands_of_one_half_score_the_other(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("fold", ["R0", "R1", "R2m"])
 def test_intervals_meet_four_in_five_where_their_band_is_from(fold: Fold) -> None:
-    """Of the half that a band is calibrated on, intervals of that band meet four in five."""
+    """Four in five intervals meet the curves that their band was calibrated on."""
     predictions = list(predictions_of(fold, OURS, CHIPS, EPSILON))
     bands = calibrated_bands(predictions, EPSILON)
     for (_, half), band in bands.items():
@@ -149,7 +149,7 @@ def test_intervals_meet_four_in_five_where_their_band_is_from(fold: Fold) -> Non
 
 
 def test_what_is_exact_is_hit() -> None:
-    """Of curves that follow the form a regime finds N_max, in intervals of no width."""
+    """Curves that follow the form are hit exactly, with intervals of no width."""
     exact = keyed(curves(*products("h100", "h200", "b200", depths=MODELS)))
     true_n: dict[int, float] = {}
     for curve in exact:

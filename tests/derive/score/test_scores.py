@@ -1,4 +1,4 @@
-"""Scores: what a hit is at its edges, that nothing unanswered is lost, and what groups add up."""
+"""Scores: hits at their limits, unanswered questions, and sums of groups."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ INF = float("inf")
 
 
 def known(n_max: int, epsilon: float = 0.2) -> Truth:
-    """Return the truth of a curve that is flat up to n_max."""
+    """Return the truth of a curve that is constant up to n_max."""
     return make_truth(({}, {n: 10.0 if n <= n_max else 20.0 for n in GRID}), epsilons=(epsilon,))
 
 
@@ -54,7 +54,7 @@ def test_what_a_hit_is(
     within_1_31: bool,
     within_2: bool,
 ) -> None:
-    """A hit lies in [N_max, next N), unbounded at the grid's end; the factors widen both ends."""
+    """A hit lies in [N_max, next N), unbounded at the grid's end; factors widen both ends."""
     row = judged(known(n_max), n_max=predicted)
     assert (row["hit"], row["within_1_31"], row["within_2"]) == (hit, within_1_31, within_2)
     assert row["log2_error"] == pytest.approx(error, abs=1e-4)
@@ -65,14 +65,14 @@ def test_what_a_hit_is(
 @given(st.floats(1.0, 1000.0))
 @settings(deadline=None)
 def test_each_prediction_hits_one_boundary(predicted: float) -> None:
-    """Whatever is predicted hits exactly one of the N_max that the grid allows: the next below."""
+    """Any prediction hits exactly one N_max of the grid."""
     hit = [n for n in GRID if judged(known(n), n_max=predicted)["hit"]]
     assert hit == [max(n for n in GRID if n <= predicted)]
 
 
 @given(st.floats(0.1, 1000.0), st.sampled_from(GRID))
 def test_the_factors_are_distances_to_the_interval(predicted: float, n_max: int) -> None:
-    """A hit has no error; within a factor of two is at most one doubling."""
+    """A hit has error 0; within a factor of two means at most one doubling."""
     row = judged(known(n_max), n_max=predicted)
     assert not row["hit"] or row["log2_error"] == 0
     assert row["within_2"] == (-1 <= row["log2_error"] < 1)
@@ -80,14 +80,14 @@ def test_the_factors_are_distances_to_the_interval(predicted: float, n_max: int)
 
 @pytest.mark.parametrize("value", [None, float("nan")])
 def test_a_refusal_is_a_miss(value: float | None) -> None:
-    """What is no number is refused: a miss by every measure, without an error or an interval."""
+    """A refusal is a miss by every measure, without error or interval."""
     row = judged(known(32), n_max=value, low=1.0, high=64.0)
     assert not any(row[name] for name in ("answered", "hit", "within_1_31", "within_2"))
     assert (row["log2_error"], row["covered"], row["width"]) == (None, None, None)
 
 
 def test_an_unanswered_question_is_a_miss() -> None:
-    """A predictor that leaves out a question, or all of them, scores a miss for each."""
+    """Each unanswered question is a miss."""
     truth = make_truth(*[({}, {1: 1.0, 2: 5.0})] * 3)
     score_rows = score(truth, make_answers({"n_max": 1.0}), ["principle", "idle_compute"])
     assert score_rows.height == 6
@@ -96,7 +96,7 @@ def test_an_unanswered_question_is_a_miss() -> None:
 
 
 def test_an_undecided_boundary_is_a_miss() -> None:
-    """A boundary that its measurement leaves undecided counts as a miss for any prediction."""
+    """An undecided boundary is a miss for any prediction."""
     sure = known(8)
     columns = sure.boundaries.with_columns(pl.lit(value=True).alias("undecided"))
     vague = Truth(
@@ -110,7 +110,7 @@ def test_an_undecided_boundary_is_a_miss() -> None:
 
 
 def test_the_first_exit_is_scored_beside_the_last_pass() -> None:
-    """Where a curve leaves the tolerance and comes back, the two truths differ."""
+    """If a curve exits and returns, both boundaries are scored."""
     times = dict.fromkeys(GRID, 10.0) | {4: 20.0, 32: 20.0}
     truth = make_truth(({}, times))
     assert [judged(truth, n_max=n)["hit"] for n in (2.0, 16.0)] == [False, True]
@@ -130,14 +130,14 @@ def test_the_first_exit_is_scored_beside_the_last_pass() -> None:
     ],
 )
 def test_coverage(n_max: int, low: float | None, high: float | None, *, covered: bool) -> None:
-    """An interval covers the boundary where it meets [N_max, next N)."""
+    """An interval covers a boundary if it meets [N_max, next N)."""
     row = judged(known(n_max), n_max=8.0, low=low, high=high)
     assert row["covered"] is covered
     assert row["width"] == (None if low is None or high is None else high / low)
 
 
 def test_the_error_of_t_of_n() -> None:
-    """T(N) is compared above the baseline and up to four times N_max, and nowhere else."""
+    """T(N) is compared above the baseline and up to 4 N_max."""
     truth = make_truth(({}, {1: 10.0, 2: 10.0, 4: 11.0, 8: 20.0, 16: 20.0, 32: 20.0}))
     assert truth.boundaries["n_max"].to_list() == [4]
     rows = {1: 9.0, 2: 1.0, 4: 1.1, 8: 2.2, 16: 2.6, 32: 99.0}
@@ -165,7 +165,7 @@ SCORES = score(TRUTH, ANSWERS, ["principle"])
 
 
 def test_groups_count_every_setting() -> None:
-    """Shares are of all settings, answered or not; columns that are not grouped by are null."""
+    """Shares are of all settings; columns that are not grouped by are null."""
     (group,) = groups(SCORES.filter(pl.col("epsilon") == 0.2), ["predictor"])
     assert group == {
         **dict.fromkeys(GROUP_KEYS), "predictor": "principle", "epsilon": 0.2,
@@ -185,7 +185,7 @@ def test_groups_count_every_setting() -> None:
 
 @pytest.mark.parametrize("by", [[], ["epsilon"], ["platform", "in_sample"], ["routing", "dtype"]])
 def test_groups_add_up(by: list[str]) -> None:
-    """However scores are grouped, no setting is lost and none counted twice."""
+    """In any grouping each setting is counted once."""
     group_rows = groups(SCORES, by)
     for count in ("settings", "answered", "refused", "hits", "intervals"):
         pooled = groups(SCORES, [])[0]
@@ -196,6 +196,6 @@ def test_groups_add_up(by: list[str]) -> None:
 
 
 def test_pooled_tolerances_have_no_tolerance() -> None:
-    """A group over several tolerances does not claim one of them."""
+    """A group over several tolerances has none itself."""
     (pooled,) = groups(SCORES, ["predictor"])
     assert (pooled["epsilon"], pooled["settings"]) == (None, 6)

@@ -1,4 +1,4 @@
-"""Table `validation`: what a hit is, at its edges, and that refusals are misses."""
+"""Table `validation`: hits at their limits, and refusals as misses."""
 
 import polars as pl
 import pytest
@@ -82,7 +82,7 @@ def test_what_a_hit_is(
 
 
 def test_a_refusal_is_a_miss() -> None:
-    """A setting without a prediction counts as a miss, and keeps the reason."""
+    """A setting without a prediction is a miss and keeps the reason."""
     row = judge(16, 32, None)
     assert (row["hit"], row["within_2"], row["predicted"]) == (False, False, None)
     assert (row["log2_error"], row["refusal"]) == (None, "no facts")
@@ -90,7 +90,7 @@ def test_a_refusal_is_a_miss() -> None:
 
 @pytest.mark.parametrize(("predicted", "error"), [(31.0, 0.0), (64.0, 1.0), (4.0, -2.0)])
 def test_the_error_is_in_doublings(predicted: float, error: float) -> None:
-    """The error is how often a prediction must be halved to reach [N_max, next N)."""
+    """The error is the number of halvings from the prediction to [N_max, next N)."""
     assert judge(16, 32, predicted)["log2_error"] == pytest.approx(error)
 
 
@@ -105,14 +105,14 @@ EVERY_BOUNDARY = pl.concat(
 
 @given(st.floats(1.0, 1000.0))
 def test_each_prediction_hits_one_grid_point(predicted: float) -> None:
-    """Whatever is predicted hits exactly one of the N_max that the grid allows: the next below."""
+    """Any prediction hits exactly one N_max of the grid."""
     predictions_ = ONE_PREDICTION.with_columns(pl.lit(predicted).alias("n_max"))
     validation = validate(EVERY_BOUNDARY, predictions_)
     assert validation.filter("hit")["n_max"].to_list() == [max(n for n in GRID if n <= predicted)]
 
 
 def test_only_the_newest_boundary_counts() -> None:
-    """A boundary of an older take is not held against a prediction again."""
+    """A prediction is compared with the newest take's boundary only."""
     assert validate(boundaries(16, 32, newest=False), predictions(16.0)).is_empty()
 
 
@@ -128,7 +128,7 @@ def test_the_dense_settings_of_the_paper_are_hits(published: Layout) -> None:
 
 
 def test_every_setting_of_the_paper_is_there(published: Layout) -> None:
-    """The principle hits 44 of the 54; without rules or constants in the log the others refuse."""
+    """The principle hits 44 of 54; others refuse without rules or constants."""
     table = read_table(published, "public", VALIDATION).filter(pl.col("epsilon") == 0.2)
     assert table["setting_key"].n_unique() == 54
     assert table.filter(predictor="principle")["hit"].sum() == 44
@@ -139,7 +139,7 @@ def test_every_setting_of_the_paper_is_there(published: Layout) -> None:
 
 
 def test_the_judgement_is_that_of_the_scores(published: Layout) -> None:
-    """The table says of every prediction what `nearfree validate` says of the same boundary."""
+    """The table agrees with `nearfree validate` on each prediction."""
     table = read_table(published, "public", VALIDATION)
     epsilons = sorted(table["epsilon"].unique())
     _, known = load_published(published, epsilons)
@@ -156,7 +156,7 @@ def test_the_judgement_is_that_of_the_scores(published: Layout) -> None:
 
 
 def test_an_undecided_boundary_is_a_miss() -> None:
-    """A boundary that its measurement leaves undecided is no hit for any prediction."""
+    """An undecided boundary is no hit for any prediction."""
     loose = boundaries(16, 32).with_columns(pl.lit("undecided").alias("verdict"))
     (row,) = validate(loose, predictions(16.0)).to_dicts()
     assert (row["hit"], row["within_2"], row["undecided"]) == (False, False, True)
@@ -164,7 +164,7 @@ def test_an_undecided_boundary_is_a_miss() -> None:
 
 
 def test_an_unbounded_prediction_hits_the_end_of_a_grid_alone() -> None:
-    """What says that no N is too large is right where the grid ends, and wrong elsewhere."""
+    """An unbounded prediction is a hit only at a grid's end."""
     prediction_rows = predictions(None, unbounded=True, refusal=None)
     assert validate(boundaries(32, None), prediction_rows)["hit"].to_list() == [True]
     row = validate(boundaries(16, 32), prediction_rows).row(0, named=True)
@@ -175,17 +175,17 @@ def test_an_unbounded_prediction_hits_the_end_of_a_grid_alone() -> None:
     ("low", "high", "covered"), [(8.0, 16.0, True), (8.0, 15.0, False), (32.0, 64.0, False)]
 )
 def test_an_interval_is_judged(low: float, high: float, *, covered: bool) -> None:
-    """An interval covers a boundary where it meets [N_max, next N)."""
+    """An interval covers a boundary if it meets [N_max, next N)."""
     row = validate(boundaries(16, 32), predictions(16.0, low=low, high=high)).row(0, named=True)
     assert (row["covered"], row["width"]) == (covered, high / low)
 
 
 def test_another_baseline_is_another_question() -> None:
-    """A prediction from one baseline is not held against a boundary from another."""
+    """A prediction and a boundary with different baselines are not compared."""
     assert validate(boundaries(16, 32), predictions(16.0, baseline=2)).is_empty()
 
 
 def test_without_boundaries_the_table_is_empty() -> None:
-    """Where nothing was measured there is nothing to validate, in the table's own schema."""
+    """Without boundaries the table is empty, with its schema."""
     validation = validate(boundaries(16, 32).clear(), predictions(16.0).clear())
     assert VALIDATION.build(validation, set()).is_empty()

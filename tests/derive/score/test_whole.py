@@ -1,4 +1,4 @@
-"""Published steps of whole models, answered by constants that other models' rows gave."""
+"""Published steps of whole models, predicted with constants from other models' rows."""
 
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ ROWS = read_rows(ROOT / "config" / FILE).rows
 
 @cache
 def some() -> tuple[TimedStep, ...]:
-    """Return every ninth row of the project's, timed."""
+    """Return every ninth of the project's rows, answered."""
     return tuple(timed_steps(ROWS[::9], CONFIG, ANSWERER))
 
 
@@ -36,13 +36,13 @@ def row(**changes: object) -> WholeRow:
 
 
 def timed(**changes: object) -> TimedStep:
-    """Return a row of Qwen3-32B as it is answered."""
+    """Return an answered row of Qwen3-32B."""
     (steps,) = timed_steps([row(**changes)], CONFIG, ANSWERER)
     return steps
 
 
 def test_a_row_is_asked_as_it_was_served() -> None:
-    """Its spread, batch, context and formats; the release on record that is nearest to its own."""
+    """A row is asked with its own spread, batch, context, formats and nearest recorded release."""
     one = timed(engine_version="0.21.0", precision="fp8", dp=1)
     assert one.deployment is not None
     assert one.asked == "vllm==0.20.2"
@@ -54,7 +54,7 @@ def test_a_row_is_asked_as_it_was_served() -> None:
 
 
 def test_a_head_is_what_the_row_names() -> None:
-    """T holds the runs of that head where it is named, of the model's own layer where none is."""
+    """T includes the runs of the named head, else those of the model's own layer."""
     drafted: dict[str, object] = {
         "model": "Llama-3.1-8B", "config": "llama_3_1_8b", "tp": 1, "batch": 1, "positions": 4,
         "draft": "yes",
@@ -84,14 +84,14 @@ def test_a_head_is_what_the_row_names() -> None:
      "how many a step with drafts gave is not published"),
 ])  # fmt: skip
 def test_what_is_not_known_is_refused_by_reason(changes: dict[str, object], reason: str) -> None:
-    """No row is dropped in silence, and none answered for another setup."""
+    """Each row that is not answered has its reason."""
     timed_forward = timed(**changes)
     assert timed_forward.deployment is None
     assert reason in (timed_forward.refusal or "")
 
 
 def test_attention_is_the_kernel_of_the_engine_s_option() -> None:
-    """A kernel named by a row's option is used; one without a known T(N) refuses the row."""
+    """A row's option selects the kernel; without a T(N) of it the row is refused."""
     about: dict[str, object] = {"engine": "sglang", "engine_version": "0.5.9"}
     timed_forward, chosen = (timed(**about, attention_backend=name) for name in ("flashinfer", ""))
     assert timed_forward.deployment is not None
@@ -109,7 +109,7 @@ def test_attention_is_the_kernel_of_the_engine_s_option() -> None:
 
 
 def test_models_come_from_a_folder(tmp_path: Path) -> None:
-    """With a folder a row's model is MODEL/config.json there, and nothing else."""
+    """With a folder, a row's model is MODEL/config.json in it, and nothing else."""
     folder = tmp_path / "Qwen3-32B"
     folder.mkdir()
     own = ROOT / "config" / "whole" / "models" / "qwen3_32b.json"
@@ -120,7 +120,7 @@ def test_models_come_from_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_cache_s_default_element_type() -> None:
-    """On Blackwell a quantised model's cache has 8 bits where its source does not say; else 16."""
+    """Without a stated format a quantised model's cache has 8 bits on Blackwell, else 16."""
     deployments = {
         (gpu, kv): timed(gpu=gpu, kv_dtype=kv, precision="fp8").deployment
         for gpu in ("B200", "H100")
@@ -133,7 +133,7 @@ def test_a_cache_s_default_element_type() -> None:
 
 
 def test_a_model_is_answered_without_its_rows() -> None:
-    """Constants of a row change with other models' rows, and never with its own model's."""
+    """A row's constants depend on other models' rows only."""
     steps = some()
     fit = StepFit(steps, ANSWERER.bandwidths_gb_s)
     mine = next(row for row in fit.used if row.row.config == "qwen3_235b_a22b_fp8")
@@ -148,7 +148,7 @@ def test_a_model_is_answered_without_its_rows() -> None:
 
 
 def test_constants_are_found_again() -> None:
-    """Rows that follow the form by some constants give these back, whatever model they are of."""
+    """Rows that follow the form give back its constants."""
     wanted = StepConstants(layer_us=8.0, step_us=500.0, request_us=3.0)
     beta = ANSWERER.bandwidths_gb_s
     made = []
@@ -215,7 +215,7 @@ def test_a_band_is_of_other_models() -> None:
 
 
 def test_growth_is_of_one_series() -> None:
-    """Where T and the prediction grow alike from the fewest rows on, growth has no error."""
+    """If T and the prediction grow alike, growth has no error."""
     fit = StepFit(some(), ANSWERER.bandwidths_gb_s)
     base = next(row for row in fit.used if row.row.engine == "trtllm")
     rows = [base._replace(row=replace(base.row, batch=b, t_us=1.0, source="a:b")) for b in (4, 64)]
@@ -230,7 +230,7 @@ def test_growth_is_of_one_series() -> None:
 
 
 def test_an_engine_without_other_models_is_refused() -> None:
-    """Where no other model's rows give constants, the row is refused with the reason."""
+    """If no other model's rows give constants, the row is refused with the reason."""
     fit = StepFit(some(), ANSWERER.bandwidths_gb_s)
     alone = [
         row for row in some()

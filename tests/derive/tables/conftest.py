@@ -15,7 +15,7 @@ from derive.tables.logs import make_results
 
 @pytest.fixture(scope="session")
 def made(published: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """Return a results root with a probe, a study in two takes, the paper's values and tables."""
+    """Return a results root with a probe, two takes of a study, the paper's values and tables."""
     made = made_once(tmp_path_factory, "tabled", lambda to: make_results(Layout(to), published))
     return Layout(made)
 

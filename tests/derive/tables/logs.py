@@ -1,4 +1,4 @@
-"""Whole logs, always the same bytes: probes, studies with a knee, and the paper's values."""
+"""Whole logs with always the same bytes: probes, studies with a knee, and the paper's values."""
 
 import re
 import shutil
@@ -57,7 +57,7 @@ MACHINE = Fingerprint(
 
 
 def make_probed(*, peak: float = 80.0, bandwidth: float = 10.0, **changes: Any) -> HardwareProbed:
-    """Return a probe's finding; peak in GFLOP/s of float32, bandwidth in GB/s."""
+    """Return a probe's event: float32 peak in GFLOP/s, bandwidth in GB/s."""
     dtypes = {"bfloat16": peak / 4, "float32": peak}
     methods = {"stream": bandwidth, "gemm": bandwidth / 2}
     fields: dict[str, Any] = {
@@ -84,7 +84,7 @@ def write_probe(layout: Layout, scope: str = "cpu", take: int = 1, **changes: An
 
 
 def knee(batch: int) -> dict[int, float]:
-    """Return a curve in microseconds that is flat up to eight tokens and then rises."""
+    """Return a curve in microseconds that is constant up to eight tokens and then rises."""
     return {n: 1000.0 * max(1.0, batch * n / 8) for n in GRID}
 
 
@@ -164,7 +164,7 @@ def config_at(tolerances: tuple[float, ...]) -> Config:
 
 
 def few_deployments() -> Config:
-    """Return the shipped config with one small deployment: all of them take seconds."""
+    """Return the shipped config with one small deployment, since all take seconds."""
     config = Config(CONFIG)
     config.deployments = read_entries(TINY / "deployments.yaml", DeploymentSpec)
     return config
@@ -177,7 +177,7 @@ def make_tables(
     *,
     deployed: Config | None = None,
 ) -> None:
-    """Run every stage of a scope's tables; of deployments those of a config, few by default."""
+    """Run every stage of a scope's tables, by default with few deployments."""
     sheets = {name: sheet for name, sheet in SHEETS.items() if scope in (name, "public")}
     project(layout, scope, sheets)
     write_boundaries(layout, scope, tolerances=tolerances, epsilon=0.2)
@@ -194,7 +194,7 @@ def make_tables(
 
 
 def copy_config(folder: Path) -> Path:
-    """Copy the shipped config, with a few platforms alone and without takes asked for again."""
+    """Copy the shipped config with few platforms and without requested takes."""
     shutil.copytree(
         CONFIG, folder, ignore=shutil.ignore_patterns("takes.yaml", "sources.yaml", "schema")
     )
@@ -209,7 +209,7 @@ def copy_config(folder: Path) -> Path:
 def make_take(
     *payloads: Payload, scope: str = "cpu", take: int = 1, time: str = CLOCK, plan8: str = "0" * 8
 ) -> Take:
-    """Return a take that never was on disk."""
+    """Return a take that is not on disk."""
     name = TakeName(scope, "dense_ffn", take, plan8)
     plan = study()
     seal = Seal(
@@ -234,7 +234,7 @@ def make_take(
 
 
 def make_results(layout: Layout, published: Layout, *, takes: int = 2) -> Layout:
-    """Copy the paper's values and tables, and add a probe and a study in some takes with theirs."""
+    """Copy the paper's values and tables, and add a probe and some takes of a study."""
     shutil.copytree(published.root, layout.root)
     write_probe(layout)
     for take in range(1, takes + 1):

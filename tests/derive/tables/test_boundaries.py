@@ -62,7 +62,7 @@ def frame(*curves_: dict[int, float], **changes: Any) -> pl.DataFrame:
 
 
 def test_a_boundary_is_read_off_the_latency_table() -> None:
-    """Each curve has one row a tolerance, which is the boundary of its ratios."""
+    """Each curve has one row per tolerance: the boundary of its ratios."""
     latency = frame(knee(1), knee(2))
     rows = list(measured_rows(latency, TOLERANCES))
     assert len(rows) == 2 * len(TOLERANCES)
@@ -89,7 +89,7 @@ def test_a_slow_baseline_shows() -> None:
 
 
 def test_a_boundary_from_a_single_position_stands_beside_the_papers() -> None:
-    """Where the baseline is not N=1 and N=1 was measured, N_max from T(1) is listed too."""
+    """If the baseline is not N = 1 and N = 1 was measured, N_max from T(1) is listed, too."""
     curve = {1: 30.0, 2: 35.0, 4: 100.0, 8: 110.0}
     (row,) = measured_rows(frame(curve, baseline=4), (0.2,))
     assert (row["n_max"], row["n_max_from_1"]) == (8, 2)
@@ -114,7 +114,7 @@ def test_printed_boundaries_are_those_of_the_tolerances(table: Reader) -> None:
 
 
 def test_a_corrected_value_replaces_the_earlier_one(empty: Layout, tmp_path: Path) -> None:
-    """Of several imports of the paper's values the newest is in the tables, whatever its name."""
+    """Of several imports of the paper's values the newest counts, whatever its name."""
     older = write_public(empty).name
     folder = shutil.copytree(CONFIG / "published", tmp_path / "published")
     for name, printed, mended in (
@@ -167,7 +167,7 @@ def curve_rows(*n_max: int) -> pl.DataFrame:
     ],
 )
 def test_how_far_a_boundary_moves(n_max: tuple[int, ...], verdict: str) -> None:
-    """A boundary is stable, or moves a grid step from a tolerance to the next, or jumps."""
+    """A boundary is stable, or moves by one grid step between tolerances, or by more."""
     (row,) = sensitivity_rows(curve_rows(*n_max), LATENCY.frame([]), 0.2)
     assert row["verdict"] == verdict
     assert (row["n_max_low"], row["n_max_high"]) == (n_max[0], n_max[-1])
@@ -184,7 +184,7 @@ def test_every_boundary_has_its_sensitivity(table: Reader) -> None:
 
 
 def test_settings_are_those_of_curves_and_printed_values(table: Reader) -> None:
-    """Each setting that was measured or printed is there once, with its key."""
+    """Each measured or printed setting has one row with its key."""
     measured = table(SETTINGS)
     assert sorted(measured["batch"]) == [1, 2]
     keys = {setting_key(make_setting(**SHAPE, batch=batch)) for batch in (1, 2)}
@@ -193,13 +193,13 @@ def test_settings_are_those_of_curves_and_printed_values(table: Reader) -> None:
 
 
 def test_rules_are_all_there(table: Reader) -> None:
-    """Each of the forty printed branches has its row, and a platform has none."""
+    """Each of the forty printed branches has a row; a platform has none."""
     assert table(GRANULARITY, "public").height == 40
     assert table(GRANULARITY).is_empty()
 
 
 def test_a_probe_gives_each_dtype_by_each_method() -> None:
-    """Rho is phi over beta, for every dtype and by both methods of finding beta."""
+    """Rho is phi over beta for each dtype and each method of beta."""
     probe = make_take(make_probed(peak=80.0, bandwidth=10.0), take=3)
     rows = {(r["dtype"], r["basis"]): r for r in platform_rows({}, [probe], "cpu")}
     assert {key: row["balance_flop_per_byte"] for key, row in rows.items()} == {
@@ -214,7 +214,7 @@ def test_a_probe_gives_each_dtype_by_each_method() -> None:
 
 
 def test_a_datasheet_gives_each_dtype_with_its_source() -> None:
-    """A datasheet has a row a dtype, with that dtype's own source where it has one."""
+    """A datasheet has a row per dtype, with the dtype's own source if there is one."""
     sheet = Config(CONFIG).platforms["h20"]
     rows = {r["dtype"]: r for r in platform_rows({"h20": sheet}, [], "public")}
     assert set(rows) == {"bfloat16", "float16", "float8", "int8"}
@@ -225,7 +225,7 @@ def test_a_datasheet_gives_each_dtype_with_its_source() -> None:
 
 
 def test_a_datasheet_without_both_facts_has_no_row() -> None:
-    """Without phi or without beta there is nothing to say, and no row says it."""
+    """A datasheet without phi or beta has no row."""
     for platform in (
         Platform(kind="cpu"),
         Platform(kind="cuda", peak_tflops={"bfloat16": 1.0}),
@@ -235,14 +235,14 @@ def test_a_datasheet_without_both_facts_has_no_row() -> None:
 
 
 def test_an_id_of_a_datasheet_changes_with_its_facts() -> None:
-    """The id by which a row names a datasheet holds a digest of what it says."""
+    """A datasheet's id holds a digest of its facts."""
     one, other = (Platform(kind="cuda", bandwidth_gb_s=beta) for beta in (1.0, 2.0))
     assert config_id("x", one).startswith("config/platforms.yaml:x@")
     assert config_id("x", one) != config_id("x", other)
 
 
 def test_the_newest_probe_counts() -> None:
-    """Of several probes of a platform the newest gives the facts, for each dtype and method."""
+    """Of several probes of a platform the newest counts, per dtype and method."""
     takes = [make_take(make_probed(peak=peak), take=take) for take, peak in ((1, 80.0), (2, 160.0))]
     for order in (takes, takes[::-1]):
         frame = PLATFORMS.build(

@@ -42,7 +42,7 @@ def rows_of(steps: pl.DataFrame, kind: str = "q8_0", **changes: Any) -> list[int
 
 
 def test_a_row_a_type_and_number_of_rows(layout: Layout) -> None:
-    """Blocks of four rows change at their ends, weights that are taken row by row at each row."""
+    """Blocks of four rows change passes at their ends, other weights at each row."""
     table_rows = made(layout)
     blocks = table_rows.filter(type="q8_0").sort("rows")
     more = blocks.filter(pl.col("passes") > pl.col("passes_before"))
@@ -52,7 +52,7 @@ def test_a_row_a_type_and_number_of_rows(layout: Layout) -> None:
 
 
 def test_matrices_of_one_type_that_agree_are_one_row(layout: Layout) -> None:
-    """What agrees at every number of rows is told once, with the names of all its matrices."""
+    """Matrices with equal passes are one row with all names."""
     table_rows = made(layout)
     assert set(table_rows.select("type", "parts").rows()) == {
         ("q8_0", "ffn_up, attn_q"),
@@ -61,7 +61,7 @@ def test_matrices_of_one_type_that_agree_are_one_row(layout: Layout) -> None:
 
 
 def test_a_step_names_the_rule_with_file_and_lines(layout: Layout) -> None:
-    """From one row to two the way is chosen by `sgemm`; blocks follow from their own rule."""
+    """The step from one row to two cites the rule that chooses the way."""
     table_rows = made(layout).filter(type="q8_0").sort("rows")
     first, *_, last = table_rows.select("rows", "rule", "path", "file", "lines").rows()
     assert first == (2, "sgemm", "sgemm", FILE, "30-31")
@@ -69,7 +69,7 @@ def test_a_step_names_the_rule_with_file_and_lines(layout: Layout) -> None:
 
 
 def test_a_step_rests_on_what_was_loaded_and_on_its_rule(layout: Layout) -> None:
-    """Each row is made from the event of the engine that ran, and from that of its rule."""
+    """A row's ids are the loaded engine's event and the rule's."""
     table_rows = made(layout)
     rules = {
         event.event_id: event.data.rule
@@ -83,21 +83,21 @@ def test_a_step_rests_on_what_was_loaded_and_on_its_rule(layout: Layout) -> None
 
 
 def test_n_is_the_least_that_has_the_rows(layout: Layout) -> None:
-    """Four requests have five rows at two positions each."""
+    """N is the smallest with that many rows: for five rows of four requests, 2."""
     table_rows = made(layout, structs.replace(SETTING, batch=4))
     assert table_rows.filter(rows=5)["n"].unique().to_list() == [2]
     assert table_rows["rows"].max() == 4 * GRID[-1]
 
 
 def test_features_that_the_library_does_not_have_change_nothing(layout: Layout) -> None:
-    """Without the feature that its kernel asks for, Q8_0 is taken row by row, too."""
+    """Without the kernel's CPU feature Q8_0 goes row by row, too."""
     plain = loaded(system_info="CPU : WIDE = 0 | LLAMAFILE = 1 | REPACK = 1 |")
     assert rows_of(made(layout, ran=[plain])) == [*range(2, GRID[-1] + 1)]
 
 
 @pytest.mark.parametrize("lacking", ["release", "rule", "type"])
 def test_what_no_rule_says_is_one_row_with_the_reason(layout: Layout, lacking: str) -> None:
-    """A release, rule or type that is not on record gives a refusal, not an empty table."""
+    """An unknown release, rule or type gives one row with the refusal."""
     if lacking != "release":
         write_rules(layout, without=["block_tile"] if lacking == "rule" else [])
     odd = structs.replace(MATRICES[0], type="mxfp4")
@@ -109,7 +109,7 @@ def test_what_no_rule_says_is_one_row_with_the_reason(layout: Layout, lacking: s
 
 @pytest.mark.parametrize("what", ["experts", "LLAMAFILE"])
 def test_what_is_not_read_is_not_guessed(layout: Layout, what: str) -> None:
-    """Rows that fall on experts, and a library without a way of the rules, have a refusal."""
+    """Rows of experts, and a library without the rules' way, are refused."""
     routed = [structs.replace(matrix, routed=what == "experts") for matrix in MATRICES]
     system_info = "CPU : WIDE = 1 |" if what == "LLAMAFILE" else loaded().system_info
     table_rows = made(layout, ran=[loaded(matrices=tuple(routed), system_info=system_info)])
@@ -118,18 +118,18 @@ def test_what_is_not_read_is_not_guessed(layout: Layout, what: str) -> None:
 
 
 def test_an_engine_that_did_not_run_says_nothing(layout: Layout) -> None:
-    """Steps follow from the libraries of a setting's own run: none of another file's."""
+    """A setting's steps use its own run's libraries, not another file's."""
     assert made(layout, ran=[loaded(file_type="q4_0")]).is_empty()
 
 
 def test_a_platform_without_engines_has_no_row(layout: Layout) -> None:
-    """A study of modules alone gives an empty table."""
+    """Without engines the table is empty."""
     write_study(layout)
     assert table(layout).is_empty()
 
 
 def test_a_row_of_another_event_is_refused(tmp_path: Path) -> None:
-    """A row names the events that it is made from; one that is not there is an error."""
+    """A row with an unknown event is an error."""
     layout = Layout(tmp_path)
     table_rows = made(layout)
     with pytest.raises(TableError, match="not there"):
@@ -137,7 +137,7 @@ def test_a_row_of_another_event_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_engine_without_matrices_on_record_has_no_steps(layout: Layout) -> None:
-    """A serving engine's take makes a table without rows: no rule speaks of its forward."""
+    """A serving engine's take gives no row, since no rule covers its forward."""
     served = structs.replace(SETTING, backend="vllm", release="0.20.2")
     ran = loaded(engine="vllm", release="0.20.2", matrices=(), system_info="attention FLASH_ATTN")
     write_engine(layout, served, ran=[ran])

@@ -1,4 +1,4 @@
-"""The records of stages: what each says that it reads and writes is what it reads and writes."""
+"""Records of stages: each stage reads and writes exactly the recorded tables."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ Pairs = set[tuple[str, str]]
 
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> tuple[Pairs, Pairs]:
-    """Return the tables that are read and those that are written from now on, with scopes."""
+    """Return the tables read and written from now on, with scopes."""
     read: Pairs = set()
     written: Pairs = set()
     check, replace = store.check_table, store.replace
@@ -54,7 +54,7 @@ JOBS = [
 def test_a_stage_reads_and_writes_what_its_record_says(
     made: Layout, traced: tuple[Pairs, Pairs], tmp_path: Path, job: Job
 ) -> None:
-    """No table more and none less, but those that it wrote itself."""
+    """A stage reads and writes the recorded tables, besides those it wrote itself."""
     layout = Layout(Path(shutil.copytree(made.root, tmp_path / "results")))
     make(layout, few_deployments(), job)
     read, written = traced
@@ -67,7 +67,7 @@ def test_a_stage_reads_and_writes_what_its_record_says(
 def test_figures_read_what_their_record_says(
     made: Layout, traced: tuple[Pairs, Pairs], scope: str
 ) -> None:
-    """Without an import the figures of a scope are of these tables, all of them."""
+    """The figures of a scope without an import read exactly the recorded tables."""
     charts(made, scope, 0.2)
     inputs = STAGES["figures"].inputs(scope)
     assert traced[0] == {path for path in inputs if path[0] != IMPORTED}
@@ -76,20 +76,20 @@ def test_figures_read_what_their_record_says(
 def test_the_report_reads_each_scope_as_its_record_says(
     made: Layout, traced: tuple[Pairs, Pairs]
 ) -> None:
-    """The tables of a platform that the page is made of."""
+    """The report reads exactly the recorded tables of a platform."""
     scope_frames(made, "cpu")
     assert traced[0] == set(STAGES["report"].inputs("cpu"))
 
 
 def test_every_table_is_made_by_one_stage() -> None:
-    """A table has the name that the record gives it, and is written once."""
+    """Each table is written by one stage, under its own name."""
     assert sum(len(stage.tables) for stage in STAGES.values()) == len(STAGE_OF)
     assert {name: table.name for name, table in TABLES.items()} == {name: name for name in STAGE_OF}
     assert all(table.formula and closure(table.code) for table in TABLES.values())
 
 
 def test_stages_stand_in_an_order_in_which_they_can_be_done() -> None:
-    """What a stage reads is made by one before it, and its code is there."""
+    """A stage's inputs come from earlier stages, and its code exists."""
     order = list(STAGES)
     for stage in STAGES.values():
         assert all(closure(module) for module in stage.modules)
@@ -101,6 +101,6 @@ def test_stages_stand_in_an_order_in_which_they_can_be_done() -> None:
 
 @pytest.mark.parametrize(("stage", "scope"), [("outlook", "cpu"), ("accuracy", PUBLIC)])
 def test_a_stage_of_another_scope_is_refused(tmp_path: Path, stage: str, scope: str) -> None:
-    """What is of one scope alone is not made in another."""
+    """A stage of one scope is refused for another."""
     with pytest.raises(ConfigError, match=f"the stage {stage} makes no table of '{scope}'"):
         make(Layout(tmp_path), Config(CONFIG), Job(stage, scope))

@@ -57,7 +57,7 @@ def many_visits(draw: st.DrawFn) -> list[LatencyMeasured]:
 
 
 def expected(visits: list[LatencyMeasured]) -> dict[int, Row]:
-    """Compute the same rows in another way, with the standard library."""
+    """Compute the same rows independently, with the standard library."""
     flags = [flag for visit in visits for flag in visit.dirty]
     wall = 2 * sum(not flag for flag in flags) >= len(flags)
     by_n: dict[int, dict[int, float]] = {}
@@ -111,7 +111,7 @@ def test_a_curve_is_what_statistics_say(visits: list[LatencyMeasured]) -> None:
 @given(many_visits(), st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=50)
 def test_the_order_of_events_is_irrelevant(visits: list[LatencyMeasured], source: Any) -> None:
-    """The numbers of a curve do not depend on the order in which its visits were written."""
+    """A curve's numbers do not depend on the order of its events."""
     shuffled = list(visits)
     source.shuffle(shuffled)
     drop = {"from_ids"}
@@ -123,7 +123,7 @@ def test_the_order_of_events_is_irrelevant(visits: list[LatencyMeasured], source
 
 
 def test_dirty_samples_are_left_out() -> None:
-    """A visit's latency is the median of its clean samples, however long the others took."""
+    """A visit's latency is the median of its clean samples."""
     visits = [make_visit(r, 1, [9000.0, 10.0, 12.0], [True, False, False]) for r in range(3)]
     (row,) = points(*visits)
     assert (row["latency_us"], row["timer"]) == (11.0, "wall")
@@ -131,7 +131,7 @@ def test_dirty_samples_are_left_out() -> None:
 
 
 def test_a_round_without_a_clean_sample_does_not_count() -> None:
-    """A visit whose samples are all dirty takes no part, the other rounds do."""
+    """A visit with dirty samples only is left out; other rounds count."""
     clean = [make_visit(r, n, [10.0 * n], [False]) for r in range(4) for n in (1, 2)]
     dirty = make_visit(4, 2, [1.0, 1.0], [True, True])
     rows = points(*clean, make_visit(4, 1, [10.0], [False]), dirty)
@@ -141,7 +141,7 @@ def test_a_round_without_a_clean_sample_does_not_count() -> None:
 
 @pytest.mark.parametrize(("dirty", "timer"), [(4, "wall"), (5, "process")])
 def test_process_time_stands_in_on_a_busy_machine(dirty: int, timer: str) -> None:
-    """With fewer than half of a curve's samples clean, process time is used in the whole curve."""
+    """If fewer than half of a curve's samples are clean, all its rounds use process time."""
     visits = [
         make_visit(r, n, [100.0 * n], [2 * r + n - 1 < dirty]) for r in range(4) for n in (1, 2)
     ]
@@ -160,13 +160,13 @@ def test_the_choice_of_timer_is_a_curves_own() -> None:
 
 
 def test_a_curve_without_its_baseline_is_left_out() -> None:
-    """Visits that have no baseline to compare with make no row."""
+    """A curve without its baseline has no row."""
     assert points(*make_visits(SETTING, {2: 10.0, 4: 20.0})) == []
     assert len(points(*make_visits(SETTING, {2: 10.0, 4: 20.0}, baseline=2))) == 2
 
 
 def test_the_load_is_the_highest_that_was_seen() -> None:
-    """The load of a point is its rounds' highest, and none where the system gave none."""
+    """A point has its rounds' highest load, or none if none was recorded."""
     assert points(*make_visits(SETTING, {1: 10.0}, rounds=3))[0]["load_1m"] == 2.25
     assert points(*make_visits(SETTING, {1: 10.0}, load_1m=None))[0]["load_1m"] is None
 
@@ -182,7 +182,7 @@ def test_the_spread_is_the_middle_half(values: list[float], spread: float) -> No
 
 
 def test_a_row_names_its_visits() -> None:
-    """A point is made from the events of its own N, and of no other."""
+    """A point's ids are the events of its own N."""
     visits = make_visits(SETTING, {1: 10.0, 2: 20.0}, rounds=3)
     rows = points(*visits)
     assert [len(row["from_ids"]) for row in rows] == [3, 3]
@@ -252,7 +252,7 @@ def test_an_adaptive_interval_is_wider() -> None:
 
 
 def test_gpu_times_are_told_apart() -> None:
-    """A GPU's samples are CUDA events, never replaced by host time however many are dirty."""
+    """A GPU's samples are CUDA events, never replaced by host time."""
     visits = [
         make_visit(number, n, [10.0 * n], [True], timer="cuda_events", launch="graph")
         for number in range(3)
@@ -269,7 +269,7 @@ def test_gpu_times_are_told_apart() -> None:
 
 
 def test_what_was_simulated_says_so() -> None:
-    """Points of a simulated clock are of origin `simulated`, in wall time; all others measured."""
+    """Points of a simulated timer have the origin `simulated`, all others `measured`."""
     real = make_visits(SETTING, {1: 10.0, 2: 10.0}, timer="cuda_events")
     made_up = make_visits(SETTING, {1: 10.0, 2: 10.0}, timer="simulated", process_us=(0.0, 0.0))
     assert {(row["timer"], row["origin"]) for row in points(*real)} == {("cuda_events", "measured")}
@@ -279,7 +279,7 @@ def test_what_was_simulated_says_so() -> None:
 
 
 def test_the_cpu_time_of_several_threads_is_no_latency() -> None:
-    """An engine's forward of two threads stays in wall time, of all samples, one thread's not."""
+    """With two threads wall time of all samples is used, with one process time."""
     timed = []
     for threads in (1, 2):
         setting = make_setting(

@@ -1,4 +1,4 @@
-"""Robust or fragile: what tolerances and noise do to a boundary."""
+"""Robust or fragile boundaries, by tolerances and noise."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 def judged(
     ratios: dict[int, float], noise: float = 0.0, resolution: float | None = None
 ) -> Robustness:
-    """Return the verdict on a curve whose ratios are known to a share of themselves."""
+    """Return the verdict on a curve whose ratios have a relative error."""
     curve = [
         Ratio(n, r, r * (1 - noise) if n > 1 else 1, r * (1 + noise) if n > 1 else 1)
         for n, r in ratios.items()
@@ -47,7 +47,7 @@ def printed(*n_max: int, noisy: bool = False) -> Robustness:
 
 
 def test_a_staircase_is_robust() -> None:
-    """The same N at every tolerance, and a jump behind it that no interval reaches."""
+    """Equal N at every tolerance and a jump beyond all intervals are robust."""
     row = judged({1: 1.0, 16: 1.02, 64: 1.03, 65: 2.0}, noise=0.01)
     assert row == (
         True,
@@ -57,7 +57,7 @@ def test_a_staircase_is_robust() -> None:
 
 
 def test_a_leap_is_fragile() -> None:
-    """N moves by more than a grid step from one tolerance to the next; the ratios say how."""
+    """A move by more than one grid step between tolerances is fragile, with the ratios."""
     row = judged({1: 1.0, 16: 1.02, 32: 1.23, 48: 1.25, 64: 1.27, 80: 2.0})
     assert not row.robust
     assert row.why == (
@@ -84,18 +84,18 @@ def test_a_leap_is_fragile() -> None:
 def test_printed_values_are_judged_by_their_steps(
     n_max: tuple[int, ...], values: tuple[object, ...]
 ) -> None:
-    """Without ratios the tolerances alone tell."""
+    """Printed values are judged by their tolerances only."""
     assert printed(*n_max) == values
 
 
 def test_what_its_source_marks_as_noise_is_fragile() -> None:
-    """The paper's own mark counts."""
+    """A value that the paper marks as noisy is fragile."""
     assert printed(16, 16, 16, 16, 16, noisy=True) == (False, "the paper marks it as noise", ())
 
 
 @pytest.mark.parametrize(("ratio", "noise"), [(1.19, 0.02), (1.21, 0.02)])
 def test_a_ratio_within_its_interval_of_the_limit_is_fragile(ratio: float, noise: float) -> None:
-    """Noise alone could move N_max by a step, whichever side of the limit the ratio is on."""
+    """A ratio whose interval holds the limit is fragile, on either side."""
     row = judged({1: 1.0, 2: 1.0, 4: ratio, 5: 2.0}, noise)
     assert not row.robust
     assert f"T(4)/T(1) is {ratio}" in row.why
@@ -103,7 +103,7 @@ def test_a_ratio_within_its_interval_of_the_limit_is_fragile(ratio: float, noise
 
 
 def test_an_interval_wider_than_promised_is_fragile() -> None:
-    """A boundary that the protocol left undecided is fragile, with the interval as the reason."""
+    """An undecided boundary is fragile, with its interval as the reason."""
     row = judged({1: 1.0, 8: 1.19, 16: 1.21, 17: 2.0}, 0.02, resolution=1.5)
     assert not row.robust
     assert "at 20% its interval, 1 to 16, is wider than the protocol allows" in row.why
@@ -111,7 +111,7 @@ def test_an_interval_wider_than_promised_is_fragile() -> None:
 
 @pytest.mark.parametrize("ratios", [{1: 1.0, 8: 1.02, 32: 1.05}, {1: 1.0, 8: 1.02, 32: 1.199}])
 def test_the_end_of_a_grid_is_said(ratios: dict[int, float]) -> None:
-    """Where nothing lies behind N_max, robust or not, it is only known to be no smaller."""
+    """An N_max at the grid's end is called a lower bound."""
     row = judged(ratios, 0.01)
     assert row.robust == (ratios[32] < 1.1)
     assert row.why.endswith("the grid ends there: N_max is at least 32")
@@ -119,7 +119,7 @@ def test_the_end_of_a_grid_is_said(ratios: dict[int, float]) -> None:
 
 
 def test_the_largest_step_has_its_tolerances() -> None:
-    """Of several steps it is the one by the largest factor."""
+    """Of several steps the one by the largest factor is named."""
     row = judged({1: 1.0, 2: 1.08, 8: 1.12, 16: 1.22, 32: 2.0})
     assert row.robust
     assert row.why.startswith(
@@ -129,7 +129,7 @@ def test_the_largest_step_has_its_tolerances() -> None:
 
 @given(st.lists(st.floats(1.0, 3.0), min_size=2, max_size=8), st.floats(0, 0.2))
 def test_noise_never_makes_a_boundary_robust(values: list[float], noise: float) -> None:
-    """What is fragile without noise is fragile with it, and there is always a reason."""
+    """A boundary that is fragile without noise is fragile with it, with a reason."""
     curve = {1: 1.0} | dict(enumerate(values, start=2))
     still, shaken = judged(curve), judged(curve, noise)
     assert still.robust or not shaken.robust

@@ -137,7 +137,7 @@ def test_a_missing_column_is_refused(column: str) -> None:
 
 
 def test_a_key_that_stands_twice_is_refused() -> None:
-    """Two rows with the same key are refused by a column, with a null in the key as well."""
+    """Two rows with one key are refused by a column, even if the key has a null."""
     for row in (ROW, ROW | {"n": None}):
         with pytest.raises(TableError, match="the table small") as caught:
             build(row, row | {"time_us": 9.0})
@@ -145,13 +145,13 @@ def test_a_key_that_stands_twice_is_refused() -> None:
 
 
 def test_a_row_that_stands_twice_is_refused() -> None:
-    """A table that was put together from two with a row in common does not pass its check."""
+    """A table with a repeated row is refused."""
     with pytest.raises(TableError, match="the table small"):
         SMALL.check(pl.concat([build(ROW), build(ROW)]))
 
 
 def test_a_row_made_from_nothing_is_refused() -> None:
-    """A row that names evidence that is not there is refused by the id."""
+    """A row with an unknown id in `from_ids` is refused by the id."""
     with pytest.raises(TableError, match="the table small is made from 'e#2', which is not there"):
         build(ROW, ROW | {"name": "y", "from_ids": ["e#1", "e#2"]})
 
@@ -220,7 +220,7 @@ def test_each_schema_refuses_each_bad_value(
 
 
 def test_nothing_is_written_of_a_broken_table(empty: Layout) -> None:
-    """A table that is refused leaves no file, and does not touch the one that was there."""
+    """A refused table leaves no file, and the earlier one stays."""
     with pytest.raises(TableError):
         build(ROW | {"n": 0})
     with pytest.raises(TableError, match="is missing"):
@@ -241,14 +241,14 @@ def text(ids: tuple[str, int]) -> str:
 def test_what_is_absent_is_told_as_sets_tell_it(
     known: list[tuple[str, int]], named: list[tuple[str, int]]
 ) -> None:
-    """The absent ids are those of the named ones that were never given, in any order."""
+    """Absent ids are those named but never given, in any order."""
     there = EventIds((segment, [place]) for segment, place in known)
     absent = there.absent(pl.Series([text(name) for name in named], dtype=pl.String))
     assert sorted(absent) == sorted(text(name) for name in named if name not in known)
 
 
 def test_what_is_no_id_is_absent() -> None:
-    """A text without a place, or with one that is no number, names no event."""
+    """A text without a line number names no event."""
     ends = ("", "#", "#x", "#1#1", "#01", "#+1", "#0", "#99999999999999999999")
     odd = ["", "#1", *(f"{SEGMENTS[0]}{end}" for end in ends)]
     there = EventIds([(SEGMENTS[0], [1, 2])])

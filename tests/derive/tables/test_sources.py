@@ -87,7 +87,7 @@ def test_an_interval_ends_where_any_size_changes(
 def test_only_the_newest_take_of_a_release_has_rows(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A release that was read again is in the tables once, as it was read last."""
+    """A release that was read again has the rows of its newest take only."""
     monkeypatch.setattr(record, "extract", lambda *_, **__: made_release(tuned=FILES))
     record_extraction(layout, "vllm", "1.0", cache=Cache(layout.root / "cache"), take=2)
     project(layout, SOURCES, {})

@@ -84,7 +84,7 @@ def test_the_same_log_gives_the_same_bytes(
     order: list[int],
     copied: bool,  # noqa: FBT001 (drawn)
 ) -> None:
-    """Tables and manifests are the same bytes in whatever order and folder the takes came about."""
+    """Tables and manifests have the same bytes for any order and folder of the takes."""
     with TemporaryDirectory() as name:
         layout = Layout(Path(name) / "results")
         for number in order:
@@ -107,7 +107,7 @@ def test_a_second_run_gives_the_same_bytes(made: Layout, tmp_path: Path) -> None
 @pytest.mark.parametrize("scope", ["cpu", "public"])
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.name)
 def test_every_table_fits_its_schema(made: Layout, kind: Table, scope: str) -> None:
-    """Whatever a stage writes passes the table's own schema, with ids that are unique."""
+    """Each written table passes its schema, with unique ids."""
     frame = read_table(made, scope, kind)
     assert kind.check(frame).height == frame.height
     assert frame.columns == list(kind.columns)
@@ -145,7 +145,7 @@ def test_a_manifest_says_what_the_table_was_made_from(made: Layout, kind: Table)
 
 
 def test_other_evidence_or_tolerances_show_in_the_manifest(empty: Layout) -> None:
-    """A new take, or another list of tolerances, changes what a table says it was made from."""
+    """A new take or other tolerances change a manifest's inputs."""
     seen = set()
     write_probe(empty)
     write_study(empty)
@@ -161,7 +161,7 @@ def test_other_evidence_or_tolerances_show_in_the_manifest(empty: Layout) -> Non
 
 
 def test_the_newest_take_wins_and_the_older_stays(made: Layout) -> None:
-    """Of two takes of one setting both have rows, and those of the newer one are marked."""
+    """Of two takes of one setting both have rows; the newer is marked."""
     for kind in (LATENCY, BOUNDARIES):
         frame = read_table(made, "cpu", kind)
         marks = frame.select("take", "newest").unique().sort("take").rows()
@@ -169,7 +169,7 @@ def test_the_newest_take_wins_and_the_older_stays(made: Layout) -> None:
 
 
 def test_a_setting_comes_from_its_newest_take(made: Layout) -> None:
-    """What is predicted of a setting asks the release of the take that its boundary is of."""
+    """A prediction uses the release of the take that the boundary is from."""
     settings = read_table(made, "cpu", SETTINGS).filter(pl.col("origin") == "measured")
     assert settings.height
     assert {setting.split("/")[2][:2] for (setting,) in settings["from_ids"]} == {"2-"}
@@ -243,7 +243,7 @@ def test_a_scope_without_evidence_is_refused(empty: Layout) -> None:
 
 
 def test_a_retracted_everything_is_refused(empty: Layout) -> None:
-    """A scope whose only take was retracted gives empty tables, not an error of the program."""
+    """A scope whose only take was retracted gives empty tables."""
     seal = write_study(empty)
     retract(empty, str(seal.name), "the wrong machine")
     make_tables_without_probe(empty)

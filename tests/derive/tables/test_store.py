@@ -1,4 +1,4 @@
-"""Tables on disk: believed only together with their manifests."""
+"""Tables on disk are read only with a matching manifest."""
 
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def test_a_flipped_bit_in_a_manifest_is_refused(empty: Layout, path: Path, place
 
 
 def test_half_a_table_is_missing(empty: Layout, path: Path) -> None:
-    """Without its manifest a table is as good as gone, and the other way round."""
+    """A table without its manifest, or a manifest without its table, is missing."""
     raw = manifest_path(path).read_bytes()
     manifest_path(path).unlink()
     with pytest.raises(TableError, match=r"manifest\.json is missing"):
@@ -87,7 +87,7 @@ def test_half_a_table_is_missing(empty: Layout, path: Path) -> None:
 
 
 def forge(path: Path, raw: bytes) -> None:
-    """Put bytes in a table's place, with a manifest that fits them."""
+    """Replace a table's bytes, with a manifest that fits."""
     manifest = Manifest(table="kind", rows=1, sha256=sha256(raw), made_from={})
     path.write_bytes(raw)
     manifest_path(path).write_bytes(render(manifest))
@@ -136,7 +136,7 @@ def test_writing_again_replaces_both(empty: Layout, path: Path) -> None:
 
 
 def test_the_bytes_do_not_depend_on_chunks(empty: Layout) -> None:
-    """A frame that was put together from parts is written as the same bytes as a whole one."""
+    """A frame in several chunks is written as the same bytes as a whole one."""
     rows = [{"n": n, "name": "x", "from_ids": ["e#1"]} for n in range(1, 9)]
     table = KIND.build(KIND.frame(rows), {"e#1"})
     parts = pl.concat([table[:3], table[3:]], rechunk=False)

@@ -1,4 +1,4 @@
-"""Table `time_shares`: a model's modules inside its forward, from what a take watched."""
+"""Table `time_shares`: a model's time by module inside its forward."""
 
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def test_disturbed_rounds_are_left_out(layout: Layout) -> None:
 
 
 def test_disturbed_rounds_are_better_than_none(layout: Layout) -> None:
-    """Where every round was disturbed all of them count."""
+    """If every round was disturbed, all of them count."""
     table_rows = made(layout, *latencies(), *(shares(number, dirty=True) for number in range(3)))
     assert set(table_rows["rounds"]) == {3}
     assert dict(table_rows.select("role", "latency_us").rows()) == PARTS
@@ -155,7 +155,7 @@ def test_a_row_names_its_events_and_its_point(layout: Layout) -> None:
 
 
 def test_what_was_watched_and_never_timed_is_left_out(layout: Layout) -> None:
-    """Shares without a T(N) of the same take have nothing that they are shares of."""
+    """Shares without a T(N) of the same take are left out."""
     assert made(layout, *latencies(), shares(n=2)).is_empty()
 
 

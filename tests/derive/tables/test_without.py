@@ -1,4 +1,4 @@
-"""Imports without packages: absent within, there again afterwards, and pandera does without."""
+"""Packages hidden from imports in a block, and pandera without them."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def test_a_table_is_checked_without_what_pandera_could_use() -> None:
 
 
 def test_only_within_and_only_this_thread_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that is not loaded is absent within, is there afterwards and for other threads."""
+    """A hidden package is absent in the block and thread only."""
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     with without("colorsys"):
         with pytest.raises(ModuleNotFoundError, match="No module named 'colorsys'"):
@@ -51,7 +51,7 @@ def test_only_within_and_only_this_thread_finds_none(monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_loaded_stays_whole() -> None:
-    """Parts of a package that is loaded already are found."""
+    """Parts of a loaded package are still found."""
     import email
 
     assert email

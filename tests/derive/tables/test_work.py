@@ -103,7 +103,7 @@ def test_a_counted_row_says_what_its_event_says() -> None:
 
 
 def test_intensity_is_of_what_is_executed() -> None:
-    """AI is executed FLOPs over bytes, whoever says them."""
+    """AI is executed FLOPs over bytes, for counts and profiles."""
     rows = table([measured(counted(), profiled())])
     assert rows["intensity_flop_per_byte"].to_list() == [4.0, 3.0]
 
@@ -142,7 +142,7 @@ def test_without_a_probe_the_datasheet_counts() -> None:
 
 
 def test_a_probe_goes_before_a_datasheet() -> None:
-    """Where both are known, utilisation refers to what the machine itself showed."""
+    """If both are known, utilisation refers to the probe."""
     setting = make_setting(dtype="bfloat16")
     take = make_take(
         make_probed(), *make_visits(setting, TIMES), counted(setting=setting), scope="h20"
@@ -160,7 +160,7 @@ def test_utilisation_of_a_profile_is_the_profilers() -> None:
 
 
 def test_what_a_profiler_did_not_see_stays_empty() -> None:
-    """A profile without FLOPs or bytes has no intensity, and nothing is put in its place."""
+    """A profile without FLOPs or bytes has no intensity."""
     for missing in ({"flop": None}, {"dram_bytes": None}, {"dram_bytes": 0.0}):
         row = table([measured(profiled(**missing))]).row(0, named=True)
         assert row["intensity_flop_per_byte"] is None

@@ -56,7 +56,7 @@ HEADER = (
 
 
 def test_what_is_not_there_is_refused(layout: Layout) -> None:
-    """An empty results folder holds no data set; each says how to get it."""
+    """An empty results folder has no data set, and each refusal says how to get it."""
     with pytest.raises(EvidenceError, match="nearfree import published"):
         load_published(layout, [0.2])
     with pytest.raises(EvidenceError, match="nearfree import aiconfigurator"):
@@ -82,7 +82,7 @@ def import_gemm(layout: Layout, release: str, times: dict[int, float], width: in
 
 
 def test_the_newest_imported_release(layout: Layout) -> None:
-    """Releases are ordered by number, other imports left out, and the one that counts is named."""
+    """The newest release by number counts and is named; other imports are left out."""
     flat, steep = {1: 10.0, 2: 10.0, 4: 40.0}, {1: 10.0, 2: 20.0, 4: 40.0}
     import_gemm(layout, "aiconfigurator_core_0_12_0", flat, 8192)
     import_gemm(layout, "aiconfigurator_core_0_9_0", steep, 8192)
@@ -96,7 +96,7 @@ def test_the_newest_imported_release(layout: Layout) -> None:
 
 
 def test_an_older_release_counts_where_the_newest_is_retracted(layout: Layout) -> None:
-    """A retracted import is none; where no other is left, the way to a new take is named."""
+    """A retracted import is skipped; without another the command for a new take is named."""
     steep = {1: 10.0, 2: 20.0, 4: 40.0}
     import_gemm(layout, "aiconfigurator_core_0_12_0", steep, 8192)
     import_gemm(layout, "aiconfigurator_core_0_9_0", steep, 8192)
@@ -139,7 +139,7 @@ def test_a_file_of_curves(tmp_path: Path) -> None:
 def test_small_products_are_left_out(
     d_model: int, d_ff: int, formats: tuple[str, str | None, int]
 ) -> None:
-    """The stored weights of a product decide; other modules are kept at any size."""
+    """Products are left out by their stored weights; other modules are kept."""
     element_type, stored, size = formats
     shape = {"d_model": d_model, "d_ff": d_ff, "dtype": element_type, "weights": stored}
     settings, _ = make_curves(
@@ -189,7 +189,7 @@ def test_the_paper_s_settings(study_log: Layout) -> None:
 def test_a_question_says_how_a_gpu_launched_its_kernels(
     study_log: Layout, tables: tuple[pl.DataFrame, pl.DataFrame]
 ) -> None:
-    """The paper's were launched one by one; a GPU's take says it, a CPU launches none."""
+    """The paper's kernels are launched one by one; a GPU's take says its launch."""
     question_rows = questions(printed(study_log, TOLERANCES))
     assert set(question_rows["launch"]) == {"eager"}
     boundaries, latency = tables

@@ -1,4 +1,4 @@
-"""The truth of curves: last pass and first exit, the baseline, and what has no boundary."""
+"""The truth of curves: last pass, first exit, baseline, and curves without a boundary."""
 
 import numpy as np
 import polars as pl
@@ -29,7 +29,7 @@ MOE = {"module": "moe_ffn", "experts": 64, "top_k": 8, "routing": "balanced"}
 
 @given(st.lists(latencies, min_size=1, max_size=5))
 def test_a_boundary_is_the_one_of_a_measured_curve(every: list[dict[int, float]]) -> None:
-    """Over frames as over one curve: last pass, first exit and the grid points after them."""
+    """Over frames the boundary equals that over one curve."""
     truth = make_truth(*(({}, times) for times in every), epsilons=EPSILONS)
     for row in truth.boundaries.to_dicts():
         times = every[row["curve"]]
@@ -109,7 +109,7 @@ def test_curves_without_a_boundary_are_named() -> None:
 
 
 def test_a_part_of_a_truth() -> None:
-    """What is left after narrowing is of the chosen curves alone, in every frame."""
+    """A narrowed truth has the chosen curves only, in every frame."""
     every = make_truth(
         ({}, {1: 1.0, 2: 2.0}), ({"platform": "a100"}, {1: 1.0, 2: 2.0}), ({}, {1: 1.0})
     )
@@ -134,7 +134,7 @@ curves = st.lists(st.lists(st.floats(0.5, 2.0), max_size=9), min_size=1, max_siz
 
 @given(curves, st.floats(0.01, 0.9))
 def test_many_curves_are_read_as_each_alone(drawn: list[list[float]], epsilon: float) -> None:
-    """The last pass and the first exit are those of the scalar form."""
+    """Last pass and first exit equal the scalar form's."""
     counts = np.zeros((len(drawn), 10), dtype=bool)
     ratio = np.full(counts.shape, np.inf)
     for row, values in enumerate(drawn):

@@ -1,1 +1,1 @@
-"""Tests of what tuning says."""
+"""Tests of tuning."""

@@ -1,4 +1,4 @@
-"""T(N) of an engine's setting, made of what was measured."""
+"""T(N) of an engine's setting, from its visits."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from nearfree.log.events import LatencyMeasured
 
 
 def visit(place: int, n: int, *, dirty: bool) -> Any:
-    """Return a visit to N of one thread, whose wall time is twice its CPU time where disturbed."""
+    """Return a visit with one thread, whose wall time is twice its CPU time if disturbed."""
     us = 100.0 * n
     data = LatencyMeasured(
         setting=replace(make_setting(), threads=1), n=n, baseline=1, round=place // 2, order=0,
@@ -43,7 +43,7 @@ def priced(*points: tuple[int, float], batch: int = 1, threads: int = 1) -> Engi
 
 
 def test_between_two_points_t_lies_on_their_line() -> None:
-    """At a point T is what was measured there; outside of the grid it is not known."""
+    """Between measured N, T is interpolated; outside the grid it is unknown."""
     curve = priced((2, 100.0), (4, 160.0), (8, 200.0))
     assert [curve.at(rows) for rows in (2, 3, 4, 5, 7, 8)] == [100, 130, 160, 170, 190, 200]
     for rows in (1, 9):
@@ -52,7 +52,7 @@ def test_between_two_points_t_lies_on_their_line() -> None:
 
 
 def test_the_rows_of_all_sequences_of_a_batch_count_together() -> None:
-    """Of three sequences N = 2 are six rows; fewer rows than sequences are those of one alone."""
+    """Three sequences at N = 2 have six rows; fewer rows than sequences count as one sequence."""
     alone = priced((1, 50.0), (2, 70.0), (3, 80.0), (8, 90.0))
     others = priced((1, 60.0), (2, 70.0), threads=2)
     batch, lone = priced((1, 90.0), (2, 150.0), batch=3), priced((1, 9.0), batch=3, threads=4)
@@ -64,19 +64,19 @@ def test_the_rows_of_all_sequences_of_a_batch_count_together() -> None:
 
 
 def test_drafts_end_best_where_a_row_costs_less_than_before() -> None:
-    """At 4 a row costs 25 after 30 at 2; at 3 and 8 it costs no less than at fewer."""
+    """Edges are the rows at which a row costs less than at all fewer rows."""
     curve = priced((1, 40.0), (2, 60.0), (3, 90.0), (4, 100.0), (8, 200.0), (16, 320.0))
     assert curve.edges == (1, 2, 4, 16)
 
 
 def test_n_rise_however_they_were_visited() -> None:
-    """A take visits N in any order; its curve has the smallest first."""
+    """A curve has its N sorted, for any order of visits."""
     events = [visit(place, n, dirty=False) for place, n in enumerate((8, 1, 4, 8, 1, 4))]
     assert engine_curve(curve_of(events)).n == (1, 4, 8)
 
 
 def test_a_long_forward_that_was_always_disturbed_is_not_missing() -> None:
-    """Where no visit to an N was clean its CPU time stands in; elsewhere wall time stands."""
+    """An N without clean samples uses its CPU time."""
     events = [visit(2 * number, 1, dirty=False) for number in range(4)]
     events += [visit(1, 49, dirty=True), visit(3, 49, dirty=True)]
     curve = engine_curve(curve_of(events))

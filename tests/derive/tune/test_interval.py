@@ -16,12 +16,12 @@ from nearfree.derive.tune.interval import Interval, ratio_interval, stratified_i
 def test_quantiles_are_those_that_tables_print(
     confidence: float, degrees: int, printed: float
 ) -> None:
-    """Odd and even degrees of freedom have each a form of their own."""
+    """Quantiles equal printed tables, for odd and even degrees of freedom."""
     assert t_quantile(confidence, degrees) == pytest.approx(printed, abs=5e-4)
 
 
 def test_an_interval_is_of_the_geometric_mean() -> None:
-    """Half as fast and twice as fast are equally far from as fast."""
+    """Half and twice the speed are equally far from no change."""
     interval = ratio_interval([0.5, 2.0])
     assert interval.value == pytest.approx(1)
     assert interval.low == pytest.approx(1 / interval.high)
@@ -30,7 +30,7 @@ def test_an_interval_is_of_the_geometric_mean() -> None:
 
 
 def test_equal_repeats_leave_no_doubt_and_one_repeat_leaves_all() -> None:
-    """The noise of one repeat is not known, so its interval has no end."""
+    """Equal repeats have an interval of no width; one repeat has no ends."""
     assert ratio_interval([3.0, 3.0, 3.0]).low == pytest.approx(3)
     alone = ratio_interval([3.0])
     assert (alone.value, alone.low, alone.high) == (pytest.approx(3), 0.0, math.inf)

@@ -1,4 +1,4 @@
-"""Gains of settings that ran in turn: what is noise in them, and how often intervals hold them."""
+"""Gains of settings that ran in turn: their noise, and the coverage of their intervals."""
 
 import math
 import random
@@ -20,7 +20,7 @@ PROMPTS, REPEATS = 8, 3
 
 
 def ran(drafting: Drafting, seconds: Callable[[int, int], float], batch: int = 1) -> list[Event]:
-    """Return the decodes of a setting, by the seconds of each prompt and repeat."""
+    """Return a setting's decodes with the given seconds per prompt and repeat."""
     plan = trace_plan(tuned_subject(batch=batch), SOURCES, PLAIN)
     (first, *_) = plan.prompts
 
@@ -37,7 +37,7 @@ def ran(drafting: Drafting, seconds: Callable[[int, int], float], batch: int = 1
 
 
 def test_that_prompts_win_more_or_less_is_not_noise() -> None:
-    """A setting that wins on some prompts and loses on others, equally at each visit, is known."""
+    """Differences between prompts that repeat equally are not noise."""
     plain = ran(PLAIN, lambda prompt, _: 1.0 + prompt)
     drafts = ran(DRAFTS, lambda prompt, _: 2.0 if prompt % 2 else 0.5)
     measured_gain = gain(drafts, plain, "wall")
@@ -46,7 +46,7 @@ def test_that_prompts_win_more_or_less_is_not_noise() -> None:
 
 
 def test_what_slows_down_both_is_not_noise() -> None:
-    """A machine at half its speed during some visits leaves the ratio as it was."""
+    """A slowdown of both settings leaves the ratio unchanged."""
 
     def slowed(prompt: int, repeat: int) -> float:
         return 2.0 if (prompt + repeat) % 3 else 1.0
@@ -60,7 +60,7 @@ def test_what_slows_down_both_is_not_noise() -> None:
 
 
 def test_of_a_batch_a_repeat_is_one_visit() -> None:
-    """Prompts that are decoded at once share their steps' noise: only repeats tell of it."""
+    """Prompts decoded together share noise, so only repeats count."""
     noise = {0: 0.9, 1: 1.0, 2: 1.1}
     alone, together = (
         gain(
@@ -75,7 +75,7 @@ def test_of_a_batch_a_repeat_is_one_visit() -> None:
 
 
 def test_one_visit_tells_nothing_of_its_noise() -> None:
-    """The interval has no end as soon as one prompt was visited once."""
+    """If one prompt was visited once, the interval has no ends."""
     interval = stratified_interval(1.5, [[0.1, 0.2], [0.1]])
     assert (interval.value, interval.low, interval.high) == (1.5, 0.0, math.inf)
 

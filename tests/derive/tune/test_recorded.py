@@ -1,4 +1,4 @@
-"""Tuning from the log alone: predictions, choice, verdict, and what stands in the table."""
+"""Tuning from the log: predictions, choice, verdict, and the table."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def curve(t_us: dict[int, float]) -> EngineCurve:
 
 
 def test_a_trace_over_another_output_is_refused(layout: Layout) -> None:
-    """What drafters offer is of the output that was decoded, or nothing is replayed of it."""
+    """A trace of another output than the decoded one is refused."""
     plan = trace_plan(tuned_subject(), SOURCES[:1], Drafting())
     (part, *_) = plan.prompts
     other = about(plan, part) | {"output_tokens": TOKENS - 1, "output_sha256": "d" * 64}
@@ -92,20 +92,20 @@ def test_t_between_two_n_is_on_the_line_between_them() -> None:
 
 
 def test_edges_are_where_a_row_costs_less_than_before() -> None:
-    """Tiles of four: a row is cheapest where one is full."""
+    """With tiles of four, rows are cheapest at full tiles."""
     tiles = {n: 100.0 * -(-n // 4) for n in (1, 2, 3, 4, 5, 7, 8, 9)}
     assert curve(tiles).edges == (1, 2, 3, 4)
     assert curve({1: 100.0, 2: 300.0, 3: 290.0, 4: 410.0, 8: 480.0}).edges == (1, 3, 8)
 
 
 def test_a_draft_model_decodes_what_it_has_not_seen_first() -> None:
-    """After a draft that was accepted whole it has two tokens to catch up with, else one."""
+    """After a fully accepted draft the draft model decodes two tokens first, else one."""
     steps = Steps(rows=(4, 4, 1, 3), accepted=(3, 1, 0, 0))
     assert list(draft_forwards(steps)) == [1, 1, 1, 2, 1, 1, 2, 1]
 
 
 def test_where_rows_are_almost_free_it_speculates(layout: Layout) -> None:
-    """A flat T(N) and copies: the longest drafts are chosen, and win what was predicted."""
+    """With constant T(N) and copied text the longest drafts are chosen, with the predicted gain."""
     proof = proof_of(write_all(layout, FLAT))
     assert proof.answer.verdict == "speculate"
     assert proof.answer.run == proof.choice.chosen.drafting
@@ -119,7 +119,7 @@ def test_where_rows_are_almost_free_it_speculates(layout: Layout) -> None:
 
 
 def test_each_type_has_its_default_beside_what_to_run(layout: Layout) -> None:
-    """Those that draft anything ran; one that never does is as none, and is not run."""
+    """Default settings that draft ran, too; one that never drafts counts as none."""
     proof = proof_of(write_all(layout, FLAT))
     ran = {setting.result.drafting for setting in proof.answer.settings}
     assert {DEFAULT, CACHE} <= ran
@@ -137,7 +137,7 @@ def test_each_type_has_its_default_beside_what_to_run(layout: Layout) -> None:
 
 
 def test_a_default_on_other_threads_is_not_what_none_was(layout: Layout) -> None:
-    """One that drafts nothing is as none only where none ran so: else nothing is said of it."""
+    """A default that never drafts counts as none only if none ran on its threads."""
     takes = [write_forwards(layout, FLAT), write_trace(layout)]
     proof = write_proof(layout, takes, FLAT, defaults=(on(IDLE, 2),))
     (over,) = proof_of([*takes, proof]).answer.over_defaults
@@ -145,7 +145,7 @@ def test_a_default_on_other_threads_is_not_what_none_was(layout: Layout) -> None
 
 
 def test_a_default_in_the_steps_of_another_does_not_run_twice(layout: Layout) -> None:
-    """Two types that draft alike on these prompts are one run, which both are compared with."""
+    """Two types with equal drafts are run once, for both comparisons."""
     alike = Drafting(drafter="ngram_map_k", k=CACHE.k, ngram_max=12, ngram_min=12)
     takes = [write_forwards(layout, FLAT), write_trace(layout, (DEFAULT, CACHE, alike))]
     proof = write_proof(layout, takes, FLAT, defaults=(CACHE, alike))
@@ -157,7 +157,7 @@ def test_a_default_in_the_steps_of_another_does_not_run_twice(layout: Layout) ->
 
 
 def test_where_every_row_costs_as_much_it_does_not(layout: Layout) -> None:
-    """A steep T(N): drafts win nothing, and the proof has the two settings that come nearest."""
+    """If T(N) rises steeply, none is chosen, and the two nearest settings ran."""
     proof = proof_of(write_all(layout, STEEP))
     assert proof.answer.verdict == "none"
     assert proof.answer.run == proof.choice.none.drafting
@@ -166,14 +166,14 @@ def test_where_every_row_costs_as_much_it_does_not(layout: Layout) -> None:
 
 
 def test_a_choice_that_wins_less_than_its_noise_is_undecided(layout: Layout) -> None:
-    """Repeats that differ widely leave it open, and none is what to run."""
+    """A gain within its noise is undecided, and none is what to run."""
     proof = proof_of(write_all(layout, FLAT, noise=(0.2, 2.0, 0.9)))
     assert proof.answer.verdict == "undecided"
     assert proof.answer.run.drafter == "none"
 
 
 def test_the_choice_is_by_prompts_that_are_tuned_on(layout: Layout) -> None:
-    """Held-out prompts do not influence the choice, and are reported."""
+    """Held-out prompts do not influence the choice."""
     proof = proof_of(write_all(layout, FLAT))
     tuned = {part.sha256 for part in proof.plan.prompts if not part.held_out}
     assert not tuned
@@ -202,7 +202,7 @@ def test_each_kind_chooses_apart_and_its_choice_is_proven(layout: Layout) -> Non
 
 
 def test_a_kinds_choice_that_won_less_than_its_noise_is_not_to_run(layout: Layout) -> None:
-    """Its gain is said, and none is what to run; one kind alone chooses nothing apart."""
+    """A kind's choice with a gain within its noise is reported, and none is what to run."""
     copying = proof_of(write_all(layout, MIDDLING, noise=(1.0, 2.0, 0.4))).kinds["copying"]
     assert copying.gain is not None
     assert copying.gain.low < 1
@@ -216,7 +216,7 @@ def test_a_kinds_choice_that_won_less_than_its_noise_is_not_to_run(layout: Layou
 
 
 def test_how_much_is_copied_is_what_three_tokens_foretell(layout: Layout) -> None:
-    """All of a copy, none of free text, and nothing is known where no such lookup was traced."""
+    """The copied share is 1 for copies, 0 for free text, and unknown without a lookup's trace."""
     proof = proof_of(write_all(layout, FLAT)).kinds
     assert (proof["copying"].copied_tuned, proof["copying"].copied_held_out) == (1, 1)
     assert (proof["text"].copied_tuned, proof["text"].copied_held_out) == (0, 0)
@@ -228,7 +228,7 @@ def test_how_much_is_copied_is_what_three_tokens_foretell(layout: Layout) -> Non
 
 
 def test_a_gain_is_paired_within_repeats(layout: Layout) -> None:
-    """A slow repeat that slows all settings alike does not widen the interval of the gain."""
+    """A repeat that slows all settings does not widen the gain's interval."""
     assert verdict([Interval(1.2, 1.1, 1.3)]) == "speculate"
     assert verdict([Interval(0.9, 0.8, 1.2)]) == "none"
     assert verdict([Interval(0.9, 0.8, 1.2), Interval(1.1, 0.9, 1.4)]) == "undecided"
@@ -237,7 +237,7 @@ def test_a_gain_is_paired_within_repeats(layout: Layout) -> None:
 
 
 def test_outputs_that_end_at_once_are_refused(layout: Layout) -> None:
-    """Where nothing was decoded there is no speed to compare."""
+    """Outputs without decoded tokens are refused."""
     proof = proof_of(write_all(layout, FLAT)).traces
     refuse_empty(proof)
     with pytest.raises(EvidenceError, match="ended every answer with its first token"):
@@ -245,7 +245,7 @@ def test_outputs_that_end_at_once_are_refused(layout: Layout) -> None:
 
 
 def test_a_proof_without_its_grounds_says_which(layout: Layout) -> None:
-    """What a choice was made from has to be there."""
+    """A missing take of a proof is named."""
     takes = write_all(layout, FLAT)
     with pytest.raises(EvidenceError, match="llama_cpp_tiny/1-"):
         read_proof(takes[-1], {})
@@ -274,7 +274,7 @@ def test_two_at_once_are_priced_by_the_rows_of_both(layout: Layout) -> None:
 
 
 def test_plans_of_one_at_a_time_say_nothing_of_a_batch() -> None:
-    """They are the plans of before there was one, and a trace is the same for every batch."""
+    """Plans for one prompt at a time have no field `batch`."""
     one, two = (trace_plan(tuned_subject(batch=batch), SOURCES, Drafting()) for batch in (1, 2))
     assert plan_digest(one) == plan_digest(two)
     assert b"batch" not in msgspec.json.encode(one)
@@ -282,7 +282,7 @@ def test_plans_of_one_at_a_time_say_nothing_of_a_batch() -> None:
 
 
 def test_proofs_of_two_batches_stand_beside_each_other(layout: Layout) -> None:
-    """A newer one at another batch replaces none."""
+    """A proof at another batch replaces none."""
     takes = [write_forwards(layout, FLAT), write_trace(layout)]
     write_proof(layout, takes, FLAT)
     takes[0] = write_forwards(layout, FLAT, few=(1,))
@@ -294,7 +294,7 @@ def test_proofs_of_two_batches_stand_beside_each_other(layout: Layout) -> None:
 
 
 def test_the_table_has_all_that_was_weighed_and_what_ran(layout: Layout) -> None:
-    """Every setting is predicted, those that ran are measured, each with its events."""
+    """Every weighed setting has a prediction, every setting that ran its measurement."""
     takes = write_all(layout, FLAT)
     write_tuning(layout, "cpu")
     rows = read_table(layout, "cpu", TUNING)
@@ -316,7 +316,7 @@ def test_the_table_has_all_that_was_weighed_and_what_ran(layout: Layout) -> None
 
 
 def test_what_rests_on_a_retracted_take_is_left_out(layout: Layout) -> None:
-    """A proof whose traces were retracted has no row any more."""
+    """A proof with a retracted trace has no row."""
     takes = write_all(layout, FLAT)
     retract(layout, str(takes[1].name), "by mistake")
     write_tuning(layout, "cpu")
@@ -324,7 +324,7 @@ def test_what_rests_on_a_retracted_take_is_left_out(layout: Layout) -> None:
 
 
 def test_a_scope_without_proofs_has_an_empty_table(tmp_path: Path) -> None:
-    """A scope where nothing was tuned has a table without rows."""
+    """Without proofs the table is empty."""
     layout = Layout(tmp_path)
     layout.events.mkdir(parents=True)
     write_tuning(layout, "cpu")

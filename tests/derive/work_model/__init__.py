@@ -1,1 +1,1 @@
-"""Tests of T(N): forms, their fit, and what is asked of them."""
+"""Tests of T(N): forms, fits and questions."""

@@ -1,4 +1,4 @@
-"""Arrays as the forms of T(N) ask for them, constants to put in, and questions of every family."""
+"""Arrays of features, constants and questions for the forms of T(N)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Imported curves of our own making, which follow the forms of T(N) under known constants."""
+"""Made-up imported curves that follow the forms of T(N) with known constants."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which algorithm an engine's all-reduce runs, at the sizes where its source switches."""
+"""An engine's all-reduce algorithm at the sizes where its source switches."""
 
 import pytest
 from hypothesis import given
@@ -120,7 +120,7 @@ def test_over_pcie_more_than_two_use_nccl(gpus: int, algorithm: str) -> None:
 
 @pytest.mark.parametrize(("backend", "algorithm"), [("vllm", "multicast"), ("sglang", "nccl")])
 def test_own_kernels_end_at_the_machine(backend: str, algorithm: str) -> None:
-    """Ranks on two machines of one NVLink domain do not run an engine's own kernels."""
+    """Ranks on two machines of one NVLink domain use NCCL."""
     given = algorithm_of(backend, None, sm=103, nvlink=True, gpus=8, size=16, machine=4)
     assert given == algorithm
 

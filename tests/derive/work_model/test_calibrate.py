@@ -85,7 +85,7 @@ def test_every_family_has_its_constants(log: Layout) -> None:
 
 @pytest.mark.slow
 def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
-    """A second calibration changes nothing; one of the same curves elsewhere says the same."""
+    """A second calibration changes nothing."""
     before = {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()}
     seal = made(log)
     assert {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()} == before
@@ -109,7 +109,7 @@ def test_an_event_is_read_as_it_was_written(log: Layout) -> None:
 
 
 def test_calibrated_constants_answer(log: Layout) -> None:
-    """The work model then says of the curves themselves what their truth is."""
+    """With calibrated constants the work model predicts the curves themselves exactly."""
     curves = read_curves(log, STREAM)
     known = truth(curves.settings, curves.points, [0.2])
     question_rows = questions(known)
@@ -153,7 +153,7 @@ def test_unknown_platforms_and_streams_are_refused(
 
 
 def test_curves_that_none_can_be_calibrated_on(layout: Layout) -> None:
-    """Light products, other element types and platforms without facts leave nothing."""
+    """Light products, other element types and platforms without facts give no curve."""
     light = Setting(module="gemm", backend="vllm", dtype="bfloat16", d_model=512, d_ff=512)
     eight = Setting(module="gemm", backend="vllm", dtype="float8", d_model=9216, d_ff=9216)
     put(layout, STREAM, curve(light), curve(eight))
@@ -215,7 +215,7 @@ def test_stated_constants_are_not_calibrated() -> None:
 
 
 def test_prefill_counts_from_the_smallest_n_above_1() -> None:
-    """One position runs in another kernel, so its point is no baseline."""
+    """N = 1 runs another kernel, so it is no baseline of prefill."""
     (event, *_) = along_n("attention_prefill")
     sample_list = samples(curves_of([(event, "e#1")]), FACTS, RESOLVER)["attention_prefill"]
     assert sample_list.measured.features["n"][0].tolist() == [2.0**step for step in range(1, 8)]
@@ -223,7 +223,7 @@ def test_prefill_counts_from_the_smallest_n_above_1() -> None:
 
 
 def test_collectives_are_calibrated_by_themselves(log: Layout, layout: Layout) -> None:
-    """Constants of collectives stand in a stream of their own, and change no others."""
+    """Constants of collectives have their own stream."""
     put(layout, STREAM, *along_n("collective_nccl"))
     given = {"stream": STREAM, "epsilon": 0.2, "offline": True}
     calibrate(layout, CONFIGURED.platforms, BOTH, collectives=True, **given)

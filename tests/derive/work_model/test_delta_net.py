@@ -25,7 +25,7 @@ def features(grid: list[int], batch: int = 1) -> dict[str, Any]:
 def test_time_is_a_floor_and_the_bytes_of_the_work(
     values: dict[str, float], n: int, batch: int
 ) -> None:
-    """What the form takes over beta is what the module's work counts, in arrays as in scalars."""
+    """The form's bytes equal the module's counted work, in arrays and in scalars."""
     (latency_us,) = DELTA_NET.latency_us(features([n], batch), values, "")[0]
     moved = delta_work(Setting(**STATES, batch=batch), n, "").bytes_compulsory
     beta = values[SHARE] * H100["beta"]
@@ -55,7 +55,7 @@ def test_published_times_of_one_position_are_met(
 
 
 def test_an_answer_says_that_its_constants_are_stated() -> None:
-    """With no calibration at all there is T(N), R0 and out of every sample, in its own band."""
+    """Without calibration T(N) is answered by stated constants, in regime R0 with its own band."""
     (timed,) = TimedQuestions(facts_of({**STATES, "platform": "h100"}), RESOLVER, {}).curves()
     assert timed.regime == ["R0"]
     assert timed.in_sample == [False]

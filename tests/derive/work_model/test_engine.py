@@ -48,7 +48,7 @@ def name_of(kind: str, path: str, holds: int, known) -> str:
 
 
 def test_a_tile_that_is_filled_up_is_computed_whole() -> None:
-    """Nine to sixteen rows over weights as stored are sixteen, seventeen are a tile more."""
+    """Nine to sixteen rows cost sixteen over stored weights, seventeen one tile more."""
     known = rules("q4_k", release=BUILT, repack=False)
     served = [sum(t for name, t in terms(known, n).items() if name.endswith(SERVED))
               for n in (9, 16, 17)]  # fmt: skip
@@ -73,7 +73,7 @@ def test_terms_are_elements_times_passes_and_rows() -> None:
 
 
 def test_rows_of_all_requests_count() -> None:
-    """A forward over N of b requests has the products of one over b N, and its own keys."""
+    """Products of b requests at N have b N rows, and each request its own keys."""
     several, one = terms(rules("q8_0", batch=4), 3), terms(rules("q8_0"), 12)
     same = {*several} - {ATTENTION}
     assert {name: several[name] for name in same} == {name: one[name] for name in same}
@@ -109,7 +109,7 @@ def test_known_constants_are_found_again(values: list[float], forward_us: float)
 
 
 def test_as_few_curves_as_cover_and_then_the_first_by_name() -> None:
-    """One that has all kernels comes before two that have them together, whatever their names."""
+    """One curve with all kernels comes before two that have them together."""
     engine_rules = rules("q4_k", "q8_0")
     needed = needed_kernels(engine_rules, GRID)
     halves = [curve(rules("q4_k"), CONSTANTS, name="a"), curve(rules("q8_0"), CONSTANTS, name="b")]
@@ -120,7 +120,7 @@ def test_as_few_curves_as_cover_and_then_the_first_by_name() -> None:
 
 
 def test_a_context_as_long_and_a_second_one_come_first() -> None:
-    """Two contexts, one of them as long as asked for, come before one curve alone."""
+    """Two contexts, one of them long enough, come before one curve."""
     needed = needed_kernels(rules(), GRID)
     known = {L: curve(rules(context=L), CONSTANTS, name=f"L={L}") for L in (64, 256, 1024)}
     for context, some, names in (
@@ -134,7 +134,7 @@ def test_a_context_as_long_and_a_second_one_come_first() -> None:
 
 
 def test_a_small_share_covers_nothing() -> None:
-    """A type that is a fifth of a curve's weights tells nothing of a model that is all of it."""
+    """A type with a fifth of a curve's weights does not calibrate a model of that type."""
     mixed = curve(rules("q4_1", "q4_1", "q8_0"), CONSTANTS)
     engine_rules, same = rules("q8_0"), rules("q4_1", "q4_1", "q8_0", context=1)
     assert covered_kernels(engine_rules, needed_kernels(engine_rules, GRID), mixed) == set()
@@ -143,7 +143,7 @@ def test_a_small_share_covers_nothing() -> None:
 
 
 def test_a_curve_alone_is_in_sample() -> None:
-    """What is asked for calibrates itself only where the others do not cover it."""
+    """A setting calibrates itself only if other curves do not cover it."""
     own = curve(rules(), CONSTANTS, name="own")
     calibration = calibrated_engine(rules(), GRID, "cpu", [own])
     assert (calibration.in_sample, [c.name for c in calibration.curves]) == (True, ["own"])
@@ -176,7 +176,7 @@ def test_constants_are_of_one_platform_release_threads_and_features(changes, pla
 
 
 def test_one_n_says_nothing_of_a_ratio() -> None:
-    """Curves of one N would fit without an error, and so with no band: they calibrate nothing."""
+    """Curves of one N calibrate nothing."""
     one, several = (curve(rules(context=1), CONSTANTS, name=name, grid=grid)
                     for name, grid in (("one", (1,)), ("several", GRID)))  # fmt: skip
     with pytest.raises(EvidenceError, match=r"no curve of .* over two N or more is on record"):

@@ -1,4 +1,4 @@
-"""Which form speaks of a question, and why none does: each reason by name."""
+"""Which form answers a question, or why none does."""
 
 from typing import Any
 

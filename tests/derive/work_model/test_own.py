@@ -92,7 +92,7 @@ def test_one_number_is_fitted_to_the_paper_s_layers(floor: Layout) -> None:
 
 
 def test_what_others_rest_on_is_unaffected(shared: Layout, floor: Layout) -> None:
-    """The constants of all platforms stay those of `nearfree calibrate`."""
+    """The shared constants stay those of `nearfree calibrate`."""
     before, after = recorded_constants(shared), recorded_constants(floor)
     assert {k: e.hash for k, e in before.items()} == {k: e.hash for k, e in after.items()}
 
@@ -162,7 +162,7 @@ def test_nothing_to_fit_writes_nothing(
 
 
 def test_there_must_be_constants_to_start_from(layout: Layout) -> None:
-    """Own constants rest on those of other platforms."""
+    """Own constants need those of other platforms."""
     with pytest.raises(EvidenceError, match="Run `nearfree calibrate` first"):
         fit_own(layout, "h20", "published")
 

@@ -1,4 +1,4 @@
-"""Questions sorted by family: each of them once, ready or refused."""
+"""Questions sorted by family: each once, prepared or refused."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ ODD: list[dict[str, Any]] = [
 @given(st.lists(st.tuples(st.sampled_from([*MIXED, *ODD]), QUESTIONS), max_size=6))
 @settings(deadline=None, max_examples=60)
 def test_each_question_is_there_once(drawn: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Whatever is asked is either refused with a reason or has arrays, once."""
+    """Each question is refused with a reason or has arrays."""
     facts = facts_of(*({**question, **changes} for question, changes in drawn))
     keys = []
     for part in prepare(facts, RESOLVER):
@@ -57,7 +57,7 @@ def test_each_question_is_there_once(drawn: list[tuple[dict[str, Any], dict[str,
 
 
 def test_modules_of_one_form_do_not_mix() -> None:
-    """Products and Dense FFNs share a form, and come in parts of one module each."""
+    """Products and Dense FFNs share a form but not a part."""
     parts = prepared(*MIXED, *MIXED)
     modules = [part.rows["module"].unique().to_list() for part in parts]
     assert all(len(module) == 1 for module in modules)

@@ -1,4 +1,4 @@
-"""What a layer does besides where its products have fewer than 16 bits."""
+"""Additional work of layers whose products have fewer than 16 bits."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def features(question: dict[str, Any], dtype: str, *, triton: bool = False) -> d
 @pytest.mark.parametrize("triton", [False, True])
 @pytest.mark.parametrize("question", [ON_HOPPER, ON_BLACKWELL])
 def test_16_bits_have_nothing_besides(question: dict[str, Any], triton: bool) -> None:  # noqa: FBT001
-    """Constants were fitted to layers of 16 bits, whose form is what it was."""
+    """Layers of 16 bits have no additional work."""
     feature_values = features(question, "bfloat16", triton=triton)
     assert feature_values["pass_bytes"] == 0
     assert np.isnan(feature_values["tile_m"]).all()
@@ -65,7 +65,7 @@ def test_the_tile_follows_the_tokens(tokens: float, sms: float, tile: float) -> 
 
 
 def test_only_hopper_has_that_tile() -> None:
-    """Elsewhere, and in other formats, the library picks its own."""
+    """On other GPUs and formats the library chooses the tile."""
     assert features(ON_HOPPER, "float8_block")["tile_m"] == 16
     other = {**ON_HOPPER, "platform": "b200"}
     for question, dtype in ((other, "float8_block"), (ON_HOPPER, "float8")):
@@ -73,7 +73,7 @@ def test_only_hopper_has_that_tile() -> None:
 
 
 def test_a_tile_that_is_known_is_taken() -> None:
-    """A tile of 128 rows pads what the best of several would not."""
+    """A known tile of 128 rows pads more than the best of several."""
     layer = {"experts": 256, "top_k": 8, "skewed": 0, "d_model": 4096, "d_ff": 512, "matrices": 3}
     layer |= {"ep": 1, "local_experts": 256}
     values = start(MOE_LIBRARY)

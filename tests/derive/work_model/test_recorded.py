@@ -1,4 +1,4 @@
-"""What this repository's own constants say, and that a calibration gives them again."""
+"""This repository's recorded constants, and that a calibration gives them again."""
 
 import os
 import shutil

@@ -17,7 +17,7 @@ from derive.work_model.forms import CONVOLUTION, H100, arrays, constants, facts_
 def test_time_is_a_floor_and_the_bytes_of_the_work(
     values: dict[str, float], n: int, batch: int
 ) -> None:
-    """What the form takes over beta is what the module's work counts, in arrays as in scalars."""
+    """The form's bytes equal the module's counted work, in arrays and in scalars."""
     (part,) = prepared({**CONVOLUTION, "platform": "h100", "batch": batch})
     features = {**part.features, **arrays([n], batch=batch)}
     (latency_us,) = SHORT_CONV.latency_us(features, values, "")[0]
@@ -28,7 +28,7 @@ def test_time_is_a_floor_and_the_bytes_of_the_work(
 
 
 def test_an_answer_says_that_its_constants_are_stated() -> None:
-    """With no calibration at all there is T(N), R0 and out of every sample, in its own band."""
+    """Without calibration T(N) is answered by stated constants, in regime R0 with its own band."""
     (timed,) = TimedQuestions(facts_of({**CONVOLUTION, "platform": "h100"}), RESOLVER, {}).curves()
     assert (timed.regime, timed.in_sample, timed.calibration) == (["R0"], [False], [[]])
     assert timed.constants[0].startswith("short_conv by constants of its form")

@@ -50,7 +50,7 @@ def test_published_times_are_met(
 
 
 def test_an_answer_says_that_its_constants_are_stated() -> None:
-    """With no calibration at all there is T(N), R0 and out of every sample, in its own band."""
+    """Without calibration T(N) is answered by stated constants, in regime R0 with its own band."""
     facts = facts_of({**MIXED_STREAMS, "platform": "h100"})
     (timed,) = TimedQuestions(facts, RESOLVER, {}).curves()
     assert timed.regime == ["R0"]

@@ -1,4 +1,4 @@
-"""This repository's recorded constants, and that a calibration gives them again."""
+"""The constants that this repository records, and that a calibration gives them again."""
 
 import os
 import shutil

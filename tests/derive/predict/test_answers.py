@@ -1,4 +1,4 @@
-"""Every predictor behind one door: an answer a question, or a reason, and never a latency."""
+"""Answers of every predictor: a number or a reason for each question, without latencies."""
 
 import re
 from typing import Any
@@ -35,7 +35,7 @@ CHANGES = st.fixed_dictionaries(
 def answered(
     *questions: dict[str, Any], predictor: str = "work_model", by: Answerer = ANSWERER
 ) -> list[dict[str, Any]]:
-    """Return what a predictor says at the tolerance 0.2."""
+    """Return a predictor's answers at the tolerance 0.2."""
     answers = by.answers(ask(*questions), [0.2], [predictor])
     return answers.sort("asked").to_dicts()
 
@@ -65,7 +65,7 @@ def test_one_answer_each(
 
 
 def test_nothing_that_is_asked_was_measured() -> None:
-    """A question is a setting and a grid; it has no latency, and no answer changes if it had."""
+    """A question has no latency, so no answer depends on one."""
     question_rows = ask(*SHARED)
     assert set(question_rows.columns) == {"asked", *ASKED_COLUMNS}
     measured = question_rows.with_columns(
@@ -77,7 +77,7 @@ def test_nothing_that_is_asked_was_measured() -> None:
 
 
 def test_what_was_calibrated_on_is_in_sample() -> None:
-    """Only the work model's answers on the platforms of its constants are in sample."""
+    """Only the work model on its calibration platforms is in sample."""
     names = ("a100", "h100", "h20", "h200", "b200", "mars")
     question_rows = ask(*({**GEMM, "platform": name} for name in names))
     answers = BLIND.answers(question_rows, [0.2], PREDICTORS)
@@ -101,7 +101,7 @@ def test_a_known_kernel_answers_in_its_regime() -> None:
 
 
 def test_other_formats_are_answered_out_of_sample() -> None:
-    """Constants that are carried say so; they are out of sample anywhere, in twice the band."""
+    """Answers with carried constants say so, and are out of sample in twice the band."""
     for formats in ({"dtype": "float8"}, {"dtype": "bfloat16", "weights": "int8"}):
         (answer_row,) = answered({**GEMM, **formats, "platform": "h100"}, by=BLIND)
         assert not answer_row["in_sample"]
@@ -128,7 +128,7 @@ def test_bytes_and_peak_of_a_format_decide() -> None:
 
 
 def test_what_limits_a_known_layer() -> None:
-    """Balanced experts of vLLM 0.9.1 on H20 stop where its rule takes a larger block."""
+    """Balanced experts of vLLM 0.9.1 on H20 are limited by a larger block."""
     (answer_row,) = answered({**MOE, "backend": "vllm_0_9_1"}, by=BLIND)
     assert answer_row["limiting_term"] == "BLOCK_SIZE_M 16 -> 64"
     assert (answer_row["limiting_module"], answer_row["n_max"]) == ("moe_ffn", 256.0)
@@ -148,12 +148,12 @@ def test_what_limits_a_known_layer() -> None:
     ],
 )
 def test_what_limits_each_form(question: dict[str, Any], term: str) -> None:
-    """The term is what T(N) rises by after N_max, or the step of the rule there."""
+    """The term is the part that grows after N_max, or the rule's step there."""
     assert answered(question)[0]["limiting_term"] == term
 
 
 def test_larger_tolerances_never_answer_less() -> None:
-    """N_max and its interval rise with the tolerance."""
+    """N_max and its interval do not decrease with the tolerance."""
     epsilons = [0.05, 0.1, 0.15, 0.2, 0.3]
     answers = ANSWERER.answers(ask(*SHARED), epsilons, ["work_model"]).sort("asked", "epsilon")
     for name in ("n_max", "low", "high"):
@@ -162,7 +162,7 @@ def test_larger_tolerances_never_answer_less() -> None:
 
 
 def test_ratios_start_at_1() -> None:
-    """T(N) / T(baseline) is there for each N of a question with an answer, 1 at its baseline."""
+    """Each answered question has T(N) / T(baseline) for each N, 1 at the baseline."""
     question_rows = ask(*SHARED, *ODD)
     ratios = ANSWERER.ratios(question_rows)
     assert sorted(ratios["asked"].unique()) == list(range(len(SHARED)))
@@ -181,7 +181,7 @@ def test_an_answer_is_the_boundary_of_its_ratios() -> None:
 
 
 def test_without_constants_the_work_model_refuses(layout: Layout) -> None:
-    """A log without constants leaves a reason that names the family, and no number."""
+    """Without constants the reason names the family."""
     answerer = Answerer(layout, CONFIGURED, offline=True).answers(
         ask(DENSE), EPSILONS, ["work_model", "idle_compute"]
     )
@@ -191,6 +191,6 @@ def test_without_constants_the_work_model_refuses(layout: Layout) -> None:
 
 
 def test_nothing_asked(layout: Layout) -> None:
-    """No question, or no predictor, has no answer."""
+    """No question, or no predictor, gives no answer."""
     assert ANSWERER.answers(ask(), EPSILONS, PREDICTORS).is_empty()
     assert ANSWERER.answers(ask(DENSE), EPSILONS, []).is_empty()

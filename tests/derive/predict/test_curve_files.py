@@ -1,4 +1,4 @@
-"""Curve files hold the predictors' own T(N) of what the studies of a platform measure."""
+"""Curve files: the predictors' T(N) of all that a platform's studies measure."""
 
 import shutil
 from pathlib import Path
@@ -51,18 +51,18 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 @pytest.fixture(scope="module")
 def answerer(config: Config) -> Answerer:
-    """Return the predictors on this repository's rules and constants."""
+    """Return the predictors with this repository's rules and constants."""
     return Answerer(LOG, config, offline=True, log_alone=True)
 
 
 @pytest.fixture(scope="module")
 def file(config: Config, answerer: Answerer) -> CurveFile:
-    """Return what is written of h20."""
+    """Return the curve file of h20."""
     return curve_file(config, "h20", answerer)
 
 
 def test_every_setting_is_there_once_with_all_its_n(config: Config, file: CurveFile) -> None:
-    """Whatever a study measures is a curve, a model or refused, at every N of every study."""
+    """Each setting of a study is a curve, a model or a refusal, at all its N."""
     plans = Plans(config, "h20")
     grids: dict[object, set[int]] = {}
     for sweep in (sweep for stream in plans.measured for sweep in plans.sweeps(stream)):
@@ -80,7 +80,7 @@ def test_every_setting_is_there_once_with_all_its_n(config: Config, file: CurveF
 
 
 def test_curves_are_what_the_predictors_answer(file: CurveFile, answerer: Answerer) -> None:
-    """T(N) over T(first N) is the work model's ratio for the same question and release."""
+    """A curve's ratios are the work model's for the same question and release."""
     for curve in file.curves:
         version = None if curve.release is None else curve.release.partition("==")[2]
         question = structs.asdict(curve.setting) | {
@@ -93,7 +93,7 @@ def test_curves_are_what_the_predictors_answer(file: CurveFile, answerer: Answer
 
 
 def test_blocks_are_those_of_the_rules(file: CurveFile) -> None:
-    """Where a release's rule says the rows of a block or tile, they stand beside T(N)."""
+    """Rows of blocks or tiles are those of the release's rule."""
     rows = {
         curve.setting.module: curve
         for curve in file.curves
@@ -119,7 +119,7 @@ def test_models_are_made_of_their_modules(config: Config, file: CurveFile) -> No
 
 
 def test_what_is_refused_says_why(file: CurveFile) -> None:
-    """A module without rules, a model with such a module, and a router that says nothing."""
+    """A module without rules, a model with one, and a model's own router are refused."""
     refusals = {(r.setting.module, r.setting.backend, r.setting.routing): r.refusal
             for r in file.refused}  # fmt: skip
     assert refusals["attention", "torch_sdpa", None] == (
@@ -130,13 +130,13 @@ def test_what_is_refused_says_why(file: CurveFile) -> None:
 
 
 def test_the_same_bytes_every_time(config: Config, answerer: Answerer, file: CurveFile) -> None:
-    """A curve file is a function of config, rules, constants and code."""
+    """A curve file depends on config, rules, constants and code only."""
     assert curve_file(config, "h20", answerer) == file
     assert file.code == curve_file(config, "a800", answerer).code
 
 
 def test_constants_are_named_by_their_events(file: CurveFile) -> None:
-    """What the curves rest on can be looked up in the log."""
+    """A file names the events of its constants."""
     assert all("#" in event for event in file.calibrations.values())
     assert {calibration.partition(" by ")[0] for calibration in file.calibrations} == {
         "R0: gemm", "R0: moe_triton", "attention_cached on a100, h100",
@@ -144,13 +144,13 @@ def test_constants_are_named_by_their_events(file: CurveFile) -> None:
 
 
 def test_a_platform_without_its_datasheet_is_refused(config: Config, answerer: Answerer) -> None:
-    """Facts are not guessed: the message names those that are missing."""
+    """A platform without facts is refused by the missing ones."""
     with pytest.raises(ConfigError, match=r"cpu cannot be simulated.*sm_count"):
         curve_file(config, "cpu", answerer)
 
 
 def test_without_constants_all_is_refused(config: Config, tmp_path: Path) -> None:
-    """In a root without constants the file holds no curve, and says which constants."""
+    """Without constants the file has no curve, and names the constants."""
     empty = Answerer(Layout(tmp_path), config, offline=True, log_alone=True)
     file = curve_file(config, "h20", empty)
     assert (file.curves, file.forwards) == ((), ())

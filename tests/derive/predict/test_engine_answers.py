@@ -1,4 +1,4 @@
-"""Forwards of engines in the tables `predictions` and `validation`, from a log alone."""
+"""Forwards of engines in the tables `predictions` and `validation`."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, list[str
 
 
 def answer_of(layout: Layout, key: str, predictor: str) -> dict[str, Any]:
-    """Return what a predictor says of a setting at 20 %; each basis says the same."""
+    """Return a predictor's answer on a setting at 20 %, equal for each basis."""
     rows = read_table(layout, "cpu", PREDICTIONS).filter(
         setting_key=key, predictor=predictor, epsilon=0.2
     )
@@ -55,7 +55,7 @@ def answer_of(layout: Layout, key: str, predictor: str) -> dict[str, Any]:
 
 
 def test_the_principle_answers_by_the_rules_of_the_release(measured) -> None:
-    """N_max, the type that limits it, and file and lines; the take that said what ran is named."""
+    """The answer has N_max, the limiting type, file and lines, and the take that ran."""
     layout, keys = measured
     answer = answer_of(layout, keys[0], "principle_resolved")
     assert (answer["n_max"], answer["limiting_module"]) == (1.0, "mul_mat q8_0")
@@ -65,7 +65,7 @@ def test_the_principle_answers_by_the_rules_of_the_release(measured) -> None:
 
 
 def test_laws_without_a_word_on_engines_refuse(measured) -> None:
-    """Their reason says which predictors answer."""
+    """Laws refuse engines and name the predictors that answer."""
     layout, keys = measured
     for predictor in ("idle_compute", "principle"):
         answer = answer_of(layout, keys[0], predictor)
@@ -74,7 +74,7 @@ def test_laws_without_a_word_on_engines_refuse(measured) -> None:
 
 
 def test_the_work_model_is_right_about_curves_of_its_form(measured) -> None:
-    """What other curves cover is not in sample, and its N_max is that of the curve."""
+    """A covered curve is out of sample and predicted exactly."""
     layout, keys = measured
     answer = answer_of(layout, keys[0], "work_model")
     assert (answer["in_sample"], answer["refusal"]) == (False, None)
@@ -85,7 +85,7 @@ def test_the_work_model_is_right_about_curves_of_its_form(measured) -> None:
 
 
 def test_at_the_grid_s_end_nothing_limits() -> None:
-    """Where every N that is looked at passes, no module, term, lines or margin is named."""
+    """If every N passes, no module, term, lines or margin is named."""
     engine_rules, curves = rules("q8_0"), [curve(rules("q8_0", context=256), CONSTANTS)]
     names = ("limiting_module", "limiting_term", "evidence", "margin")
     for grid, epsilon in (((1,), 0.2), (GRID, 1e9)):
@@ -99,14 +99,14 @@ def test_at_the_grid_s_end_nothing_limits() -> None:
 
 
 def test_what_is_alone_is_in_sample(measured) -> None:
-    """No other curve has weights of its type: it is fitted to itself, and marked."""
+    """A curve with weights of a unique type is fitted to itself and marked."""
     layout, keys = measured
     assert answer_of(layout, keys[2], "work_model")["in_sample"]
     assert not answer_of(layout, keys[1], "work_model")["in_sample"]
 
 
 def test_a_log_without_the_release_s_rules_refuses_with_a_remedy(tmp_path: Path) -> None:
-    """Both predictors say which rules are missing, and what to run."""
+    """Both predictors name the missing rules and the command."""
     layout = Layout(tmp_path)
     write_probe(layout)
     (key,) = engine_log(layout, FORWARDS[:1], CONSTANTS, ruled=False)
@@ -117,7 +117,7 @@ def test_a_log_without_the_release_s_rules_refuses_with_a_remedy(tmp_path: Path)
 
 
 def test_every_question_has_an_answer_of_each_predictor(measured) -> None:
-    """There is a row a setting, predictor, tolerance and basis, and a number or a refusal in it."""
+    """Each setting, predictor, tolerance and basis has a number or a refusal."""
     layout, keys = measured
     rows = read_table(layout, "cpu", PREDICTIONS).filter(pl.col("setting_key").is_in(keys))
     tolerances, bases = rows["epsilon"].n_unique(), rows["basis"].n_unique()
@@ -126,7 +126,7 @@ def test_every_question_has_an_answer_of_each_predictor(measured) -> None:
 
 
 def test_curves_as_the_model_says_have_no_unnamed_step(measured) -> None:
-    """Each curve of an engine is looked at, and says whether the model was fitted to it."""
+    """Each curve of an engine says whether the model was fitted to it."""
     layout, keys = measured
     config = Config(CONFIG)
     _, known = load_measured(layout, config, [0.2])
@@ -138,7 +138,7 @@ def test_curves_as_the_model_says_have_no_unnamed_step(measured) -> None:
 
 
 def test_a_serving_engine_s_forward_is_refused_by_each_predictor(tmp_path: Path) -> None:
-    """No rules of it are read, and a take of it is in the table with refusals alone."""
+    """Each predictor refuses a serving engine's forward, since its rules are unknown."""
     layout = Layout(tmp_path)
     write_probe(layout)
     served = structs.replace(SETTING, backend="vllm", release="0.20.2")

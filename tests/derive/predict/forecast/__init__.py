@@ -1,1 +1,1 @@
-"""Tests of what a whole model's forward does with N."""
+"""Tests of forecasts of whole models."""

@@ -1,4 +1,4 @@
-"""Deployments to ask about: the models and platforms of this repository, under any condition."""
+"""Deployments of this repository's models and platforms, under any condition."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -46,7 +46,7 @@ def deployment(
 def forecast_of(
     *deployments: Deployment, grid: Sequence[int] = GRID, epsilon: float = 0.2, **rest: Any
 ) -> Forecast:
-    """Return what all predictors say of deployments, from this repository's log alone."""
+    """Return all predictors' answers on deployments, from this repository's log."""
     return forecast(deployments, ANSWERER, [epsilon], grid=grid, **rest)
 
 

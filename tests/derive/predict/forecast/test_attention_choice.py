@@ -1,4 +1,4 @@
-"""Attention where nobody names it: a backend that takes all of a model's layers, or a reason."""
+"""The backend of attention that is chosen if none is named, or the reason why none is."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ VLLM = BackendRelease("vllm", "0.33.0")
 
 
 def chosen(*arguments: Any) -> str:
-    """Return the first of what may run."""
+    """Return the first possible backend."""
     return next(choices(*arguments))
 
 
@@ -47,7 +47,7 @@ def chosen(*arguments: Any) -> str:
 def test_the_first_that_takes_all_layers_runs(
     tmp_path: Path, kind: str, changes: dict[str, Any], by_sm: dict[int | None, str]
 ) -> None:
-    """Sinks, wide heads and latents each need kernels that are made for them, on the device."""
+    """Sinks, wide heads and latents each need kernels for them on the device."""
     decoder = read(tmp_path, kind, **changes)
     plain = uniform("bfloat16")
     assert {sm: chosen(decoder, plain, sm, VLLM) for sm in by_sm} == by_sm
@@ -64,7 +64,7 @@ def test_the_first_that_takes_all_layers_runs(
 def test_an_engine_has_a_choice_of_its_own(
     tmp_path: Path, engine: str, by_sm: dict[int, str]
 ) -> None:
-    """What vLLM and SGLang take on a GPU differs; what is no engine has FlashAttention 2."""
+    """VLLM and SGLang choose differently; what is no engine has FlashAttention 2."""
     decoder, plain = read(tmp_path, "llama", head_dim=128), uniform("bfloat16")
     assert {sm: chosen(decoder, plain, sm, BackendRelease(engine)) for sm in by_sm} == by_sm
 
@@ -116,7 +116,7 @@ def test_a_model_is_decoded_by_what_runs_its_attention(
 
 
 def test_a_cache_in_eight_bits_has_decoders_of_its_own(tmp_path: Path) -> None:
-    """FlashAttention 2 reads none, and FlashInfer takes three sizes of a head there."""
+    """Over an 8-bit cache FlashAttention 2 is refused, and FlashInfer takes three head sizes."""
     common, odd = read(tmp_path, "llama", head_dim=128), read(tmp_path, "llama", head_dim=96)
     assert decode_kernel(common, "float8", 89, VLLM) == "vllm_flashinfer_fidecode"
     assert decode_kernel(odd, "float8", 89, VLLM) is None
@@ -167,7 +167,7 @@ def test_sglang_takes_triton_for_llama_4_where_it_takes_flashinfer_for_others(
 def test_sinks_on_other_blackwells_run_by_a_kernel_that_is_not_read(
     tmp_path: Path, kind: str, sm: int | None, release: str, *, message: bool
 ) -> None:
-    """Triton's tiles stand for it, in the releases of vLLM that have it."""
+    """Triton's tiles stand in, in the vLLM releases that have it."""
     kernel = other_kernel(read(tmp_path, kind), sm, BackendRelease(*release.split("==")))
     assert kernel == ("heads with sinks on this GPU by FlashInfer's XQA" if message else None)
 
@@ -185,7 +185,7 @@ def test_sinks_on_other_blackwells_run_by_a_kernel_that_is_not_read(
 def test_heads_too_wide_for_flash_attention_3_run_by_another_that_is_not_read(
     tmp_path: Path, size: int, sm: int, release: str, *, message: bool
 ) -> None:
-    """All of Gemma 4 runs in vLLM by FlashAttention 4 on Hopper, once it has it."""
+    """Gemma 4 runs by FlashAttention 4 on Hopper, in vLLM releases that have it."""
     decoder = read(tmp_path, "gemma4_text", head_dim=256, global_head_dim=size)
     kernel = other_kernel(decoder, sm, BackendRelease(*release.split("==")))
     assert kernel == ("this model on this GPU by FlashAttention 4" if message else None)
@@ -223,7 +223,7 @@ def test_latents_of_other_kinds_run_by_flashinfer_on_data_centre_blackwell(
 def test_models_with_states_run_by_triton_in_older_releases_unless_they_are_told(
     tmp_path: Path, kind: str, sm: int, version: str, message: str | None
 ) -> None:
-    """SGLang's recipes name TensorRT-LLM's kernels there, and answers speak of these."""
+    """SGLang's recipes name TensorRT-LLM's kernels, which answers mention."""
     decoder, sglang = read(tmp_path, kind), BackendRelease("sglang", version)
     kernel = other_kernel(decoder, sm, sglang)
     assert kernel is None if message is None else kernel and kernel.startswith(message)
@@ -250,7 +250,7 @@ def _seeing(folder: Path, size: int) -> Decoder:
 def test_a_model_whose_images_attend_to_themselves_needs_a_backend_with_such_a_mask(
     tmp_path: Path, size: int, release: str, by_sm: dict[int, str]
 ) -> None:
-    """Whatever a step holds, vLLM asks for the mask where a model can be given images."""
+    """VLLM needs the mask for any model that can be given images."""
     decoder, plain = _seeing(tmp_path, size), uniform("bfloat16")
     vllm = BackendRelease("vllm", release)
     assert {sm: chosen(decoder, plain, sm, vllm) for sm in by_sm} == by_sm
@@ -284,14 +284,14 @@ def test_sglang_has_a_choice_of_its_own_for_single_models(
 
 
 def test_a_latent_runs_by_the_engine_of_the_experts(tmp_path: Path) -> None:
-    """The release that runs the experts chooses the kernel of latent attention, too."""
+    """The experts' release also chooses the kernel of latent attention."""
     decoder = read(tmp_path, "deepseek_v3")
     engine = BackendRelease("sglang", "0.5.23")
     assert chosen(decoder, uniform("bfloat16"), 90, engine) == "sglang-mla==0.5.23"
 
 
 def test_another_cache_needs_kernels_that_read_it(tmp_path: Path) -> None:
-    """Over an 8-bit cache FlashInfer runs, whose tiles are read for one."""
+    """Over an 8-bit cache FlashInfer runs, whose tiles are known."""
     precision = uniform("bfloat16")
     eight = type(precision)(**{
         name: getattr(precision, name) for name in precision.__struct_fields__
@@ -314,7 +314,7 @@ def test_another_cache_needs_kernels_that_read_it(tmp_path: Path) -> None:
 def test_what_a_backend_does_not_take_is_refused(
     tmp_path: Path, kind: str, backend: str, message: str, remedy: str
 ) -> None:
-    """The kind of layers is named, with what of it lacks a kernel and what has one."""
+    """A refusal names the kind of layers, what lacks a kernel, and which backend has one."""
     changes = {"global_head_dim": 512} if kind == "gemma4_text" else {}
     refusals = list(attention_refusals(read(tmp_path, kind, **changes), BackendRelease(backend)))
     assert any(message in refusal.reason for refusal in refusals)
@@ -332,7 +332,7 @@ def test_what_a_backend_does_not_take_is_refused(
 def test_a_refusal_names_what_runs_on_that_gpu(
     tmp_path: Path, kind: str, sm: int, runs: set[str], lacks: set[str]
 ) -> None:
-    """A remedy that has no kernels for the GPU would be refused in its turn."""
+    """A remedy names backends with kernels for the GPU only."""
     (found,) = attention_refusals(read(tmp_path, kind), BackendRelease("vllm_mla"), sm)
     offered = {*found.remedy.removeprefix("Ask with --attention ").split(" or --attention ")}
     assert runs <= offered
@@ -340,19 +340,19 @@ def test_a_refusal_names_what_runs_on_that_gpu(
 
 
 def test_a_latent_is_offered_the_kernels_of_engines_alone(tmp_path: Path) -> None:
-    """Torch's has no tile that is known, and TensorRT-LLM's goes by its release."""
+    """Torch is not offered for a latent, since its tile is unknown."""
     (found,) = attention_refusals(read(tmp_path, "deepseek_v3"), BackendRelease("flash_attn"), 90)
     offered = found.remedy.removeprefix("Ask with --attention ").split(" or --attention ")
     assert {*offered} == {"tensorrt-llm-mla==VERSION", "vllm-mla", "sglang-mla"}
 
 
 def test_what_runs_all_is_not_refused(tmp_path: Path) -> None:
-    """Nothing stands in the way of a backend that takes windows, caps and heads of a model."""
+    """A backend that takes a model's windows, caps and heads is accepted."""
     assert not list(attention_refusals(read(tmp_path, "gemma2"), BackendRelease("flash_attn")))
 
 
 def test_others_follow_what_an_engine_takes(tmp_path: Path) -> None:
-    """Where a choice has no release on record the next that takes the model's layers stands in."""
+    """If a choice has no recorded release, the next one that takes the layers stands in."""
     every = list(choices(read(tmp_path, "llama"), uniform("bfloat16"), 90, VLLM))
     assert every[:2] == ["vllm-fa3", "flash-attn"]
 
@@ -361,7 +361,7 @@ def test_others_follow_what_an_engine_takes(tmp_path: Path) -> None:
 def test_drafts_over_selected_blocks_are_verified_by_one_engine(
     tmp_path: Path, engine: str, refused: int
 ) -> None:
-    """An engine without such a forward is refused, and who has one is named."""
+    """An engine without such a forward is refused, and one that has it is named."""
     decoder = read(tmp_path, "minimax_m3_vl_text")
     refusals = list(verification_refusals(decoder, BackendRelease(engine, "1")))
     assert [refusal.remedy for refusal in refusals] == ["Ask with --moe vllm"] * refused
@@ -378,7 +378,7 @@ def test_drafts_over_selected_blocks_are_verified_by_one_engine(
 def test_drafts_behind_a_short_convolution_are_verified_from_a_release_on(
     tmp_path: Path, engine: str, remedy: list[str]
 ) -> None:
-    """Earlier ones keep the rows of a rejected draft, and are refused by the first that do not."""
+    """Earlier releases are refused, since they keep the rows of a rejected draft."""
     name, _, version = engine.partition("==")
     refusals = verification_refusals(
         read(tmp_path, "lfm2_moe"), BackendRelease(name, version or None)

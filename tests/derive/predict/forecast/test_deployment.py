@@ -1,4 +1,4 @@
-"""A deployment on several GPUs: its rank's modules, and what they ask at each batch."""
+"""A deployment on several GPUs: a rank's modules and their questions at each batch size."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def deployment(batch: int, moe: str = "vllm", **degrees: int) -> Deployment:
     ("moe", "engine"), [("vllm", "vllm"), ("sglang", "sglang"), ("torch_padded", "vllm")]
 )
 def test_collectives_are_those_of_the_engine(moe: str, engine: str) -> None:
-    """What runs the experts says whose all-reduce runs; a library of none leaves vLLM's."""
+    """The experts' engine decides whose all-reduce runs, by default vLLM's."""
     roles = {use.role: use for use in deployment(1, moe, tp=2).uses()}
     assert roles[ATTENTION_SUM].setting.backend == engine
     assert roles[LOGITS].setting.backend == "nccl"
@@ -51,14 +51,14 @@ def test_collectives_are_those_of_the_engine(moe: str, engine: str) -> None:
     [("vllm", True, "varlen"), ("vllm", False, "kvcache"), ("sglang", True, "kvcache")],
 )
 def test_vllm_calls_attention_by_lengths(moe: str, api: str, *, served: bool) -> None:
-    """Where vLLM runs a step it is the call that splits no keys of several positions."""
+    """VLLM's steps use the call with lengths, which does not split keys."""
     query = structs.replace(deployment(1, moe), served=served)
     apis = {use.setting.api for use in query.uses() if use.setting.module == "attention"}
     assert apis == {api}
 
 
 def test_what_a_builder_chooses_is_said() -> None:
-    """GPUs of no product's machine are taken to be in one, and answers say so."""
+    """GPUs of no known machine are assumed to be in one, and answers say so."""
     many = structs.replace(deployment(1, tp=4), assembled=True)
     assert any("4 of h200 are taken to be in one machine" in caveat for caveat in many.caveats)
     assert not structs.replace(deployment(1), assembled=True).caveats
@@ -79,7 +79,7 @@ def test_what_a_builder_chooses_is_said() -> None:
 def test_which_paths_over_pcie_are_meant_is_said(
     degrees: dict[str, int], direct: int, message: str
 ) -> None:
-    """A machine decides whether GPUs reach each other, and tables of one GPU differ by factors."""
+    """Answers name the assumed paths over PCIe, since tables differ by factors."""
     query = deployment(1, **degrees)
     (*caveats,) = structs.replace(query, direct_gpus=direct).caveats
     assert [caveat.startswith(message) for caveat in caveats] == [True] * bool(message)
@@ -143,7 +143,7 @@ SHARED: dict[str, Any] = {
 def test_a_shared_expert_among_the_routed_ones_is_a_caveat(
     tmp_path: Path, kind: str, changes: dict[str, Any], fields: dict[str, Any], message: int
 ) -> None:
-    """SGLang runs it as one more of them where ep, its kernel and the model let it."""
+    """If SGLang runs the shared expert as a routed one, answers say so."""
     decoder = read_decoder(write(tmp_path, change(kind, **SHARED | changes)))
     every = FIELDS | {"moe": BackendRelease("sglang", "0.5.23"), "served": True} | fields
     deployment = Deployment(decoder=decoder, **every)
@@ -170,7 +170,7 @@ def test_a_shared_expert_among_the_routed_ones_is_a_caveat(
 def test_rows_are_sent_as_an_engine_rounds_them(
     moe: str, weights: Dtype, library: str | None, sent: str
 ) -> None:
-    """From 0.19.0 on vLLM rounds rows of experts before it sends them, but for one kernel."""
+    """Since 0.19.0 vLLM quantises rows of experts before it sends them, except for one kernel."""
     query = FIELDS | {"moe": BackendRelease(*moe.split("==")), "library": library}
     precision = Override(weights=weights).apply(uniform("bfloat16"))
     deployment = Deployment(decoder=SPARSE, parallel=Parallel(dp=2), precision=precision, **query)
@@ -180,7 +180,7 @@ def test_rows_are_sent_as_an_engine_rounds_them(
 
 @given(batch=st.integers(1, 99), dp=st.sampled_from([1, 2, 4, 8]), tp=st.sampled_from([1, 2]))
 def test_a_question_has_the_batch_of_its_group(batch: int, dp: int, tp: int) -> None:
-    """Attention is asked about the group with most requests, experts about all of them."""
+    """Attention is asked for the largest group, experts for all requests."""
     questions = Questions([deployment(batch, dp=dp, tp=tp, ep=dp * tp)], [1, 2])
     places = dict(questions.uses.select("role", "asked").iter_rows())
     batches = questions.frame["batch"].to_list()
@@ -194,7 +194,7 @@ def test_a_question_has_the_batch_of_its_group(batch: int, dp: int, tp: int) -> 
 
 
 def test_a_kind_is_asked_about_once(tmp_path: Path) -> None:
-    """A model of two kinds asks as many questions with 94 layers as with 6."""
+    """The number of questions depends on the kinds of layers, not on their number."""
 
     def questions_of(layers: int) -> Questions:
         types = ["sliding_attention", "full_attention"] * (layers // 2)
@@ -211,7 +211,7 @@ def test_a_kind_is_asked_about_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("context", "message"), [(40959, 0), (40960, 1), (65536, 1)])
 def test_a_context_that_the_model_is_not_made_for_is_a_caveat(context: int, message: int) -> None:
-    """Cached positions and a new one have to be as many as the model's file allows."""
+    """A context beyond the model's positions is named."""
     longer = Deployment(decoder=SPARSE, context=context, positions=40960, **FIELDS)
     assert [f"{context:,} cached positions" in caveat for caveat in longer.caveats] == [
         True
@@ -220,7 +220,7 @@ def test_a_context_that_the_model_is_not_made_for_is_a_caveat(context: int, mess
 
 
 def test_a_kernel_of_the_same_source_is_a_caveat() -> None:
-    """Where another engine's curves stand for a kernel, the answer says whose."""
+    """If another engine's curves stand in for a kernel, answers name the engine."""
     (name, (_, kernel)), *_ = TWINS.items()
     (caveat,) = Deployment(decoder=SPARSE, library=name, **FIELDS).caveats
     assert kernel in caveat
@@ -237,7 +237,7 @@ def test_a_kernel_of_the_same_source_is_a_caveat() -> None:
 def test_a_format_that_another_stands_for_is_a_caveat(
     tmp_path: Path, kind: str, weights: Any, *, message: bool
 ) -> None:
-    """Layers that are one module each have curves in blocks of float8, none in mxfp8."""
+    """Attention layers in mxfp8 use curves of block-wise float8, and answers say so."""
     decoder = read_decoder(write(tmp_path, change(kind)))
     precision = Override(weights=weights).apply(uniform("bfloat16"))
     deployment = Deployment(decoder=decoder, precision=precision, **FIELDS)
@@ -245,7 +245,7 @@ def test_a_format_that_another_stands_for_is_a_caveat(
 
 
 def test_an_engine_whose_graphs_are_not_read_has_some() -> None:
-    """TensorRT-LLM captures graphs, and its answers say so; an engine whose are read does not."""
+    """Answers of TensorRT-LLM say that its CUDA graphs are unknown."""
     for engine, served, expected in (("trtllm", True, 1), ("trtllm", False, 0), ("vllm", True, 0)):
         query = structs.replace(deployment(1, engine), served=served)
         assert (

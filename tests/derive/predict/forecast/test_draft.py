@@ -1,4 +1,4 @@
-"""A draft of a model's own layer or of a head: a layer and the LM head, as often as it drafts."""
+"""The time of drafting by a model's own layer or a head: a layer and the LM head per draft."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ OLD, NEW = BackendRelease("vllm", "0.10.0"), BackendRelease("vllm", "0.33.0")
 
 @pytest.mark.parametrize("model", [DENSE, SPARSE[0]])
 def test_a_draft_is_a_layer_a_product_and_the_head_each_time(model: str) -> None:
-    """The own layer runs on all rows of a step, then on one a request, and draws from one."""
+    """The own layer runs on all rows of a step, then on one per request."""
     one = deployment(model, "balanced", batch=8, platform="h20")
     own = as_own(one)
     total_us, forward_times = (total(Questions([query], DOUBLING), BLIND) for query in (own, one))
@@ -54,7 +54,7 @@ def test_a_draft_is_a_layer_a_product_and_the_head_each_time(model: str) -> None
 
 
 def test_the_own_layer_runs_on_one_stage() -> None:
-    """Nothing goes from stage to stage while it drafts."""
+    """Drafting sends nothing between pipeline stages."""
     spread = deployment(DENSE, "balanced", platform="h20", parallel=Parallel(tp=2, pp=2))
     assert {STAGE, STAGE_GATHER} <= {use.role for use in spread.uses()}
     alone = replace(spread, parallel=Parallel(tp=2))
@@ -62,7 +62,7 @@ def test_the_own_layer_runs_on_one_stage() -> None:
 
 
 def test_an_own_layer_that_is_left_plain_computes_so() -> None:
-    """Its products are in plain numbers; the cache and the LM head are those of its model."""
+    """The own layer's products are unquantised; its cache and LM head are the model's."""
     formats = uniform("bfloat16").with_products(lambda *_: Product("nvfp4", "nvfp4"))
     formats = replace(formats, kv="float8")
     one = deployment(SPARSE[0], platform="b200", precision=formats, library="trtllm")
@@ -73,7 +73,7 @@ def test_an_own_layer_that_is_left_plain_computes_so() -> None:
 
 
 def test_sglang_drew_from_all_rows_for_some_releases() -> None:
-    """From overlap on until 0.5.20 logits of the first run are made of all its rows."""
+    """Before 0.5.20 with overlap, the first run has logits of all its rows."""
     own = as_own(deployment(DENSE, "balanced", batch=8, platform="h20"))
     total_us = total(Questions([own], DOUBLING), BLIND)
     latency = {role: total_us.latency_us[0][at] for at, role in total_us.roles[0].items()}
@@ -87,7 +87,7 @@ def test_sglang_drew_from_all_rows_for_some_releases() -> None:
 
 
 def test_shares_are_of_one_position_at_the_same_batch() -> None:
-    """Of the own layer they are of T(1) of the same batch size."""
+    """Shares of drafting refer to T(1) at the same batch size."""
     grid = [1, 2, 3, 4]
     queries = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (1, 8)]
     total_us = total(Questions(queries, grid), BLIND)
@@ -120,7 +120,7 @@ def test_a_draft_model_first_runs_on_the_rows_of_the_step(engine: str, more: int
 
 
 def test_the_scheduler_runs_once_for_all_forwards_of_a_draft_model() -> None:
-    """What the host takes of a step is not taken of each draft; what it exposes is, once a step."""
+    """The host's time counts once per step, not per draft."""
     grid, release = [1, 2, 3, 4], BackendRelease("sglang", "0.5.23")
     one = deployment(DENSE, "balanced", batch=8, platform="h20")
     served = replace(one, server=release, served=True)
@@ -146,7 +146,7 @@ SOME = StepConstants(layer_us=10.0, step_us=300.0, request_us=2.0)
 
 
 def test_a_draft_takes_the_longer_of_its_modules_and_its_launches() -> None:
-    """Where no graph holds a draft, the host launches each run; its layer's kernels take theirs."""
+    """Without a graph a draft takes the longer of its kernels and its launches."""
     runs = np.array([1.0, 1.0, 2.0, 3.0])
     host = DRAFTING["vllm"].launches * LAUNCH_US
     hidden = DRAFTING["vllm"].exposed_us
@@ -160,7 +160,7 @@ def test_a_draft_takes_the_longer_of_its_modules_and_its_launches() -> None:
 
 
 def test_the_host_is_counted_of_a_served_model_alone() -> None:
-    """A forward by itself waits for no scheduler, and one whose engine has no constants neither."""
+    """A forward without an engine, or with one without constants, has no host time."""
     queries = [deployment(DENSE, "balanced", batch=8, platform="h20")]
     grid = [1, 2, 3, 4]
     total_us, layers = total(Questions(queries, grid), BLIND), [as_own(queries[0])]
@@ -206,7 +206,7 @@ def test_a_head_draws_from_one_row_of_a_request(layers: int) -> None:
 
 
 def test_a_head_of_another_model_is_refused() -> None:
-    """States are as wide as the model that they are of."""
+    """A head whose states have another width than the model's is refused."""
     target, other = (deployment(name, platform="h20") for name in (DENSE, SPARSE[0]))
     head = replace(other, decoder=replace(
         other.decoder, states=States(width=other.decoder.d_model, layers=3)

@@ -1,4 +1,4 @@
-"""Memory of what drafts: that of a model, of a head, and of a model's own layer."""
+"""Memory of drafters: a draft model, a head, and a model's own layer."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ FIELDS: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash
 
 @given(gb=st.floats(1.0, 200.0), batch=st.integers(1, 64))
 def test_what_drafts_is_held_beside_its_model(gb: float, batch: int) -> None:
-    """Weights and cache of both count, activations and the engine's part once."""
+    """Weights and caches of both count, activations and the engine's part once."""
     model = read_model_file(MODEL)
     taken = needs(model, model.precision)
     assert taken is not None
@@ -46,7 +46,7 @@ def test_what_drafts_is_held_beside_its_model(gb: float, batch: int) -> None:
 
 
 def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
-    """One that is left plain has wider weights; with pipeline stages all of it lies on the last."""
+    """An unquantised own layer has wider weights; it lies on the last stage."""
     path = write(tmp_path, change("qwen3", quantization_config=FP8))
     model = read_model_file(path)
     decoder, taken = model.decoder, needs(model, model.precision)
@@ -85,7 +85,7 @@ def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
 def test_an_own_layer_with_a_dense_ffn_holds_no_experts(
     tmp_path: Path, kind: str, experts: str
 ) -> None:
-    """More experts in the model's layers add nothing to what its own layer takes."""
+    """The model's experts do not count for an own layer with a dense FFN."""
     estimates = []
     for many in (64, 512):
         folder = tmp_path / str(many)
@@ -106,7 +106,7 @@ def test_an_own_layer_with_a_dense_ffn_holds_no_experts(
 
 @pytest.mark.parametrize(("kind", "grows"), [("deepseek_v4", False), ("deepseek_v3", True)])
 def test_an_own_layer_caches_what_it_sees(tmp_path: Path, kind: str, *, grows: bool) -> None:
-    """DeepSeek V4's sees its window alone, which ends the growth of its cache."""
+    """DeepSeek V4's own layer caches its window only."""
     model = read_model_file(write(tmp_path, SMALL[kind]))
     decoder, taken = model.decoder, needs(model, model.precision)
     assert decoder is not None
@@ -171,7 +171,7 @@ def test_an_own_layer_caches_as_a_layer_of_its_model(
 def test_a_head_lets_vllm_cache_all_of_chunked_layers(
     tmp_path: Path, engine: str, context: int, *, head: bool, grows: bool
 ) -> None:
-    """Beyond a chunk the cache is as large as that of the model with no chunked layer."""
+    """With a head vLLM caches chunked layers whole."""
     keys = {"attention_chunk_size": 32}
     model = read_model_file(write(tmp_path, change("llama4_text", **keys)))
     decoder, taken = model.decoder, needs(model, model.precision)

@@ -1,4 +1,4 @@
-"""Whose CUDA graphs a deployment's steps run in."""
+"""The engine whose CUDA graphs a deployment's steps run in."""
 
 import pytest
 from nearfree.backends.names import BackendRelease
@@ -20,7 +20,7 @@ def graphs(moe: BackendRelease, named: str = "engine") -> Graphs | None:
 
 
 def test_an_engine_whose_graphs_are_not_read_pads_no_step() -> None:
-    """TensorRT-LLM runs experts, and no rules of its graphs are read: there are none to ask."""
+    """TensorRT-LLM's graphs are unknown, so no step is padded."""
     graph_question = graphs(BackendRelease("vllm", "0.33.0"))
     assert graph_question is not None
     assert graph_question.engine == BackendRelease("vllm", "0.33.0")
@@ -28,7 +28,7 @@ def test_an_engine_whose_graphs_are_not_read_pads_no_step() -> None:
 
 
 def test_graphs_that_are_not_read_are_refused_by_name() -> None:
-    """The remedy names engines whose graphs are read, and no other."""
+    """The remedy names exactly the engines whose graphs are known."""
     with pytest.raises(ConfigError, match="is no engine with CUDA graphs that are read") as why:
         graphs(BackendRelease("vllm", "0.33.0"), named="tensorrt-llm==1.2.0")
     assert why.value.remedy == "Name one of vllm, sglang as package==version, or none"

@@ -40,7 +40,7 @@ CHANNELS = {**compressed(group(CHANNEL, TOKEN)), "ignore": ["lm_head"]}
 def test_experts_in_float8_run_where_their_file_says_it(
     section: dict[str, Any], platform: str, engine: str, kernel: str | None, tmp_path: Path
 ) -> None:
-    """Where nobody names an engine it is one whose kernel for such a file is known."""
+    """Without a named engine one is chosen whose kernel for the file is known."""
     values = json.loads((CONFIG.folder / "models/qwen3_30b_a3b.json").read_bytes())
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**values, "quantization_config": section}))
@@ -65,7 +65,7 @@ def test_experts_in_float8_run_where_their_file_says_it(
 def test_where_others_are_known_they_are_named(
     platform: str, weights: Dtype, instead: tuple[str, ...]
 ) -> None:
-    """They are the nearest whose kernels of the experts are known, where the newest's are not."""
+    """If the newest release's kernels are unknown, the nearest known ones are named."""
     spec = DeploymentSpec(
         models=("qwen3_30b_a3b",), platforms=(platform,), weights=weights, moe=("vllm",)
     )
@@ -84,7 +84,7 @@ def test_where_others_are_known_they_are_named(
 def test_an_answer_says_that_triton_stands_for_another_kernel(
     release: str, platform: str, tmp_path: Path, *, message: bool
 ) -> None:
-    """Experts in 16 bits, of a release that may run one of FlashInfer's there."""
+    """If a release may run FlashInfer for 16-bit experts, the answer says that Triton stands in."""
     file = write(tmp_path, change("nemotron_h"), "config.json")
     spec = DeploymentSpec(models=(str(file),), platforms=(platform,), moe=(release,))
     (expanded, *_) = deployments(CONFIG, spec)
@@ -106,7 +106,7 @@ def test_an_answer_says_that_triton_stands_for_another_kernel(
 def test_attention_decodes_by_the_engines_kernel_where_nobody_names_one(
     engine: str, platform: str, cache: Dtype | None, kernel: str, *, stands: bool
 ) -> None:
-    """A question of attention names it; where other tiles stand for its own, the answer says so."""
+    """The question names the engine's kernel; the answer says if other tiles stand in."""
     spec = DeploymentSpec(
         models=("qwen3_30b_a3b",), platforms=(platform,), moe=(engine,), kv_dtype=cache
     )
@@ -131,7 +131,7 @@ def test_attention_decodes_by_the_engines_kernel_where_nobody_names_one(
 def test_a_kernel_whose_tile_is_not_read_is_told(
     platform: str, attention: tuple[str, ...], *, stated: bool
 ) -> None:
-    """Sinks run on some GPUs by FlashInfer's XQA where nobody names another backend."""
+    """If FlashInfer's XQA runs sinks, the answer names it."""
     spec = DeploymentSpec(
         models=("gpt_oss_20b",), platforms=(platform,), moe=("vllm==0.33.0",), attention=attention
     )
@@ -151,7 +151,7 @@ def test_a_kernel_whose_tile_is_not_read_is_told(
 def test_tiles_of_another_engine_are_told(
     engine: str, model: str, backend: str, *, stated: bool
 ) -> None:
-    """SGLang's own kernels in Triton are not vLLM's, nor TensorRT-LLM's those of any package."""
+    """If another engine's tiles stand in, the answer says so."""
     spec = DeploymentSpec(models=(model,), platforms=("l40s",), moe=(engine,))
     expanded = deployments(CONFIG, spec)[0]
     assert str(expanded.attention) == backend
@@ -169,7 +169,7 @@ def test_latents_of_an_engine_without_a_listed_release_need_one_by_name() -> Non
 
 
 def test_what_runs_attention_by_name_is_what_is_asked() -> None:
-    """A backend that is named decodes by itself, and wide heads or a latent by other kernels."""
+    """A named backend also decodes, except for wide heads and latents."""
     spec = DeploymentSpec(
         models=("qwen3_8b",), platforms=("h200",), attention=("flash-attn==2.8.3",)
     )
@@ -195,7 +195,7 @@ def test_what_runs_attention_by_name_is_what_is_asked() -> None:
 def test_an_engine_s_cache_of_selected_latents_is_its_own_choice(
     tmp_path: Path, moe: str, platform: str, kind: str, *, message: Dtype | None, cached: Dtype
 ) -> None:
-    """SGLang takes float8 for it on Blackwell where nobody says otherwise, and memory has it."""
+    """By default SGLang's cache is float8 on Blackwell, also in memory."""
     path = write(tmp_path, change(kind), "config.json")
     spec = DeploymentSpec(
         models=(str(path),),
@@ -219,7 +219,7 @@ def test_an_engine_s_cache_of_selected_latents_is_its_own_choice(
 def test_experts_are_filled_up_for_kernels_that_ask_it(
     tmp_path: Path, moe: str, platform: str, *, filled: bool
 ) -> None:
-    """VLLM fills experts in mxfp4 up for FlashInfer's TRTLLM, not for triton_kernels."""
+    """VLLM pads experts in mxfp4 for FlashInfer's TRTLLM, not for triton_kernels."""
     small = change("gpt_oss", quantization_config={"quant_method": "mxfp4"})
     path = write(tmp_path, small, "config.json")
     spec = DeploymentSpec(
@@ -239,7 +239,7 @@ def test_experts_are_filled_up_for_kernels_that_ask_it(
 def test_products_in_blocks_are_asked_of_what_a_model_runs(
     tmp_path: Path, kind: str, platform: str, kernel: str | None
 ) -> None:
-    """VLLM turns DeepGEMM off for Qwen3.5 on Blackwell; other products have no kernel of theirs."""
+    """For Qwen3.5 on Blackwell vLLM does not use DeepGEMM."""
     file = write(tmp_path, change(kind), "config.json")
     spec = DeploymentSpec(
         models=(str(file),), platforms=(platform,), moe=("vllm==0.33.0",), weights="float8_block"
@@ -257,7 +257,7 @@ def test_products_in_blocks_are_asked_of_what_a_model_runs(
 def test_where_a_file_decides_its_kernel_is_named(
     section: dict[str, Any], platform: str, kernel: str | None, tmp_path: Path
 ) -> None:
-    """What to do about a T(N) that is not known begins with the kernel that its file says."""
+    """A refusal of T(N) first names the kernel that the file selects."""
     values = json.loads((CONFIG.folder / "models/qwen3_30b_a3b.json").read_bytes())
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**values, "quantization_config": section}))

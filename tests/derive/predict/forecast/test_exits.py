@@ -1,4 +1,4 @@
-"""Exits of staircases against the definition, and the limiter of a model's boundary."""
+"""N_max of rising curves by definition, and the limiter of a model's boundary."""
 
 import numpy as np
 import polars as pl
@@ -26,7 +26,7 @@ ONES = [1] * len(PLACES)
 
 
 def last_pass(values: list[float], baseline: int, epsilon: float) -> int:
-    """Return the last place within a tolerance, by definition: no place before the baseline's."""
+    """Return the last index within a tolerance, at or after the baseline's."""
     return max([baseline, *(
         place for place in range(baseline + 1, len(values)) if values[place] <= 1 + epsilon
     )])  # fmt: skip
@@ -37,7 +37,7 @@ def last_pass(values: list[float], baseline: int, epsilon: float) -> int:
 def test_exits_are_those_of_the_definition(
     stairs: list[list[float]], epsilon: float, data: st.DataObject
 ) -> None:
-    """Last pass, its interval, and the first N after it follow from each curve by itself."""
+    """Last pass, its interval, and the next N equal those of each curve alone."""
     width = min(len(stair) for stair in stairs)
     ratio = np.array([stair[:width] for stair in stairs])
     factors = st.lists(st.floats(1.0, 1.5), min_size=width, max_size=width)
@@ -58,7 +58,7 @@ def test_exits_are_those_of_the_definition(
 
 
 def test_the_boundary_is_that_of_the_curve() -> None:
-    """N_max by the sum is the last N of the curve within the tolerance, from N = 1."""
+    """N_max of the sum is the last N of the curve within the tolerance."""
     for epsilon in EPSILONS:
         answers = total_exits(pool().total, ONES, [epsilon], SUM).sort("deployment")
         for place, n_max in zip(PLACES, answers["n_max"], strict=True):
@@ -67,7 +67,7 @@ def test_the_boundary_is_that_of_the_curve() -> None:
 
 
 def test_what_limits_has_grown_most() -> None:
-    """The limiter of the sum is the module that adds most to T(N) between N = 1 and the exit."""
+    """The limiter of the sum is the module that grew most from N = 1 to the exit."""
     answers = pool().answers.filter(composition=SUM, epsilon=0.2, baseline=1)
     stopped = answers.filter(~pl.col("censored"))
     assert stopped.height > 10
@@ -81,7 +81,7 @@ def test_what_limits_has_grown_most() -> None:
 
 
 def test_the_minimum_is_that_of_its_modules() -> None:
-    """The minimum of boundaries is the least N_max of a module alone, and its limiter has it."""
+    """The minimum is the least N_max of a module alone, which is the limiter."""
     answers = pool().answers.filter(composition=MINIMUM, predictor="work_model", baseline=1)
     for row in answers.filter(epsilon=0.2).to_dicts():
         alone = module_exits(pool().total, row["deployment"], 0.2).to_dicts()
@@ -102,7 +102,7 @@ def test_modules_alone_are_in_the_order_of_the_forward() -> None:
 
 
 def test_where_the_grid_ends_first_nothing_limits() -> None:
-    """A boundary is censored where the last N of the grid is within the tolerance."""
+    """If the last N is within the tolerance, the boundary is censored."""
     for row in pool().answers.filter(predictor="work_model").to_dicts():
         ends = row["n_max"] == GRID[-1]
         assert row["censored"] == ends
@@ -112,7 +112,7 @@ def test_where_the_grid_ends_first_nothing_limits() -> None:
 
 
 def test_what_lies_between_modules_has_a_term_of_its_own() -> None:
-    """A boundary has a reason wherever it has a limiter, in tables and in every format."""
+    """A boundary with a limiter has a reason, in every output."""
     query = deployment(served=True)
     answer = forecast_of(query).total
     (at,) = (place for place, role in answer.roles[0].items() if role == "between")
@@ -125,14 +125,14 @@ def test_what_lies_between_modules_has_a_term_of_its_own() -> None:
 
 
 def test_larger_tolerances_reach_further() -> None:
-    """N_max never falls with the tolerance."""
+    """N_max does not decrease with the tolerance."""
     answers = pool().answers.filter(predictor="work_model").sort("epsilon")
     keys = ["deployment", "baseline", "composition"]
     assert answers.select((pl.col("n_max").diff().over(keys).fill_null(0) >= 0).all()).item()
 
 
 def test_a_baseline_beyond_the_grid_is_refused() -> None:
-    """Where no T(N) is at the baseline there is no ratio, and the reason names the baseline."""
+    """Without a T(N) at the baseline the reason names the baseline."""
     many = deployment("ling_2_0_mini")
     assert many.full_baseline == 32
     answer = forecast_of(many, grid=range(1, 32))
@@ -145,7 +145,7 @@ def test_a_baseline_beyond_the_grid_is_refused() -> None:
 
 
 def test_all_refused_is_a_row_each() -> None:
-    """Where every deployment is refused, each has its reason at each tolerance."""
+    """Each refused deployment has its reason at each tolerance."""
     answer = forecast_of(*(deployment(batch=b, platform="cpu") for b in (1, 2))).total
     rows = total_exits(answer, [1, 1], EPSILONS, SUM)
     assert rows.height == 2 * len(EPSILONS)
@@ -155,7 +155,7 @@ def test_all_refused_is_a_row_each() -> None:
 
 
 def test_the_papers_baseline_is_the_first_n_with_every_expert() -> None:
-    """The paper's baseline is ceil(E / (b k)) of balanced experts, and 1 of anything else."""
+    """The paper's baseline is ceil(E / (b k)) for balanced experts, else 1."""
     for model, experts, top_k in zip(SPARSE, (128, 256, 8), (8, 8, 2), strict=True):
         for batch in (1, 3, 8, 1000):
             full = deployment(model, batch=batch).full_baseline

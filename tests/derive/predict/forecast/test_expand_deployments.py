@@ -1,4 +1,4 @@
-"""Names become deployments: each combination once, with releases and facts of their own."""
+"""Names become deployments: each combination once, with releases and facts."""
 
 import shutil
 from itertools import product
@@ -19,7 +19,7 @@ from derive.predict.forecast.pool import CONFIG, GRID, deployment
 
 
 def test_one_deployment_a_combination() -> None:
-    """Each model, platform, routing, batch and context has one; routing counts for experts."""
+    """Each model, platform, routing, batch and context is one; routing counts for experts only."""
     spec = DeploymentSpec(
         models=("qwen3_8b", "mixtral_8x7b"), platforms=("h20", "b200"), batch=(1, 4),
         context=(512, 1024), attention=("flash-attn==2.8.3",), moe=("vllm==0.20.2",),
@@ -41,7 +41,7 @@ def test_one_deployment_a_combination() -> None:
 
 
 def test_each_release_of_attention_and_of_experts_is_asked() -> None:
-    """Every attention is asked with every release of the experts, where there are experts."""
+    """Every release of attention is combined with every release of the experts."""
     attention = ("flash-attn==2.8.3", "flashinfer==0.6.13")
     moe = ("vllm==0.20.2", "sglang==0.5.9", "vllm==0.33.0")
     spec = DeploymentSpec(
@@ -86,7 +86,7 @@ def test_what_enters_products_is_what_the_engine_lets_enter(
 
 
 def test_what_is_listed_twice_is_asked_once() -> None:
-    """The same model by two names, and the same number twice, are one deployment."""
+    """One model by two names, and a repeated number, are one deployment."""
     spec = DeploymentSpec(
         models=("qwen3_8b", "Qwen3-8B"), platforms=("h20", "h20_sxm"), batch=(1, 1),
         context=(512, 512), attention=("flash-attn==2.8.3", "flash_attn==2.8.3"),
@@ -95,7 +95,7 @@ def test_what_is_listed_twice_is_asked_once() -> None:
 
 
 def test_the_newest_recorded_release() -> None:
-    """A package alone is its newest listed release, by version and not by text."""
+    """A package without a version is its newest listed release, in version order."""
     packages = {"vllm": "vllm", "flashinfer": "flashinfer-python"}
     packages |= {"flashinfer-fa3": "flashinfer-python", "FlashInfer_fa2": "flashinfer-python"}
     for text, package in packages.items():
@@ -112,14 +112,14 @@ def test_the_newest_recorded_release() -> None:
 
 @pytest.mark.parametrize("text", ["nonsense", "vllm==", "==1", "flash-atn", "vllm==x", "a b", ""])
 def test_what_no_backend_is_called(text: str) -> None:
-    """A text that names no backend is refused with it."""
+    """A text that names no backend is refused by name."""
     error = refusal(lambda: newest(CONFIG, text))
     assert error is not None
     assert repr(text) in error.what
 
 
 def test_a_package_that_is_not_recorded() -> None:
-    """A package without a listed release asks for a version."""
+    """A package without a listed release needs a version."""
 
     class Without(Config):
         releases = ()  # type: ignore[assignment]
@@ -143,7 +143,7 @@ def test_what_nothing_knows(changes: dict[str, object], thing: str) -> None:
 
 
 def test_too_many_at_once() -> None:
-    """More combinations than a bound are refused before one is made."""
+    """Too many combinations are refused before one is made."""
     listed = tuple(range(1, MOST + 2))
     spec = DeploymentSpec(models=("qwen3_8b",), platforms=("h20",), batch=listed, context=listed)
     error = refusal(lambda: deployments(CONFIG, spec))
@@ -152,7 +152,7 @@ def test_too_many_at_once() -> None:
 
 
 def test_the_dtype_is_the_models_own() -> None:
-    """Every module has the element type that is asked for, or the model's."""
+    """Every module has the given element type, by default the model's."""
     assert {use.setting.dtype for use in deployment().uses()} == {"bfloat16"}
     assert {use.setting.dtype for use in deployment(precision=uniform("float16")).uses()} == {
         "float16"
@@ -161,7 +161,7 @@ def test_the_dtype_is_the_models_own() -> None:
 
 
 def test_a_layer_for_further_tokens_is_left_plain_by_the_file_alone(tmp_path: Path) -> None:
-    """Where another format is asked for, the layer that drafts has it, too."""
+    """If another format is asked for, the draft layer has it, too."""
     section = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["mtp*"]}
     file = write(tmp_path, change("qwen3", quantization_config=section), "config.json")
     spec = DeploymentSpec(models=(str(file),), platforms=("h200",))
@@ -181,7 +181,7 @@ def test_a_layer_for_further_tokens_is_left_plain_by_the_file_alone(tmp_path: Pa
 def test_what_an_engine_takes_gives_way_where_it_is_not_listed(
     tmp_path: Path, releases: str, attention: str | None
 ) -> None:
-    """The first choice that sources.yaml lists runs; without any the engine's own is named."""
+    """The first choice that sources.yaml lists runs, else the engine's own is named."""
     folder = tmp_path / "config"
     shutil.copytree(CONFIG.folder, folder)
     (folder / "sources.yaml").write_text(f"releases: {releases}\n")
@@ -206,14 +206,14 @@ def test_what_an_engine_takes_gives_way_where_it_is_not_listed(
 def test_an_engines_own_attention_is_of_its_release(
     tmp_path: Path, engine: str, attention: str
 ) -> None:
-    """A kernel in the engine's package is of the engine's release where sources.yaml lists it."""
+    """A kernel in the engine's package has the engine's release."""
     file = write(tmp_path, change("gpt_oss"), "config.json")
     spec = DeploymentSpec(models=(str(file),), platforms=("a100",), moe=(engine,))
     assert {str(deployment.attention) for deployment in deployments(CONFIG, spec)} == {attention}
 
 
 def test_a_version_is_the_same_however_it_is_written() -> None:
-    """Releases are those that sources.yaml lists where it lists the same version."""
+    """Equal versions in different spelling are the listed release."""
     spec = DeploymentSpec(
         models=("qwen3_8b",), platforms=("h200",), attention=("flashinfer==0.6.13",),
         moe=("sglang==0.5.23",), dense="vllm-linear==0.33.0", graphs="vllm==0.33.0",
@@ -227,7 +227,7 @@ def test_a_version_is_the_same_however_it_is_written() -> None:
 
 
 def test_graphs_and_dense_products_are_of_the_release_that_is_named() -> None:
-    """Also where it is not on record: its rules are then asked for, and none stand for them."""
+    """A named release counts also if it is not recorded; then its rules are asked for."""
     spec = DeploymentSpec(
         models=("qwen3_8b",), platforms=("h200",), moe=("vllm==77.0.0",), weights="int4",
         graphs="engine",
@@ -244,14 +244,14 @@ def test_graphs_and_dense_products_are_of_the_release_that_is_named() -> None:
 def test_gpus_share_each_matrix_where_nothing_else_is_said(
     degrees: dict[str, int], tp: int
 ) -> None:
-    """Experts that are spread whole leave GPUs the tp that engines give them."""
+    """With whole experts per rank, tp is the engines' default."""
     spec = DeploymentSpec(models=("mixtral_8x7b",), platforms=("h200",), **degrees)
     spread = spread_of(spec)
     assert (spread.parallel.tp, spread.parallel.gpus, spread.refusals) == (tp, 8, ())
 
 
 def test_blocks_about_a_state_are_not_cut_apart(tmp_path: Path) -> None:
-    """A mixer's weights in blocks are refused where ranks would part one, as attention's are."""
+    """A rank that would divide a block of a mixer's weights is refused."""
     file = write(tmp_path, change("nemotron_h"), "config.json")
     spec = DeploymentSpec(models=(str(file),), platforms=("h200",), weights="float8_block", tp=2)
     error = refusal(lambda: deployments(CONFIG, spec))

@@ -1,4 +1,4 @@
-"""The inverse question agrees with the forward one at every point."""
+"""The inverse question, whether K positions are near-free, agrees with N_max."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ COUNT = len(POOL)
 @given(st.sampled_from(GRID), st.sampled_from(EPSILONS))
 @settings(deadline=None, max_examples=40)
 def test_near_free_is_within_the_tolerance(positions: int, epsilon: float) -> None:
-    """K positions are near-free exactly where T(K) / T(1) <= 1 + epsilon."""
+    """K positions are near-free if and only if T(K) / T(1) <= 1 + epsilon."""
     rows = cost_of_positions(pool(), positions, epsilon)
     assert rows["deployment"].to_list() == list(range(COUNT))
     for row in rows.to_dicts():
@@ -33,7 +33,7 @@ def test_near_free_is_within_the_tolerance(positions: int, epsilon: float) -> No
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_both_ways_agree(epsilon: float) -> None:
-    """The largest K that is near-free is N_max, and each other K is below it or beyond it."""
+    """The largest near-free K is N_max, and other K are below or above it."""
     forward = pool().answers.filter(composition=SUM, epsilon=epsilon, baseline=1)
     n_max = forward.sort("deployment")["n_max"].to_list()
     largest = [0] * COUNT
@@ -49,7 +49,7 @@ def test_both_ways_agree(epsilon: float) -> None:
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_one_position_is_near_free(epsilon: float) -> None:
-    """K = 1 is near-free everywhere, at a ratio of exactly 1."""
+    """K = 1 is always near-free, with a ratio of exactly 1."""
     rows = cost_of_positions(pool(), 1, epsilon)
     assert rows["verdict"].unique().to_list() == [NEAR_FREE]
     for name in ("ratio", "low", "high"):
@@ -57,7 +57,7 @@ def test_one_position_is_near_free(epsilon: float) -> None:
 
 
 def with_times(*times: float) -> Forecast:
-    """Return a forecast whose T(N) are given."""
+    """Return a forecast with the given T(N)."""
     answer = forecast_of(deployment(), grid=range(1, len(times) + 1))
     zero_us = np.zeros_like(answer.total.latency_us)
     zero_us[0, 0] = times
@@ -69,7 +69,7 @@ def with_times(*times: float) -> Forecast:
 
 
 def test_a_step_below_n_max_is_told_apart() -> None:
-    """Where T(N) falls again, a K above the tolerance below N_max is no K beyond it."""
+    """A K above the tolerance but below N_max has its own verdict."""
     answer = with_times(1.0, 1.3, 1.1, 1.4)
     verdicts = [
         cost_of_positions(answer, positions, 0.2)["verdict"].item() for positions in range(1, 5)
@@ -78,13 +78,13 @@ def test_a_step_below_n_max_is_told_apart() -> None:
 
 
 def test_an_n_max_at_the_end_of_the_grid_is_censored() -> None:
-    """It is the least that N_max may be, and no more than that is known."""
+    """An N_max at the grid's end is a lower bound."""
     for times, censored in (((1.0, 1.1, 1.2), True), ((1.0, 1.1, 1.3), False)):
         assert cost_of_positions(with_times(*times), 2, 0.2)["censored"].to_list() == [censored]
 
 
 def test_what_is_not_known_has_its_reason() -> None:
-    """Without T(N) there is no ratio and no verdict, alone or beside others."""
+    """Without T(N) there is a reason and no verdict."""
     unknown = deployment(platform="cpu")
     for stop, place in ((forecast_of(deployment(), unknown), 1), (forecast_of(unknown), 0)):
         row = cost_of_positions(stop, 4, 0.2).row(place, named=True)
@@ -96,7 +96,7 @@ def test_what_is_not_known_has_its_reason() -> None:
 
 @pytest.mark.parametrize("positions", [0, 97, 10**9])
 def test_a_k_off_the_grid_is_refused(positions: int) -> None:
-    """A K that was not looked at is refused by its number."""
+    """A K that is not in the grid is refused."""
     error = refusal(lambda: cost_of_positions(pool(), positions, 0.2))
     assert error is not None
     assert str(positions) in error.what

@@ -1,4 +1,4 @@
-"""A release is asked whether it has the class of a model, before it is said what it takes."""
+"""Releases without the class of a model are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,14 @@ def one(tmp_path: Path, moe: tuple[str, ...], names: Any, **changes: Any) -> Dep
 
 
 def why(tmp_path: Path, moe: tuple[str, ...], *names: str, **changes: Any) -> str:
-    """Return why such a model is not answered."""
+    """Return the reason why such a model is not answered."""
     error = refusal(lambda: one(tmp_path, moe, [*names], **changes))
     assert error is not None
     return str(error)
 
 
 def test_a_release_without_the_class_is_refused(tmp_path: Path) -> None:
-    """The message says since when it is there, and what has it, its own engine first."""
+    """The refusal names the release that added the class, and engines that have it."""
     reason = why(tmp_path, ("vllm==0.9.1",), "Qwen3NextForCausalLM")
     assert "vllm 0.9.1 has no class Qwen3NextForCausalLM: it is there from 0.10.2 on" in reason
     assert reason.endswith("Name --moe vllm==0.33.0 or --moe sglang==0.5.23")
@@ -42,7 +42,7 @@ def test_a_release_without_the_class_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_class_that_is_gone_is_refused(tmp_path: Path) -> None:
-    """The newest release on record that has it is named; so where no release is named at all."""
+    """The refusal names the newest recorded release that has the class."""
     for moe in (("vllm==0.33.0",), ("vllm",), ()):
         reason_text = why(tmp_path, moe, "Dots1ForCausalLM")
         assert (
@@ -55,20 +55,20 @@ def test_a_class_that_is_gone_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_class_of_another_engine_is_refused(tmp_path: Path) -> None:
-    """The engine that has it is named."""
+    """The refusal names the engine that has the class."""
     reason = why(tmp_path, ("vllm==0.33.0",), "LLaDA2MoeModelLM")
     assert "no release of vllm that is read has it, sglang has it from 0.5.6 on" in reason
     assert reason.endswith("Name --moe sglang==0.5.23")
 
 
 def test_experts_are_run_by_an_engine_that_has_the_class(tmp_path: Path) -> None:
-    """Where none is named, the first whose newest release has it runs it."""
+    """Without a named engine the first one whose newest release has the class runs."""
     for name, engine in (("LLaDA2MoeModelLM", "sglang"), ("Qwen3MoeForCausalLM", "vllm")):
         assert str(one(tmp_path, (), [name], kind="qwen3_moe").engine).startswith(engine)
 
 
 def test_a_class_that_no_engine_has_is_said(tmp_path: Path) -> None:
-    """Nothing would work instead, so it is answered, and the answer says it."""
+    """If no engine has the class, the model is answered with a note."""
     spec = one(tmp_path, ("vllm==0.33.0",), ["WeDLMForCausalLM"])
     assert spec.class_note is not None
     assert "no release of sglang or vllm that is read has a class WeDLMForCausalLM" in (
@@ -81,7 +81,7 @@ def test_a_class_that_no_engine_has_is_said(tmp_path: Path) -> None:
     ("release", "says"), [("0.33.0", "which fuses Q, K and V"), ("0.24.0", "one by one")]
 )
 def test_a_backend_for_any_model_is_said(tmp_path: Path, release: str, says: str) -> None:
-    """What vLLM's Transformers backend runs is answered, with what it makes of the products."""
+    """A model of vLLM's Transformers backend is answered with a note."""
     note = one(tmp_path, (f"vllm=={release}",), ["SmolLM3ForCausalLM"]).class_note or ""
     assert f"vllm {release} runs SmolLM3ForCausalLM by its Transformers backend" in note
     assert says in note
@@ -98,19 +98,19 @@ def test_a_backend_for_any_model_is_said(tmp_path: Path, release: str, says: str
     ],
 )
 def test_what_is_not_known_is_not_refused(tmp_path: Path, moe: str, names: Any) -> None:
-    """No class in the file, one of several that is there, an unread release, another engine."""
+    """No class in the file, an unread release and another engine are no refusal."""
     assert one(tmp_path, (moe,), names).class_note is None
 
 
 def test_names_that_are_no_texts_are_refused(tmp_path: Path) -> None:
-    """They are a fault of the file."""
+    """A class name that is no text is refused."""
     assert "is no list of texts" in (
         str(refusal(lambda: one(tmp_path, ("vllm==0.33.0",), "Qwen3ForCausalLM")))
     )
 
 
 def test_tables_and_heads_are_not_asked(tmp_path: Path) -> None:
-    """What a ledger lists stays in its tables, and what drafts runs by its engine's own class."""
+    """Deployments of tables, and drafters, are not checked for classes."""
     names = ["Qwen3NextForCausalLM"]
     file = write(tmp_path, change("qwen3", architectures=names), "config.json")
     spec = DeploymentSpec(models=(str(file),), platforms=("h200",), moe=("vllm==0.9.1",))
@@ -119,14 +119,14 @@ def test_tables_and_heads_are_not_asked(tmp_path: Path) -> None:
 
 
 def test_a_config_has_a_lock_of_its_own(tmp_path: Path) -> None:
-    """Else the shipped one says what releases have."""
+    """A config's own lock of classes comes before the shipped one."""
     assert class_lock(Config(tmp_path)) == class_lock(CONFIG) != {}
     renew_class_lock(tmp_path / LOCK, "vllm", {"0.33.0": Classes(frozenset("A"))})
     assert set(class_lock(Config(tmp_path))) == {"vllm"}
 
 
 def test_what_is_not_on_record_is_read_online() -> None:
-    """Where no release on record has a class, the newest that has it is named so."""
+    """If no recorded release has a class, the newest that has it is named."""
     lock = {
         "vllm": locked_entry({"0.9.0": Classes(frozenset("A")), "0.9.1": Classes(frozenset("B"))})
     }
@@ -137,7 +137,7 @@ def test_what_is_not_on_record_is_read_online() -> None:
 @pytest.mark.parametrize("file", WHOLE_MODELS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("moe", [(), ("vllm==0.33.0",), ("sglang==0.5.23",)], ids=str)
 def test_models_of_published_steps_have_their_class(file: Path, moe: tuple[str, ...]) -> None:
-    """The newest releases of both engines have the class of each model that steps are known of."""
+    """Both engines' newest releases have the class of each model with published steps."""
     spec = DeploymentSpec(models=(str(file),), platforms=("b200",), moe=moe, ep=1)
     expansion, others = expand(CONFIG, spec)
     assert {deployment_.class_note for deployment_ in expansion} <= {None}

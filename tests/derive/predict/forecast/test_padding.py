@@ -1,4 +1,4 @@
-"""Padded steps: products run a graph's rows, attention the positions that there are."""
+"""Padded steps: products run a graph's rows, attention the real positions."""
 
 from typing import Any
 
@@ -30,12 +30,12 @@ def timed(query: Deployment, grid: list[int] = SMALL) -> Total:
 
 
 def step(tokens: int, rows: int) -> Step:
-    """Return a step that runs so many rows."""
+    """Return a step that runs the given number of rows."""
     return Step(tokens, rows, rows, "file.py L1-2")
 
 
 def test_rows_between_two_n_are_interpolated() -> None:
-    """At b = 4 and N = 1, 6 rows are N' = 1.5; what is real stays; the places are those above."""
+    """At b = 4 six rows are N = 1.5, between two N of the grid."""
     grid, steps = [1, 2], [[step(4, 6), step(8, 8)]]
     assert timed_grid(grid, steps) == [1, 2]
     assert timed_grid([1], [[step(4, 18)]]) == [1, 4, 5]
@@ -51,7 +51,7 @@ def test_rows_between_two_n_are_interpolated() -> None:
 
 
 def test_above_the_largest_graph_the_host_takes_what_launches_take_longer() -> None:
-    """T(N) is the longer of what the GPU runs and of the launches; the host's own time stays."""
+    """Above the largest graph T(N) is the longer of kernels and launches."""
     eager, us = Step(600, 600, None, "file.py L1-2"), 10 * LAUNCH_US
     latency = np.array([[[20.0, 20.0, us], [5.0, 5.0, 5.0], [7.0, 7.0, 7.0]]])
     steps, real = [[step(8, 8), eager, eager]], np.zeros((1, 3), dtype=bool)
@@ -69,7 +69,7 @@ def test_above_the_largest_graph_the_host_takes_what_launches_take_longer() -> N
 
 
 def test_launches_limit_a_model_that_is_cut_into_small_parts() -> None:
-    """Where N would pass in a graph, that none is so large limits it, with file and lines."""
+    """If N would pass in a larger graph, the graphs limit it, with file and lines."""
     parts = Parallel(tp=8)
     query = deployment(
         batch=128, platform="h100", graphs=VLLM, parallel=parts, served=True, context=256
@@ -105,7 +105,7 @@ def test_launches_limit_a_model_that_is_cut_into_small_parts() -> None:
 
 
 def test_without_graphs_nothing_is_padded() -> None:
-    """A deployment without graphs has its T(N), beside one with graphs too."""
+    """A deployment without graphs is not padded, beside one with graphs."""
     plain, engine = deployment(batch=3), deployment(batch=3, graphs=VLLM)
     alone = timed(plain)
     both = total(Questions([plain, engine], SMALL), ANSWERER)
@@ -146,7 +146,7 @@ def test_one_request_of_a_speculating_engine_is_not_padded() -> None:
 
 @pytest.mark.slow
 def test_a_graph_is_named_where_it_ends_the_range() -> None:
-    """Where N would pass with the rows that it has, its graph limits, with file and lines."""
+    """If N would pass unpadded, its graph limits it, with file and lines."""
     old = replace(VLLM, engine=BackendRelease("vllm", "0.9.1"))
     named = []
     for batch in range(1, 65, 6):
@@ -171,7 +171,7 @@ def test_a_graph_is_named_where_it_ends_the_range() -> None:
 
 
 def test_a_release_without_rules_is_refused() -> None:
-    """T(N) is refused, with the release, where nothing says its sizes; others are answered."""
+    """T(N) is refused for a release without rules of its sizes; others are answered."""
     unknown = replace(VLLM, engine=BackendRelease("vllm", "0.1.0"))
     total_us = total(Questions([deployment(graphs=unknown), deployment()], SMALL), ANSWERER)
     assert str(total_us.refusals[0]).startswith("captured graphs: no rules of vllm-graphs 0.1.0")
@@ -199,7 +199,7 @@ def spec(**changes: Any) -> DeploymentSpec:
     ],
 )
 def test_the_engine_is_the_deployments_own(changes: dict[str, Any], engine: str | None) -> None:
-    """That of its experts, or as named, on record or not; the newest on record without either."""
+    """The engine is the experts', or the named one, else the newest recorded."""
     (query,) = deployments(CONFIG, spec(routing=("balanced",), **changes))
     assert (str(query.graphs.engine) if query.graphs else None) == engine
     assert query.about.get("graphs") == engine
@@ -222,7 +222,7 @@ def test_the_graphs_know_what_attends(changes: dict[str, Any], attention: str | 
 
 
 def test_what_has_no_graphs_is_refused() -> None:
-    """A backend that is no engine, and a machine without CUDA."""
+    """A backend that is no engine, and a machine without CUDA, are refused."""
     with pytest.raises(ConfigError, match="no engine with CUDA graphs"):
         deployments(CONFIG, spec(graphs="flash-attn"))
     with pytest.raises(ConfigError, match="has no CUDA graphs"):

@@ -1,4 +1,4 @@
-"""Every platform answers about every kind of model, or says what is missing."""
+"""Every platform answers for every kind of model, or names what is missing."""
 
 import re
 from functools import cache
@@ -22,7 +22,7 @@ LINES = re.compile(r"[\w./=,-]+:\d+-\d+ \([0-9a-f]{12}\)")
 
 @cache
 def forecasts() -> Forecast:
-    """Return what is said of every platform and model."""
+    """Return the forecasts of every platform and model."""
     return forecast(DEPLOYMENTS, ANSWERER, [0.2], grid=range(1, 65))
 
 
@@ -52,7 +52,7 @@ def test_each_predictor_answers_or_refuses(platform: str) -> None:
 
 
 def test_a_platform_without_facts_says_which() -> None:
-    """Without a probe the CPU has neither phi nor beta, which idle compute and T(N) need."""
+    """A CPU without a probe has neither phi nor beta, and the refusal says so."""
     places = [at for at, deployment in enumerate(DEPLOYMENTS) if deployment.platform == "cpu"]
     conditions = pl.col("deployment").is_in(places), pl.col("predictor").is_in(NEED_FACTS)
     rows = forecasts().answers.filter(*conditions)
@@ -61,7 +61,7 @@ def test_a_platform_without_facts_says_which() -> None:
 
 
 def test_every_gpu_is_answered() -> None:
-    """For every GPU all predictors answer about every model with recorded releases."""
+    """On every GPU all predictors answer for every model with recorded releases."""
     rows = forecasts().answers
     places = [at for at, deployment in enumerate(DEPLOYMENTS) if deployment.platform in GPUS]
     silent = rows.filter(pl.col("deployment").is_in(places), pl.col("refusal").is_not_null())
@@ -74,7 +74,7 @@ def test_every_gpu_is_answered() -> None:
 
 
 def test_what_a_rule_limits_names_its_lines() -> None:
-    """Where attention or experts limit the work model, the rule is named by file and lines."""
+    """If attention or experts limit, the rule's file and lines are named."""
     ruled = forecasts().answers.filter(
         pl.col("limiting_module").is_in(["attention", "MoE FFN"]), predictor="work_model"
     )
@@ -84,7 +84,7 @@ def test_what_a_rule_limits_names_its_lines() -> None:
 
 
 def test_a_fresh_log_refuses_by_name(layout: Layout) -> None:
-    """Without rules and constants the laws of datasheets alone answer; the rest says what lacks."""
+    """Without rules and constants only laws of datasheets answer; others name what is missing."""
     answerer = Answerer(layout, CONFIG, offline=True, log_alone=True)
     rows = forecast(
         [deployment(), deployment("mixtral_8x7b")], answerer, [0.2], grid=[1, 2]

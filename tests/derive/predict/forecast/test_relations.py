@@ -1,4 +1,4 @@
-"""Relations between answers that hold whatever is asked: of N, tolerances, grids and company."""
+"""Relations that hold between any answers: over N, tolerances, grids and other questions."""
 
 from itertools import pairwise
 from typing import Any
@@ -26,7 +26,7 @@ OTHERS = ("llama_3_1_8b", "ling_2_0_mini")
 
 
 def on_gpu(platform: Platform) -> bool:
-    """Return whether T(N) of a platform may be known without a probe."""
+    """Return whether a platform's T(N) may be known without a probe."""
     return platform.sm is not None
 
 
@@ -55,7 +55,7 @@ SPECS = st.fixed_dictionaries(
 
 
 def answered(changes: dict[str, Any]) -> list[Deployment]:
-    """Return the deployments of a question; one that is refused is no example."""
+    """Return a question's deployments; a refused question is no example."""
     try:
         deployments_, others = expand(CONFIG, DeploymentSpec(**changes))
     except ConfigError:
@@ -65,7 +65,7 @@ def answered(changes: dict[str, Any]) -> list[Deployment]:
 
 
 def known(query: Deployment) -> Forecast:
-    """Return what is known of a deployment over a short grid; one without T(N) is no example."""
+    """Return a deployment's forecast over a short grid; one without T(N) is no example."""
     forecast_rows = forecast([query], ANSWERER, TOLERANCES, grid=SHORT, predictors=["work_model"])
     assume(forecast_rows.total.refusals[0] is None)
     return forecast_rows
@@ -103,7 +103,7 @@ def test_an_answer_holds_together(changes: dict[str, Any]) -> None:
 def test_an_answer_is_the_same_in_any_company_and_on_any_grid(
     changes: dict[str, Any], other: str, platform: str
 ) -> None:
-    """T(N) is of N and the deployment alone, whatever else is asked, and up to which N."""
+    """T(N) depends on N and the deployment only."""
     (query,) = answered(changes)
     times = known(query).total.model_us[0]
     beside = answered(

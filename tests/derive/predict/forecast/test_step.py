@@ -36,7 +36,7 @@ def timed(*queries: Deployment) -> Total:
 
 
 def by_role(timed_forward: Total, deployment: int = 0) -> dict[str, list[float]]:
-    """Return what each module, and all besides, takes over the grid."""
+    """Return the time of each module, and of the rest, over the grid."""
     return {
         role: timed_forward.latency_us[deployment, place].tolist()
         for place, role in timed_forward.roles[deployment].items()
@@ -44,7 +44,7 @@ def by_role(timed_forward: Total, deployment: int = 0) -> dict[str, list[float]]
 
 
 def test_a_step_is_the_forward_with_what_lies_between_and_the_host() -> None:
-    """By the constants on record, the platform's beta, and the rows of a rank."""
+    """The rest follows from the recorded constants, the platform's beta, and a rank's rows."""
     one = served("qwen3_32b")
     times_by_role = by_role(timed(one))
     step = ANSWERER.engine_steps["vllm"]
@@ -58,7 +58,7 @@ def test_a_step_is_the_forward_with_what_lies_between_and_the_host() -> None:
 
 
 def test_a_model_without_experts_is_served_by_the_engine_that_is_named() -> None:
-    """Its steps take what that engine's take, and its sums are that engine's."""
+    """A dense model's steps are those of the named engine."""
     one = served("qwen3_32b", moe="sglang==0.5.23")
     assert one.moe is None
     step = ANSWERER.engine_steps["sglang"]
@@ -70,7 +70,7 @@ def test_a_model_without_experts_is_served_by_the_engine_that_is_named() -> None
 
 
 def test_a_forward_by_itself_has_neither() -> None:
-    """Where no engine runs it, T is that of the modules, and no constants of a step are behind."""
+    """Without an engine T is that of the modules only."""
     alone = replace(served("qwen3_32b"), served=False)
     timed_forward = timed(alone, served("qwen3_32b"))
     assert not {BETWEEN, HOST} & by_role(timed_forward).keys()
@@ -84,7 +84,7 @@ def test_a_forward_by_itself_has_neither() -> None:
 
 
 def test_shared_experts_hide_behind_the_routed_ones() -> None:
-    """Up to 256 tokens of vLLM, what is seen of both is the longer; beyond, their sum."""
+    """Up to 256 tokens vLLM overlaps shared and routed experts, beyond they add up."""
     one = served("deepseek_r1", tp=8)
     seen, own = (by_role(timed(query)) for query in (one, replace(one, served=False)))
     for at, n in enumerate(GRID):
@@ -97,7 +97,7 @@ def test_shared_experts_hide_behind_the_routed_ones() -> None:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("composition", [SUM, MINIMUM])
 def test_what_hides_wholly_ends_nothing(composition: str) -> None:
-    """A module that takes nothing at the baseline is judged where it is seen, without a warning."""
+    """A module hidden at the baseline is judged where it is visible, without a warning."""
     one = served("glm_5", tp=8, batch=16)
     timed_forward = timed(replace(one, routing="balanced"))
     shared = by_role(timed_forward)[SHARED]
@@ -110,7 +110,7 @@ def test_what_hides_wholly_ends_nothing(composition: str) -> None:
 
 
 def test_an_engine_without_constants_is_answered_without_them() -> None:
-    """Constants of other engines do not stand in."""
+    """Constants of other engines are not used instead."""
     lacking = Answerer(LOG, CONFIG, offline=True)
     lacking.engine_steps = {}
     total_us = total(Questions([served("qwen3_32b")], GRID), lacking)

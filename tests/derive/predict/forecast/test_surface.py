@@ -35,7 +35,7 @@ def bound(routing: str) -> Deployment:
 
 @pytest.mark.parametrize("place", range(len(DEPLOYMENTS)))
 def test_points_are_those_of_the_curve(place: int) -> None:
-    """T(N) and its ratios from N = 1 and from the paper's baseline are those of `curve`."""
+    """T(N) and its ratios from both baselines equal those of `curve`."""
     points = surfaces()[0].filter(deployment=place)
     forecast_, full = forecast_of(*DEPLOYMENTS, grid=GRID), DEPLOYMENTS[place].full_baseline
     from_one = forecast_.curve(place)
@@ -50,7 +50,7 @@ def test_points_are_those_of_the_curve(place: int) -> None:
 
 
 def test_boundaries_are_those_of_the_forecast() -> None:
-    """N_max, limiter and rule are those of the forward answer, from both baselines."""
+    """N_max, limiter and rule equal the forecast's, from both baselines."""
     names = ["deployment", "baseline", "n_max", "low", "high", "limiting_module", "evidence"]
     forward = forecast_of(*DEPLOYMENTS, grid=GRID).answers.filter(composition="sum")
     mine = surfaces()[1].select(names).sort("deployment", "baseline")
@@ -58,7 +58,7 @@ def test_boundaries_are_those_of_the_forecast() -> None:
 
 
 def test_both_routings_bound_one_another() -> None:
-    """At N = 1 both routings wake k experts; from there on skewed routing wakes no more."""
+    """At N = 1 both routings activate k experts; beyond, skewed routing activates no more."""
     both = forecast_of(bound("balanced"), bound("skewed"), grid=GRID)
     balanced, skewed = both.curve(0)["latency_us"], both.curve(1)["latency_us"]
     assert balanced[0] == pytest.approx(skewed[0])
@@ -66,7 +66,7 @@ def test_both_routings_bound_one_another() -> None:
 
 
 def test_a_baseline_beyond_the_grid_has_no_ratio() -> None:
-    """Where the grid lacks the paper's baseline there is no ratio from it, and a reason."""
+    """If the grid lacks the paper's baseline, there is a reason instead of ratios."""
     points, boundaries = surface([bound("balanced")], ANSWERER, range(1, 16), EPSILON)
     assert points["ratio_full"].null_count() == 15
     assert points["ratio"].null_count() == 0
@@ -76,7 +76,7 @@ def test_a_baseline_beyond_the_grid_has_no_ratio() -> None:
 
 
 def test_what_is_not_known_has_no_points() -> None:
-    """A refused deployment has neither T(N) nor ratios, and no NaN."""
+    """A refused deployment has no T(N), no ratios and no NaN."""
     points, boundaries = surface(
         [deployment(platform="cpu"), deployment()], ANSWERER, GRID, EPSILON
     )

@@ -1,4 +1,4 @@
-"""T(N) of a model is the sum of its modules', each as often as it runs."""
+"""T(N) of a model is the sum over its modules, each times its count."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -35,7 +35,7 @@ BLIND = Answerer(LOG, Config(ROOT / "config"), offline=True, blind=True)
 
 
 def plain_us(asked_of: Deployment, use: ModuleUse) -> Mapping[int, float]:
-    """Return T(N) of one module once, asked by itself, by N."""
+    """Return T(N) of one module, asked alone, by N."""
     row = asdict(use.setting) | {
         "platform": asked_of.platform, "backend_version": use.backend_version, "baseline": 1,
     }  # fmt: skip
@@ -53,7 +53,7 @@ def plain_us(asked_of: Deployment, use: ModuleUse) -> Mapping[int, float]:
     (DENSE, "balanced"), *product(SPARSE, ("balanced", "skewed")),
 ])  # fmt: skip
 def test_a_forward_is_the_sum_of_its_modules(model: str, routing: str) -> None:
-    """T(N) is the sum of count times T(N) of each module, asked by itself, by shared constants."""
+    """T(N) is the sum of count times T(N) of each module asked alone."""
     one = deployment(model, routing, batch=8, platform="h20")
     total_us = total(Questions([one], DOUBLING), BLIND)
     by_hand = [
@@ -63,7 +63,7 @@ def test_a_forward_is_the_sum_of_its_modules(model: str, routing: str) -> None:
 
 
 def test_answers_together_are_answers_alone() -> None:
-    """What is said of a deployment does not depend on what else is asked about."""
+    """A deployment's answer does not depend on other questions."""
     together = pool()
     for place in range(0, len(together.deployments), 17):
         alone = forecast_of(together.deployments[place])
@@ -73,7 +73,7 @@ def test_answers_together_are_answers_alone() -> None:
 
 
 def test_shares_make_the_whole() -> None:
-    """At each N the shares of the modules sum to 1, and none is negative."""
+    """At each N the modules' shares are non-negative and sum to 1."""
     for place in range(len(POOL)):
         curve = pool().curve(place)
         shares = curve.select(curve.columns[3:]).to_numpy()
@@ -110,7 +110,7 @@ def test_a_curve_is_relative_to_its_first_point() -> None:
 
 
 def test_one_refused_module_refuses_the_whole() -> None:
-    """Without T(N) of one module there is none of the model; the reason names that module."""
+    """If a module is refused, so is the model, with the module's reason."""
     known, unknown = deployment(), deployment(attention="flash-attn==9.9.9")
     answer = forecast_of(known, unknown)
     assert answer.total.refusals[0] is None
@@ -126,7 +126,7 @@ def test_one_refused_module_refuses_the_whole() -> None:
 
 
 def test_the_same_module_is_asked_once() -> None:
-    """Modules that two deployments share are one question, and each counts in both."""
+    """A module shared by two deployments is one question."""
     both = Questions([deployment(context=512), deployment(context=1024)], GRID)
     apart = {row["asked"] for row in both.uses.to_dicts() if row["role"] == "attention"}
     assert len(apart) == 2
@@ -135,7 +135,7 @@ def test_the_same_module_is_asked_once() -> None:
 
 
 def test_more_than_memory_holds_is_refused() -> None:
-    """Points beyond a bound are refused with both counts before anything is computed."""
+    """Too many points are refused with both counts before a computation."""
     most = range(1, MOST_POINTS + 1)
     error = refusal(lambda: Questions([deployment()] * 2, most))
     assert error is not None
@@ -144,7 +144,7 @@ def test_more_than_memory_holds_is_refused() -> None:
 
 
 def test_constants_are_named_once() -> None:
-    """Constants and their events are named once for each family that the forward has."""
+    """Constants and events are listed once per family."""
     total_us = total(Questions([deployment(), deployment(SPARSE[0])], [1, 2]), BLIND)
     assert [len(constant.split("; ")) for constant in total_us.constants] == [2, 3]
     assert [len(event_id) for event_id in total_us.calibration] == [2, 3]

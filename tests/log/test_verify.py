@@ -16,7 +16,7 @@ from nearfree.log.document import (
     render,
     replace,
 )
-from nearfree.log.line import close_line
+from nearfree.log.line import close_line, sha256
 from nearfree.log.names import Layout
 from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import OpenTake, take_name
@@ -176,6 +176,26 @@ def test_figures_and_the_report_need_their_manifests(layout: Layout) -> None:
         assert "is not what its manifest says" in findings_of(layout, path)[0].message
         path.unlink()
         assert "is gone" in findings_of(layout, path)[0].message
+
+
+def test_drawings_are_counted_and_other_files_are_foreign(layout: Layout) -> None:
+    """Listed SVG files count as figures; a file that no manifest lists does not belong there."""
+    folder = layout.root / "figures" / "cpu"
+    listed = {}
+    for name in ("latency.svg", "work.svg", "latency.html"):
+        (folder / name).write_text(name)
+        listed[name] = sha256(name.encode())
+    replace(folder / "figures.json", render(FolderManifest(files=listed)))
+    assert verify(layout.root).findings == ()
+    assert verify(layout.root).figures == 2
+    for path in ("figures/cpu/more.svg", "report/more.html"):
+        (layout.root / path).write_text("more")
+        (finding,) = findings_of(layout, layout.root / path)
+        assert finding.message == "does not belong here; move it elsewhere"
+    (folder / "figures.json").write_text("damaged")
+    assert [finding.path for finding in damage(layout.root)] == [
+        "figures/cpu/figures.json", "report/more.html",
+    ]  # fmt: skip
 
 
 def test_a_root_without_figures_and_report_is_sound(layout: Layout) -> None:

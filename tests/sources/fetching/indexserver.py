@@ -1,4 +1,4 @@
-"""A package index on this host: a simple page a package, files with ranges, and its faults."""
+"""A package index on this host: pages, files with ranges, and faults."""
 
 import base64
 import gzip
@@ -25,7 +25,7 @@ GIB = 2**30
 
 @dataclass
 class Server:
-    """What the index holds and how it misbehaves; `seen` is what it was asked for."""
+    """The index's content and faults; `seen` lists its requests."""
 
     url: str = ""
     pages: dict[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Keep the test's output clean."""
+        """Print nothing."""
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 class Entry(NamedTuple):
-    """A zip member as it is to be written, true or not."""
+    """A zip member to be written, valid or not."""
 
     name: str
     raw: bytes
@@ -137,20 +137,20 @@ class Entry(NamedTuple):
 
 
 def deflate(raw: bytes) -> bytes:
-    """Return bytes as a bare deflate stream."""
+    """Return bytes as a raw deflate stream."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     return packer.compress(raw) + packer.flush()
 
 
 def zeros(size: int) -> bytes:
-    """Return a deflate stream of zeros, made from one piece of it."""
+    """Return a deflate stream of zeros, made from one repeated piece."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     piece = packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)
     return piece * (size // 2**20) + deflate(b"")
 
 
 def make_zip(*entries: Entry) -> bytes:
-    """Return a zip file of exactly these members, which zipfile itself would not always write."""
+    """Return a zip file of exactly these members, valid or not."""
     body = directory = b""
     for name, raw, packed, claimed, mode, offset, method in entries:
         data = deflate(raw) if packed is None else packed
@@ -170,7 +170,7 @@ def make_zip(*entries: Entry) -> bytes:
 
 
 def record(*entries: Entry) -> Entry:
-    """Return the RECORD of some members, with their true hashes."""
+    """Return a RECORD of some members with their true hashes."""
     lines = []
     for entry in entries:
         digest = base64.urlsafe_b64encode(hashlib.sha256(entry.raw).digest()).decode().rstrip("=")
@@ -186,7 +186,7 @@ def make_wheel(*entries: Entry) -> bytes:
 
 
 class Odd(NamedTuple):
-    """A tar member that is not a plain file, or has a size that is not its content's."""
+    """A tar member that is no plain file, or whose size is wrong."""
 
     type: bytes = tarfile.REGTYPE
     linkname: str = ""
@@ -218,7 +218,7 @@ def make_sdist(*members: tuple[str, bytes | Odd]) -> bytes:
 
 
 def bomb_sdist(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
-    """Return a .tar.gz of one member of zeros, of about a thousandth of its size."""
+    """Return a .tar.gz of one member of zeros, a thousandth of its size."""
     head = deflate_open(make_tar([(name, Odd(kind, size=size))]))
     gz_head = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
     return gz_head + head + zeros(size + 2**20) + bytes(8)

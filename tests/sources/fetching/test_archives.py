@@ -1,4 +1,4 @@
-"""Archives: the wanted members of a sound one, a clear refusal of any other."""
+"""Archives: wanted members of a valid one are read; others are refused."""
 
 import gzip
 import random
@@ -43,7 +43,7 @@ OTHER = Entry("demo/other.bin", bytes(range(256)) * 4000)
 
 
 def read(server: Server, filename: str, raw: bytes, wanted: str = r"demo/.*\.py") -> dict:
-    """Serve one artefact alone and return its wanted members."""
+    """Serve one artefact and return its wanted members."""
     server.pages.clear()
     close()
     server.put(filename, raw)
@@ -53,7 +53,7 @@ def read(server: Server, filename: str, raw: bytes, wanted: str = r"demo/.*\.py"
 
 
 def refused(server: Server, filename: str, raw: bytes, reason: str, wanted: str = "demo/.*") -> str:
-    """Check that an artefact is refused by name and for a reason; return the whole message."""
+    """Check that an artefact is refused by name and reason; return the message."""
     with pytest.raises(SourceError, match=reason) as caught:
         read(server, filename, raw, wanted)
     assert caught.value.what.startswith(f"demo 1.0: {filename} is ")
@@ -71,7 +71,7 @@ def pax(key: str, value: str) -> list[tuple[str, bytes | Odd]]:
 
 
 def no_lines(size: int) -> bytes:
-    """Return an sdist with a map of holes that never ends: a pax header, then a long member."""
+    """Return an sdist with an endless map of holes: a pax header, then a long member."""
     fields = {"major": "1", "minor": "0", "name": "demo-1.0/demo/a.py", "realsize": "9"}
     headers = b"".join(
         pax(f"GNU.sparse.{key}", value)[0][1].content for key, value in fields.items()
@@ -81,18 +81,18 @@ def no_lines(size: int) -> bytes:
 
 
 def sdist(*members: tuple[str, bytes | Odd]) -> bytes:
-    """Return an sdist with a rule and then these members."""
+    """Return an sdist with a rule and further members."""
     return make_sdist(("demo-1.0/demo/rule.py", RULE.raw), *members)
 
 
 def test_the_wanted_members_of_a_wheel(server: Server) -> None:
-    """A wheel gives the files whose whole path matches, and no other."""
+    """A wheel gives the files whose whole path matches."""
     raw = make_wheel(RULE, OTHER, Entry("demo/rule.py.txt", b""), Entry("demo/x.py/", b""))
     assert read(server, WHEEL, raw) == {"demo/rule.py": RULE.raw}
 
 
 def test_the_wanted_members_of_an_sdist(server: Server) -> None:
-    """An sdist gives the files whose whole path below the top folder matches, and no other."""
+    """An sdist gives the files whose path below the top folder matches."""
     raw = make_sdist(
         ("demo-1.0/", Odd(b"5")),
         ("demo-1.0/demo/rule.py", RULE.raw),
@@ -110,12 +110,12 @@ def test_a_leading_dot_is_no_top_folder(server: Server) -> None:
 
 @pytest.mark.parametrize(("filename", "make"), [(WHEEL, make_wheel), (SDIST, make_sdist)])
 def test_none_is_no_error(server: Server, filename: str, make: Callable[[], bytes]) -> None:
-    """An artefact without a wanted member gives an empty dict: another may have it."""
+    """An artefact without a wanted member gives an empty dict."""
     assert read(server, filename, make()) == {}
 
 
 def test_a_wheel_is_read_in_few_requests(server: Server) -> None:
-    """Of a large wheel the end and the neighbourhood of what is wanted are read, and no more."""
+    """Of a large wheel only the end and the parts around wanted members are read."""
     far = [Entry(f"demo/{n}.bin", OTHER.raw, OTHER.raw, method=0) for n in range(20)]
     near = [Entry(f"demo/{n}.py", b"N = %d\n" % n) for n in range(60)]
     raw = make_wheel(*far[:10], *near[:30], *far[10:], *near[30:])
@@ -127,7 +127,7 @@ def test_a_wheel_is_read_in_few_requests(server: Server) -> None:
 
 
 def test_a_large_directory_is_found(server: Server) -> None:
-    """A directory longer than the end that is read first comes, with RECORD, by one more."""
+    """A directory longer than the first read is read with one more request."""
     many = [Entry(f"demo/{n:05}.txt", b"", method=0, packed=b"") for n in range(4000)]
     raw = make_wheel(RULE, OTHER, *many)
     assert read(server, WHEEL, raw) == {"demo/rule.py": RULE.raw}
@@ -147,30 +147,30 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_refuses_a_wheel(server: Server, name: str) -> None:
-    """A wheel with any name that leads out of it is refused, wanted or not."""
+    """A wheel with a name that leads out of it is refused, wanted or not."""
     refused(server, WHEEL, make_wheel(RULE, Entry(name, b"x")), "leads out of it", "demo/rule.py")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_refuses_an_sdist(server: Server, name: str) -> None:
-    """An sdist with any name that leads out of it is refused, even after the wanted members."""
+    """An sdist with a name that leads out of it is refused, even after the wanted members."""
     refused(server, SDIST, sdist((name, b"x")), "leads out of it", "demo/rule.py")
 
 
 def test_a_nul_in_a_name_refuses_a_wheel(server: Server) -> None:
-    """A name that ends early for some readers is refused."""
+    """A name with a NUL is refused."""
     refused(server, WHEEL, make_wheel(RULE, Entry("demo/a.py\0.txt", b"x")), "leads out of it")
 
 
 @pytest.mark.parametrize("name", ["demo-1.0/demo/a.py\0.txt", "../evil.py", "/etc/evil.py"])
 def test_a_hostile_name_in_an_extension_is_refused(server: Server, name: str) -> None:
-    """A name that a pax header gives counts like any other."""
+    """A hostile name in a pax header is refused."""
     refused(server, SDIST, sdist(*pax("path", name), ("ok", b"x")), "leads out of it")
 
 
 @pytest.mark.parametrize("size", [GIB, -1, 10**30])
 def test_a_size_in_an_extension_is_checked(server: Server, size: int) -> None:
-    """A size that a pax header gives counts like any other."""
+    """A size in a pax header is checked."""
     raw = sdist(*pax("size", str(size)), ("demo-1.0/demo/a.py", b"x"))
     refused(server, SDIST, raw, "bytes long|no whole archive")
 
@@ -202,7 +202,7 @@ def test_a_wanted_link_refuses_an_sdist(server: Server, kind: bytes) -> None:
     ids=["wheel", "lying wheel", "sdist", "sdist unwanted"],
 )
 def test_a_member_of_a_gigabyte_is_refused(server: Server, filename: str, raw: bytes) -> None:
-    """A member of 1 GB is refused within seconds and without its room in memory."""
+    """A member of 1 GB is refused in seconds and in little memory."""
     assert len(raw) < GIB // 64
     tracemalloc.start()
     begin = time.monotonic()
@@ -213,7 +213,7 @@ def test_a_member_of_a_gigabyte_is_refused(server: Server, filename: str, raw: b
 
 
 def test_a_large_member_that_nobody_wants_does_not_matter_in_a_wheel(server: Server) -> None:
-    """Compiled libraries in a wheel are large; they are not read."""
+    """Large members of a wheel that are not wanted are not read."""
     raw = make_wheel(RULE, Entry("demo/_C.so", bytes(9), zeros(GIB), GIB))
     assert read(server, WHEEL, raw) == {"demo/rule.py": RULE.raw}
 
@@ -230,7 +230,7 @@ def test_a_large_member_that_nobody_wants_does_not_matter_in_a_wheel(server: Ser
 def test_limits_hold(
     server: Server, monkeypatch: pytest.MonkeyPatch, filename: str, limit: str, reason: str
 ) -> None:
-    """One wanted member, all of them together, and the number of members have a limit."""
+    """The size of a member, of all members, and their number are limited."""
     monkeypatch.setattr(members, limit, 1 if limit == "COUNT_LIMIT" else 100)
     sizes = [101, 1] if limit == "MEMBER_LIMIT" else [50, 51]
     files = [(f"demo/{name}.py", bytes(size)) for name, size in zip("ab", sizes, strict=True)]
@@ -245,7 +245,7 @@ def test_limits_hold(
 
 @pytest.mark.parametrize("limit", ["PACKED_LIMIT", "UNPACKED_LIMIT"])
 def test_an_sdist_ends(server: Server, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    """An sdist that is longer than any is refused while it is read, packed or unpacked."""
+    """An sdist above the limit, packed or unpacked, is refused while it is read."""
     monkeypatch.setattr(sdist_reader, limit, 2**20 if limit == "UNPACKED_LIMIT" else 1000)
     many = [(f"demo-1.0/{n}.bin", bytes(2**19)) for n in range(4)]
     refused(server, SDIST, sdist(*many), r"it is over \d+ bytes")
@@ -253,7 +253,7 @@ def test_an_sdist_ends(server: Server, monkeypatch: pytest.MonkeyPatch, limit: s
 
 @pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
 def test_a_long_header_is_refused(server: Server, kind: bytes) -> None:
-    """The extension of a tar header, which is read as a whole, must be short."""
+    """A tar header's extension is limited."""
     raw = bomb_sdist("x", GIB, kind)
     tracemalloc.start()
     refused(server, SDIST, raw, "no whole archive")
@@ -262,7 +262,7 @@ def test_a_long_header_is_refused(server: Server, kind: bytes) -> None:
 
 
 def test_a_map_of_holes_is_refused(server: Server) -> None:
-    """A file with holes is refused before its map, which may be without end, is read."""
+    """A file with holes is refused before its map is read."""
     begin = time.monotonic()
     refused(server, SDIST, no_lines(8 * 2**20), "no whole archive")
     refused(server, SDIST, sdist(("demo-1.0/demo/a.py", Odd(b"S"))), "no whole archive")
@@ -270,13 +270,13 @@ def test_a_map_of_holes_is_refused(server: Server) -> None:
 
 
 def test_extensions_of_extensions_end(server: Server) -> None:
-    """Headers that only announce the next header, without end, are refused."""
+    """An endless chain of headers is refused."""
     raw = make_sdist(*[("x", Odd(b"x"))] * 5000)
     refused(server, SDIST, raw, "no whole archive")
 
 
 def test_a_changed_sdist_is_refused(server: Server) -> None:
-    """An sdist whose SHA-256 is not the index's is refused, and gives no file."""
+    """An sdist without the index's SHA-256 is refused and gives no file."""
     server.put(SDIST, sdist(), digest="0" * 64)
     (artefact,) = releases("demo")["1.0"]
     with pytest.raises(SourceError, match=r"demo 1\.0: demo-1\.0\.tar\.gz .* SHA-256 is not"):
@@ -285,7 +285,7 @@ def test_a_changed_sdist_is_refused(server: Server) -> None:
 
 @pytest.mark.parametrize("after", [0, 2**21])
 def test_bytes_after_the_end_count(server: Server, after: int) -> None:
-    """The hash is over all bytes of an sdist, those after its last member included."""
+    """The hash covers all bytes of an sdist, after its last member, too."""
     noise = random.Random(1).randbytes(after)  # noqa: S311 (bytes that do not pack well)
     tar = make_tar([("demo-1.0/a.py", b"A")]) + bytes(10240)
     server.put(SDIST, gzip.compress(tar + noise))
@@ -297,7 +297,7 @@ def test_bytes_after_the_end_count(server: Server, after: int) -> None:
 
 
 def test_a_changed_member_is_refused(server: Server) -> None:
-    """A member of a wheel that is not what RECORD says is refused, and with it all the others."""
+    """A member that differs from RECORD refuses the wheel."""
     raw = make_zip(RULE, Entry("demo/more.py", b"M = 1\n"), record(RULE._replace(raw=b"RULE = 16")))
     refused(server, WHEEL, raw, r"demo/rule\.py is not what its RECORD says")
 
@@ -315,7 +315,7 @@ def test_a_wheel_has_one_record(server: Server, count: int) -> None:
 
 
 def test_a_record_that_names_a_file_twice_is_refused(server: Server) -> None:
-    """RECORD may say one thing only about a file."""
+    """A RECORD that lists a file twice is refused."""
     refused(server, WHEEL, make_zip(RULE, record(RULE, RULE)), "names demo/rule.py twice")
 
 
@@ -326,19 +326,19 @@ def test_an_odd_record_is_refused(server: Server, raw: bytes) -> None:
 
 
 def test_two_members_of_one_name_refuse_a_wheel(server: Server) -> None:
-    """A wanted path that a wheel holds twice is refused: readers differ in which they take."""
+    """A wanted path that a wheel holds twice is refused."""
     raw = make_zip(RULE, RULE._replace(raw=b"RULE = 16\n"), record(RULE))
     refused(server, WHEEL, raw, "holds demo/rule.py twice")
 
 
 def test_two_members_of_one_name_refuse_an_sdist(server: Server) -> None:
-    """A wanted path that an sdist holds twice is refused, in another top folder as well."""
+    """A wanted path that an sdist holds twice is refused, in another top folder, too."""
     refused(server, SDIST, sdist(("demo-1.0/demo/rule.py", b"RULE = 16\n")), "rule.py twice")
     refused(server, SDIST, sdist(("other/demo/more.py", b"")), "more than one top folder")
 
 
 def test_overlapping_members_are_refused(server: Server) -> None:
-    """A wheel in which two members share bytes is refused, whoever wants them."""
+    """A wheel with two members that share bytes is refused."""
     raw = make_zip(RULE, RULE._replace(name="demo/copy.py", offset=0), record(RULE))
     refused(server, WHEEL, raw, "members overlap", "demo/rule.py")
     server.pages.clear()
@@ -347,14 +347,14 @@ def test_overlapping_members_are_refused(server: Server) -> None:
 
 
 def test_a_member_with_another_name_in_its_place_is_refused(server: Server) -> None:
-    """The directory and the member's own header must agree."""
+    """A member's header must agree with the directory."""
     raw = make_wheel(RULE).replace(b"demo/rule.py", b"demo/evil.py", 1)
     refused(server, WHEEL, raw, "no whole archive")
 
 
 @pytest.mark.parametrize("method", [9, 12, 14, 99])
 def test_another_packing_is_refused(server: Server, method: int) -> None:
-    """Wheels are stored or deflated; what unpacks without a bound is refused."""
+    """A member that is neither stored nor deflated is refused."""
     raw = make_wheel(RULE._replace(method=method))
     refused(server, WHEEL, raw, "packed in a way that wheels do not use")
 
@@ -367,7 +367,7 @@ def test_a_name_that_is_no_text_is_refused(server: Server) -> None:
 @pytest.mark.parametrize("length", [0, 1, 50, 3000, -1])
 @pytest.mark.parametrize("filename", [WHEEL, SDIST])
 def test_a_part_of_an_archive_is_refused(server: Server, filename: str, length: int) -> None:
-    """An archive without its end is no archive, whatever hash the index gives."""
+    """An archive without its end is refused, whatever its hash is."""
     body = Entry("demo/body.py", b"".join(b"%d\n" % (n * n) for n in range(5000)))
     files = ("demo-1.0/demo/body.py", body.raw)
     raw = make_wheel(body) if filename == WHEEL else make_sdist(files)
@@ -382,7 +382,7 @@ def test_bytes_that_are_no_archive_are_refused(server: Server, filename: str) ->
 
 @pytest.mark.parametrize("filename", [WHEEL, SDIST])
 def test_a_cut_connection_is_an_error(server: Server, filename: str) -> None:
-    """A server that closes half-way through gives an error, not half a file."""
+    """A connection that closes early is an error."""
     server.cut.add(filename)
     raw = make_wheel(RULE) if filename == WHEEL else sdist()
     refused(server, filename, raw, "is (refused|not available)")
@@ -391,14 +391,14 @@ def test_a_cut_connection_is_an_error(server: Server, filename: str) -> None:
 @pytest.mark.parametrize("status", [404, 500, 503])
 @pytest.mark.parametrize("filename", [WHEEL, SDIST])
 def test_a_failing_server_is_an_error(server: Server, filename: str, status: int) -> None:
-    """A server that answers with an error gives an error that names the file."""
+    """A server's error names the file."""
     server.status[filename] = status
     raw = make_wheel(RULE) if filename == WHEEL else sdist()
     refused(server, filename, raw, "unknown" if status == 404 else f"answers {status}")
 
 
 def test_a_server_without_ranges_is_refused(server: Server) -> None:
-    """A wheel is never fetched as a whole: a server that would send all of it is refused."""
+    """A server that would send the whole wheel is refused."""
     server.ranges = False
     before = meter.fetched_bytes
     message = refused(server, WHEEL, make_wheel(RULE, OTHER), "supports no range requests")
@@ -407,27 +407,27 @@ def test_a_server_without_ranges_is_refused(server: Server) -> None:
 
 
 def test_other_parts_than_asked_for_are_refused(server: Server) -> None:
-    """A server that sends another range than was asked for is refused."""
+    """A server that sends another range is refused."""
     server.shift = -1
     raw = make_wheel(RULE, OTHER._replace(packed=OTHER.raw, method=0))
     refused(server, WHEEL, raw, "other parts of it than requested")
 
 
 def test_fewer_bytes_than_promised_are_refused(server: Server) -> None:
-    """A range that is shorter than its own heading says is refused."""
+    """A range shorter than its header says is refused."""
     server.short = True
     refused(server, WHEEL, make_wheel(RULE, OTHER), "it ends too early")
 
 
 def test_a_member_that_reaches_out_of_its_place_is_refused(server: Server) -> None:
-    """A member's own header cannot make its data begin where another member is."""
+    """A member's header cannot move its data into another member."""
     raw = bytearray(make_wheel(RULE, OTHER._replace(packed=OTHER.raw, method=0)))
     raw[28:30] = b"\xff\xff"
     refused(server, WHEEL, bytes(raw), "lies outside its span", r"demo/.*\.py")
 
 
 def test_a_directory_has_a_limit(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of a wheel is not read without bound in search of its directory."""
+    """The search for a wheel's directory is limited."""
     monkeypatch.setattr(wheel_reader, "DIRECTORY_LIMIT", 2**17)
     many = [Entry(f"demo/{n:05}.txt", b"", method=0, packed=b"") for n in range(4000)]
     refused(server, WHEEL, make_wheel(RULE, *many), "directory is over 131072 bytes")
@@ -435,13 +435,13 @@ def test_a_directory_has_a_limit(server: Server, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("filename", ["demo-1.0.zip", "demo-1.0.tar.bz2"])
 def test_another_form_of_sdist_is_refused_by_name(server: Server, filename: str) -> None:
-    """An sdist that is no .tar.gz is refused before anything of it is fetched."""
+    """An sdist that is no .tar.gz is refused before it is fetched."""
     refused(server, filename, b"", r"only \.tar\.gz is read")
     assert server.seen == ["demo"]
 
 
 def test_no_flipped_byte_of_a_wanted_member_gets_through(server: Server) -> None:
-    """With any byte of its packed content changed, a member is refused, or unpacks to the same."""
+    """With any packed byte changed a member is refused or unchanged."""
     body = Entry("demo/body.py", b"BODY = 1\n" * 5)
     raw = make_wheel(body)
     begin = raw.index(deflate(body.raw))

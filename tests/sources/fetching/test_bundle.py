@@ -1,4 +1,4 @@
-"""Bundles: a repository's files out of an npm package, and a clear refusal of any other."""
+"""Bundles: a repository's files from an npm package; others are refused."""
 
 import os
 import re
@@ -21,7 +21,7 @@ RULE = "ggml/src/rule.cpp"
 
 
 def git(folder: Path, *words: str) -> None:
-    """Run git alone."""
+    """Run git without the user's settings."""
     who = {
         f"GIT_{role}_{what}": "a" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
     }
@@ -56,7 +56,7 @@ def raw(tmp_path: Path) -> bytes:
 
 
 def test_the_wanted_files_of_a_bundle(raw: bytes) -> None:
-    """A bundle gives its commit and the files that match, and no other."""
+    """A bundle gives its commit and the files that match."""
     commit, files = read_bundle(raw, re.compile("ggml/.*"), "demo 1.0")
     assert re.fullmatch("[0-9a-f]{40}", commit)
     assert files == {RULE: b"int rule = 4;\n"}
@@ -65,7 +65,7 @@ def test_the_wanted_files_of_a_bundle(raw: bytes) -> None:
 def test_settings_of_the_user_do_not_count(
     raw: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hooks and settings that the user's own git has are not run for a bundle."""
+    """Hooks and settings of the user's git are not used."""
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     (hooks / "reference-transaction").write_text("#!/bin/sh\nexit 1\n")
@@ -77,7 +77,7 @@ def test_settings_of_the_user_do_not_count(
 
 
 def test_a_damaged_bundle_is_refused(raw: bytes) -> None:
-    """Bytes that are no bundle, a part of one, or one with a changed byte are refused."""
+    """Other bytes, a part of a bundle, or a changed byte are refused."""
     changed = bytearray(raw)
     changed[len(raw) - 40] ^= 1
     for bad in (b"", b"# v2 git bundle\n", raw[: len(raw) // 2], bytes(changed)):
@@ -115,7 +115,7 @@ def serve(server: Server, monkeypatch: pytest.MonkeyPatch, raw: bytes, patch: st
 def test_a_release_comes_in_a_bundle(
     server: Server, monkeypatch: pytest.MonkeyPatch, raw: bytes, tmp_path: Path
 ) -> None:
-    """Such a release is known by its rules' name, with the patches on record, and then cached."""
+    """The release is known by its rules' name, with its patches, and then cached."""
     patch = "diff --git a/src/other.cpp b/src/other.cpp\n--- a/src/other.cpp\n"
     serve(server, monkeypatch, raw, patch)
     cache = Cache(tmp_path / "cache")
@@ -133,14 +133,14 @@ def test_a_release_comes_in_a_bundle(
 def test_a_patch_of_a_file_with_rules_is_refused(
     server: Server, monkeypatch: pytest.MonkeyPatch, raw: bytes, tmp_path: Path
 ) -> None:
-    """What is built of another text than is read is not believed."""
+    """A release that patches a file with rules is refused."""
     serve(server, monkeypatch, raw, f"--- a/{RULE}\n+++ b/{RULE}\n@@ -1 +1 @@\n")
     with pytest.raises(SourceError, match=rf"llama/patches/a\.diff changes {RULE} before"):
         fetch_bundled("3.0.0", RULE, cache=Cache(tmp_path / "cache"))
 
 
 def test_the_first_number_says_which_package_it_is() -> None:
-    """From 1 on a release is the prebuilt library's, before it the Python package's."""
+    """From 1 on a version is the prebuilt library's, below the Python package's."""
     assert all(is_bundled("llama-cpp", version) for version in ("3.22.1", "3rc1", "3b1", "4+x"))
     assert not is_bundled("llama-cpp", "0.3.36")
     assert not is_bundled("vllm", "1.0")

@@ -1,4 +1,4 @@
-"""The cache: what is kept is what comes back, or an error."""
+"""The cache returns what was kept, or an error."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def cache(tmp_path: Path) -> Cache:
 
 
 def blob(cache: Cache, raw: bytes) -> Path:
-    """Return where some bytes lie, by the rule that the cache promises."""
+    """Return the documented path of some bytes."""
     return cache.folder / "blobs" / sha256(raw)[:2] / sha256(raw)
 
 
@@ -54,12 +54,12 @@ def test_what_is_kept_comes_back(cache: Cache) -> None:
     [("demo", "1.0", "demo/.*"), ("other", "1.0+cpu", "demo/.*"), ("demo", "1.0+cpu", "demo/a.*")],
 )
 def test_another_key_finds_nothing(cache: Cache, key: tuple[str, str, str]) -> None:
-    """Package, version and pattern must all be the same."""
+    """Package, version and pattern must all match."""
     assert cache.find(*key) is None
 
 
 def test_reading_makes_no_folder(tmp_path: Path) -> None:
-    """A cache that is only asked is not made."""
+    """Reading does not create the cache's folder."""
     cache = Cache(tmp_path / "cache")
     assert cache.find("demo", "1.0", "x") is None
     assert cache.load("demo", Result) is None
@@ -67,14 +67,14 @@ def test_reading_makes_no_folder(tmp_path: Path) -> None:
 
 
 def test_equal_files_are_kept_once(cache: Cache) -> None:
-    """The same bytes in another release take no more room."""
+    """Equal bytes of two releases are stored once."""
     before = sorted((cache.folder / "blobs").rglob("*"))
     cache.keep("other", RECORD, {"elsewhere.py": b"A = 1\n"})
     assert sorted((cache.folder / "blobs").rglob("*")) == before
 
 
 def test_a_damaged_file_is_seen_and_kept_anew(cache: Cache) -> None:
-    """Bytes that are not what their name says are an error that names the file, until kept anew."""
+    """A damaged file is an error by name until it is kept again."""
     path = blob(cache, b"A = 1\n")
     path.write_bytes(b"A = 2\n")
     with pytest.raises(SourceError, match="damaged") as caught:
@@ -86,14 +86,14 @@ def test_a_damaged_file_is_seen_and_kept_anew(cache: Cache) -> None:
 
 
 def test_a_missing_file_is_an_error(cache: Cache) -> None:
-    """A file that somebody deleted is an error, not a traceback."""
+    """A deleted file is an error without a traceback."""
     blob(cache, b"A = 1\n").unlink()
     with pytest.raises(SourceError, match="cannot be read"):
         cache.read(sha256(b"A = 1\n"))
 
 
 def test_a_damaged_record_is_an_error(cache: Cache) -> None:
-    """A record with a changed bit is not believed."""
+    """A record with a flipped bit is an error."""
     (path,) = (cache.folder / "releases").rglob("*.json")
     path.write_bytes(path.read_bytes().replace(b"demo/a.py", b"demo/c.py"))
     with pytest.raises(SourceError, match=r"demo 1\.0\+cpu: .* damaged"):
@@ -101,7 +101,7 @@ def test_a_damaged_record_is_an_error(cache: Cache) -> None:
 
 
 def test_a_moved_record_is_an_error(cache: Cache) -> None:
-    """A record in another release's place is not believed, whole as it is."""
+    """A valid record of another release is an error."""
     (path,) = (cache.folder / "releases").rglob("*.json")
     path.rename(path.with_name(path.name.replace("1.0+cpu", "2.0")))
     with pytest.raises(SourceError, match="is the record of another release"):
@@ -109,7 +109,7 @@ def test_a_moved_record_is_an_error(cache: Cache) -> None:
 
 
 def test_results_come_back(cache: Cache) -> None:
-    """A result comes back by its name; a later one takes its place."""
+    """A result is read by its name; a later one replaces it."""
     cache.store("rule-1.0+cpu", Result(value=1))
     path = cache.store("rule-1.0+cpu", Result(value=2))
     assert path == cache.folder / "results" / "rule-1.0+cpu.json"
@@ -120,7 +120,7 @@ def test_results_come_back(cache: Cache) -> None:
 
 
 def test_a_damaged_result_is_no_result(cache: Cache) -> None:
-    """A result that is not what was written, or of another form, is as if it were not there."""
+    """A damaged result, or one of another form, counts as missing."""
     path = cache.store("a", Result(value=1))
     assert cache.load("a", type("Other", (Struct,), {"__annotations__": {"x": int}})) is None
     path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
@@ -129,7 +129,7 @@ def test_a_damaged_result_is_no_result(cache: Cache) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", ".", "a/b", "../a", "a\\b", "a\0", "a\n", "é"])
 def test_a_name_cannot_lead_elsewhere(cache: Cache, name: str) -> None:
-    """A result's name is letters, digits and _ . + - alone."""
+    """A result's name has letters, digits and _ . + - only."""
     before = sorted(cache.folder.parent.rglob("*"))
     with pytest.raises(SourceError, match="cannot be a name in the cache"):
         cache.store(name, Result(value=1))
@@ -139,7 +139,7 @@ def test_a_name_cannot_lead_elsewhere(cache: Cache, name: str) -> None:
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """$NEARFREE_CACHE wins over $XDG_CACHE_HOME, and that over ~/.cache; empty means unset."""
+    """$NEARFREE_CACHE comes before $XDG_CACHE_HOME and ~/.cache; empty means unset."""
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.setenv("NEARFREE_CACHE", "/a/b")
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")

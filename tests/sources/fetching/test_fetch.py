@@ -1,4 +1,4 @@
-"""Fetching: which artefact serves, what the record says, what the cache answers."""
+"""Fetching: the chosen artefact, its record, and the cache."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -54,12 +54,12 @@ def put_wheel(server: Server, tag: str, text: str) -> None:
 
 
 def written(cache: Cache) -> list[Path]:
-    """Return every file in the working folder, which holds the cache."""
+    """Return all files in the working folder, which holds the cache."""
     return [path for path in cache.folder.parent.rglob("*") if path.is_file()]
 
 
 def test_a_wheel_serves_by_member(server: Server, cache: Cache) -> None:
-    """From a wheel, each member is checked and the record says so."""
+    """Members of a wheel are each checked, and the record says so."""
     digest = server.put("demo-1.0-py3-none-any.whl", make_wheel(RULE))
     server.put("demo-1.0.tar.gz", sdist(b"other"))
     source = fetch("Demo", "1.0", WANTED, cache=cache)
@@ -76,7 +76,7 @@ def test_a_wheel_serves_by_member(server: Server, cache: Cache) -> None:
 
 
 def test_an_sdist_serves_as_a_whole(server: Server, cache: Cache) -> None:
-    """Where no wheel holds a wanted file, the sdist does, checked as a whole."""
+    """If no wheel has a wanted file, the sdist is used, checked as a whole."""
     server.put("demo-1.0-py3-none-any.whl", make_wheel(Entry("demo/_C.so", b"x")))
     digest = server.put("demo-1.0.tar.gz", sdist())
     record = fetch("demo", "1.0", WANTED, cache=cache).record
@@ -99,7 +99,7 @@ def test_an_sdist_serves_as_a_whole(server: Server, cache: Cache) -> None:
 def test_one_wheel_is_chosen(
     server: Server, cache: Cache, tags: list[str], best: int, turn: int
 ) -> None:
-    """The wheel for any platform, else for Linux on x86-64, the newest build, in any order."""
+    """The wheel for any platform comes first, then Linux on x86-64, the newest build."""
     for tag in tags[::turn]:
         put_wheel(server, tag, tag)
     assert fetch("demo", "1.0", WANTED, cache=cache).text("demo/rule.py") == tags[best]
@@ -107,14 +107,14 @@ def test_one_wheel_is_chosen(
 
 
 def test_an_odd_wheel_name_serves_last(server: Server, cache: Cache) -> None:
-    """A wheel whose name says no platform is taken after all others."""
+    """A wheel without a platform in its name comes last."""
     put_wheel(server, "odd-py3-none-any", "odd")
     put_wheel(server, "py3-none-win_amd64", "sound")
     assert fetch("demo", "1.0", WANTED, cache=cache).text("demo/rule.py") == "sound"
 
 
 def test_the_cache_serves_first(server: Server, cache: Cache) -> None:
-    """What is in the cache is not asked for again, offline or not, in any spelling."""
+    """Cached files are not requested again, in any spelling of the package."""
     server.put("demo-1.0.tar.gz", sdist())
     first = fetch("demo", "1.0", WANTED, cache=cache)
     requests = list(server.seen)
@@ -125,7 +125,7 @@ def test_the_cache_serves_first(server: Server, cache: Cache) -> None:
 
 
 def test_offline_without_the_files_is_an_error(server: Server, cache: Cache) -> None:
-    """Offline, what the cache lacks is an error that says how to get it; nothing is asked for."""
+    """Offline, missing files are an error that says how to get them."""
     server.put("demo-1.0.tar.gz", sdist())
     with pytest.raises(SourceError, match=r"demo 1\.0 is not in the cache") as caught:
         fetch("demo", "1.0", WANTED, cache=cache, offline=True)
@@ -135,7 +135,7 @@ def test_offline_without_the_files_is_an_error(server: Server, cache: Cache) -> 
 
 @pytest.mark.parametrize("folder", ["blobs", "releases"])
 def test_damage_is_fetched_anew(server: Server, cache: Cache, folder: str) -> None:
-    """A damaged file of the cache is an error offline, and is replaced online."""
+    """A damaged cached file is an error offline and is replaced online."""
     server.put("demo-1.0.tar.gz", sdist())
     first = fetch("demo", "1.0", WANTED, cache=cache)
     (path,) = (path for path in (cache.folder / folder).rglob("*") if path.is_file())
@@ -148,13 +148,13 @@ def test_damage_is_fetched_anew(server: Server, cache: Cache, folder: str) -> No
 
 
 def test_a_yanked_release_serves(server: Server, cache: Cache) -> None:
-    """A yanked release is there for who names its version."""
+    """A yanked release is used if its version is named."""
     server.put("demo-1.0.tar.gz", sdist(), yanked=True)
     assert fetch("demo", "1.0", WANTED, cache=cache).paths() == ["demo/rule.py"]
 
 
 def test_an_unknown_version_names_known_ones(server: Server, cache: Cache) -> None:
-    """A version that is not there gives those on both sides of it, and the newest."""
+    """An unknown version names its neighbours and the newest."""
     for version in ("0.9", "1.0", "1.2", "1.10", "2.0"):
         server.put(f"demo-{version}.tar.gz", sdist(version=version))
     with pytest.raises(SourceError, match=r"demo has no version 1\.1\. .*: 1\.0, 1\.2, 2\.0$"):
@@ -164,21 +164,21 @@ def test_an_unknown_version_names_known_ones(server: Server, cache: Cache) -> No
 
 
 def test_a_package_without_a_file_is_an_error(server: Server, cache: Cache) -> None:
-    """A package whose page lists nothing to read is said to have nothing."""
+    """A package without files is refused."""
     server.pages["demo"] = "<!DOCTYPE html>"
     with pytest.raises(SourceError, match="demo has no wheel or sdist"):
         fetch("demo", "1.0", WANTED, cache=cache)
 
 
 def test_a_version_must_be_one(server: Server, cache: Cache) -> None:
-    """What is no version is refused before anything is asked for."""
+    """A text that is no version is refused before a request."""
     with pytest.raises(SourceError, match="'latest' is no version of demo"):
         fetch("demo", "latest", WANTED, cache=cache)
     assert server.seen == []
 
 
 def test_a_release_without_a_wanted_file_is_an_error(server: Server, cache: Cache) -> None:
-    """Where neither wheel nor sdist holds a wanted file, the pattern is named; nothing is kept."""
+    """If no artefact has a wanted file, the pattern is named; nothing is kept."""
     server.put("demo-1.0.tar.gz", sdist())
     put_wheel(server, "py3-none-any", "x")
     with pytest.raises(SourceError, match=r"demo 1\.0 holds no file that matches other/\.\*"):
@@ -188,7 +188,7 @@ def test_a_release_without_a_wanted_file_is_an_error(server: Server, cache: Cach
 
 @pytest.mark.parametrize("fault", HOSTILE)
 def test_nothing_of_a_hostile_release_is_kept(server: Server, cache: Cache, fault: str) -> None:
-    """A refusal names package, version, file and reason; no file is written, none is kept."""
+    """A refusal names package, version, file and reason; nothing is written."""
     server.put("demo-1.0.tar.gz", HOSTILE[fault])
     with pytest.raises(SourceError, match=r"demo 1\.0: demo-1\.0\.tar\.gz is refused: .+") as error:
         fetch("demo", "1.0", WANTED, cache=cache)
@@ -199,7 +199,7 @@ def test_nothing_of_a_hostile_release_is_kept(server: Server, cache: Cache, faul
 
 
 def test_a_hostile_wheel_is_not_passed_over(server: Server, cache: Cache) -> None:
-    """A wheel that fails its check ends the matter, though an sdist is there."""
+    """A wheel that fails its check is refused, even if there is an sdist."""
     raw = make_zip(RULE._replace(raw=b"RULE = 16\n"), record(RULE))
     server.put("demo-1.0-py3-none-any.whl", raw)
     server.put("demo-1.0.tar.gz", sdist())
@@ -209,7 +209,7 @@ def test_a_hostile_wheel_is_not_passed_over(server: Server, cache: Cache) -> Non
 
 
 def test_a_wrong_hash_is_refused(server: Server, cache: Cache) -> None:
-    """An sdist that is not the one of the index leaves nothing."""
+    """An sdist with another hash leaves nothing."""
     server.put("demo-1.0.tar.gz", sdist(), digest="1" * 64)
     with pytest.raises(SourceError, match="SHA-256 is not the one that the index says"):
         fetch("demo", "1.0", WANTED, cache=cache)
@@ -217,7 +217,7 @@ def test_a_wrong_hash_is_refused(server: Server, cache: Cache) -> None:
 
 
 def test_a_file_that_is_no_text_is_refused_when_it_is_read(server: Server, cache: Cache) -> None:
-    """Bytes that are not UTF-8 are there raw; as text they are refused with their place."""
+    """Bytes that are not UTF-8 are available raw, and refused as text."""
     server.put("demo-1.0.tar.gz", sdist(b"abc\xff"))
     source = fetch("demo", "1.0", WANTED, cache=cache)
     assert source.raw("demo/rule.py") == b"abc\xff"
@@ -226,14 +226,14 @@ def test_a_file_that_is_no_text_is_refused_when_it_is_read(server: Server, cache
 
 
 def test_a_path_that_was_not_fetched_is_an_error(server: Server, cache: Cache) -> None:
-    """Asking for another path names the release and the path."""
+    """An unknown path is an error with the release and the path."""
     server.put("demo-1.0.tar.gz", sdist())
     with pytest.raises(SourceError, match=r"demo 1\.0 has no demo/other\.py"):
         fetch("demo", "1.0", WANTED, cache=cache).text("demo/other.py")
 
 
 def test_only_the_cache_is_written(server: Server, cache: Cache) -> None:
-    """A fetch writes one file a blob and one record, in the cache, and leaves no partial file."""
+    """A fetch writes one file per blob and one record, without partial files."""
     server.put("demo-1.0.tar.gz", sdist())
     fetch("demo", "1.0", WANTED, cache=cache)
     places = [path.relative_to(cache.folder).parts[0] for path in written(cache)]
@@ -241,7 +241,7 @@ def test_only_the_cache_is_written(server: Server, cache: Cache) -> None:
 
 
 def test_threads_fetch_at_once(server: Server, cache: Cache) -> None:
-    """Several threads share a cache and a count; the page is asked for once."""
+    """Threads share cache and count; the page is requested once."""
     versions = [f"1.{n}" for n in range(16)]
     for version in versions:
         server.put(f"demo-{version}.tar.gz", sdist(version.encode(), version))
@@ -280,7 +280,7 @@ def test_the_real_index(
 def test_a_limit_is_raised_for_what_is_asked_alone(
     server: Server, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long member is refused as ever, read where its reader names a limit, and bounded by it."""
+    """A higher limit holds for its reader's files only."""
     monkeypatch.setattr(members, "MEMBER_LIMIT", 100)
     monkeypatch.setattr(members, "TOTAL_LIMIT", 1_000)
     long = Entry("demo/_C.so", bytes(5_000))

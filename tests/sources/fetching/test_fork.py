@@ -1,4 +1,4 @@
-"""Forks: the commit that a release pins is read with git, or one that may stand in is named."""
+"""Forks: the pinned commit is read with git, or a named one stands in."""
 
 import re
 import subprocess
@@ -47,7 +47,7 @@ def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_commit_gives_its_wanted_files(commit: str) -> None:
-    """Files are those of the commit whose paths match; another commit is refused by name."""
+    """The files are the commit's; another commit is refused by name."""
     assert read_commit(URL, commit, re.compile(WANTED)) == {"src/rule.h": b"int rows = 64;\n"}
     with pytest.raises(SourceError, match=f"forks.example/demo at {'0' * 40} is not available"):
         read_commit(URL, "0" * 40, re.compile(WANTED))
@@ -56,7 +56,7 @@ def test_a_commit_gives_its_wanted_files(commit: str) -> None:
 def test_git_leaves_the_user_s_repository_alone(
     commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What git sets for a hook names no repository here, and nobody is asked for a password."""
+    """Git's variables of a hook are ignored, and no password is asked for."""
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "mine"))
     run, asks = subprocess.run, set()
@@ -72,7 +72,7 @@ def test_git_leaves_the_user_s_repository_alone(
 
 
 def test_a_pin_is_one_commit_by_its_hash() -> None:
-    """A branch's name, or two commits, pins nothing."""
+    """A branch's name, or two commits, is no pin."""
     text = f"GIT_REPOSITORY {URL}.git\n  GIT_TAG {{}}\n"
     assert pinned_commit(text.format("a" * 40), "x") == (URL, "a" * 40)
     for other in (text.format("main"), text.format("a" * 40) * 2, ""):

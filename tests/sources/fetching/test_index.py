@@ -1,4 +1,4 @@
-"""The package index: what a release has, and clean errors where it is not to be had."""
+"""The package index: a release's files, and errors if they cannot be had."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ __all__ = ["server"]
 
 
 def test_versions_come_in_their_order(server: Server) -> None:
-    """Versions are ordered as versions, not as text, and each has its files by name."""
+    """Versions are in version order, each with its files."""
     for version in ("0.10.0", "0.9.0", "0.9.0.post1", "0.9.0rc1"):
         server.put(f"demo-{version}.tar.gz", version.encode())
     server.put("demo-0.9.0-py3-none-any.whl", b"wheel")
@@ -36,14 +36,14 @@ def test_a_file_has_what_the_page_says(server: Server) -> None:
 
 
 def test_names_are_normalised(server: Server) -> None:
-    """Any spelling of a package's name finds it, and asks once."""
+    """A package is found by any spelling, with one request."""
     server.put("my_demo-1.0.tar.gz", b"x")
     assert releases("My_Demo") == releases("my.demo") != {}
     assert server.seen == ["my-demo"]
 
 
 def test_other_files_do_not_count(server: Server) -> None:
-    """Files of other kinds, without a SHA-256, or of no version are as if they were not there."""
+    """Files of other kinds, without SHA-256 or version, are ignored."""
     server.put("demo-1.0.tar.gz", b"x")
     server.put("demo-1.0.win32.exe", b"x")
     server.put("demo-1.0-py2.7.egg", b"x")
@@ -56,13 +56,13 @@ def test_other_files_do_not_count(server: Server) -> None:
 
 
 def test_an_unknown_package_is_said_to_be_unknown(server: Server) -> None:
-    """A page that the index does not have gives an error that names the package."""
+    """A missing page is an error that names the package."""
     with pytest.raises(SourceError, match="the package nosuch is unknown to the package index"):
         releases("nosuch")
 
 
 def test_a_failing_index_is_named_with_its_answer(server: Server) -> None:
-    """A server error gives its number, and the way to work without the network."""
+    """A server's error shows its status and how to work offline."""
     server.status["demo"] = 500
     with pytest.raises(SourceError, match=r"the package demo .* answers 500") as caught:
         releases("demo")
@@ -70,7 +70,7 @@ def test_a_failing_index_is_named_with_its_answer(server: Server) -> None:
 
 
 def test_no_network_points_to_offline(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing answers, the error says so, names --offline, and keeps passwords to itself."""
+    """Without a network the error names --offline and shows no password."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:1/simple")
     with pytest.raises(SourceError, match="the connection failed") as caught:
         releases("demo")
@@ -79,7 +79,7 @@ def test_no_network_points_to_offline(server: Server, monkeypatch: pytest.Monkey
 
 
 def test_a_cut_page_is_refused(server: Server) -> None:
-    """Half a page is no page."""
+    """A truncated page is refused."""
     server.put("demo-1.0.tar.gz", b"x")
     server.cut.add("demo")
     with pytest.raises(SourceError, match="the package demo"):
@@ -87,14 +87,14 @@ def test_a_cut_page_is_refused(server: Server) -> None:
 
 
 def test_a_page_of_another_form_is_refused(server: Server) -> None:
-    """A page of a later form of the simple repository is refused, not read as far as it goes."""
+    """A page of a later repository version is refused."""
     server.pages["demo"] = '<meta name="pypi:repository-version" content="9.0">'
     with pytest.raises(SourceError, match="no page of the simple repository form"):
         releases("demo")
 
 
 def test_a_page_that_is_nested_too_deeply_is_refused(server: Server) -> None:
-    """JSON that would overflow a stack is no page."""
+    """JSON that is nested too deeply is refused."""
     server.type = "application/vnd.pypi.simple.v1+json"
     server.pages["demo"] = "[" * 200_000
     with pytest.raises(SourceError, match="no page of the simple repository form"):
@@ -115,7 +115,7 @@ def test_a_page_may_be_json(server: Server) -> None:
 
 
 def test_a_page_has_a_limit(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page without end is not read to its end."""
+    """A page above the limit is refused."""
     server.put("demo-1.0.tar.gz", b"x")
     monkeypatch.setattr(index, "PAGE_LIMIT", 10)
     with pytest.raises(SourceError, match="the package demo has no page"):
@@ -123,7 +123,7 @@ def test_a_page_has_a_limit(server: Server, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_bytes_are_counted(server: Server) -> None:
-    """Every byte of a page counts as fetched, once: the page is then remembered until `close`."""
+    """Each byte of a page is counted once; the page is kept until `close`."""
     server.put("demo-1.0.tar.gz", b"x")
     before = meter.fetched_bytes
     releases("demo")
@@ -135,7 +135,7 @@ def test_bytes_are_counted(server: Server) -> None:
 
 
 def test_importing_it_loads_no_network_code() -> None:
-    """The module, and fetching, are imported without the packages that speak to the network."""
+    """Importing the module loads no package for the network."""
     program = (
         "import sys, json, nearfree.sources.fetching.fetch; "
         "print(json.dumps([n for n in ('requests', 'pypi_simple') if n in sys.modules]))"

@@ -1,4 +1,4 @@
-"""npm packages: files of a sound archive with the registry's hash, a clear refusal of any other."""
+"""npm packages: files of a valid archive with the registry's hash; others are refused."""
 
 import base64
 import hashlib
@@ -39,7 +39,7 @@ def registry(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
 
 
 def put(registry: Server, raw: bytes, **dist: object) -> None:
-    """Serve one release of a package of a scope."""
+    """Serve one release of a scoped package."""
     entry = {"tarball": f"/files/{FILE}", "integrity": integrity(raw)} | dist
     versions = {"0.9.0": {}, "1.0.0": {"dist": entry}}
     registry.pages["@demo%2Flinux-x64"] = json.dumps({"versions": versions})
@@ -47,7 +47,7 @@ def put(registry: Server, raw: bytes, **dist: object) -> None:
 
 
 def refused(cache: Cache, reason: str, wanted: str = "bins/.*") -> str:
-    """Check that a release is refused, that nothing is kept, and return the whole message."""
+    """Check that a release is refused and nothing is kept; return the message."""
     with pytest.raises(SourceError, match=reason) as caught:
         fetch_npm(NAME, "1.0.0", wanted, cache=cache)
     assert not cache.folder.exists(), "nothing is kept"
@@ -56,7 +56,7 @@ def refused(cache: Cache, reason: str, wanted: str = "bins/.*") -> str:
 
 
 def test_the_wanted_files_of_a_package(registry: Server, cache: Cache) -> None:
-    """A package gives the files below its top folder that match, and where they came from."""
+    """A package gives the matching files below its top folder, and their origin."""
     raw = make_sdist(RULE, ("package/other.txt", b""), ("package/link", Odd(b"2", "bins")))
     put(registry, raw)
     source = fetch_npm(NAME, "1.0.0", "bins/.*", cache=cache)
@@ -68,7 +68,7 @@ def test_the_wanted_files_of_a_package(registry: Server, cache: Cache) -> None:
 
 
 def test_the_cache_serves_what_it_has(registry: Server, cache: Cache) -> None:
-    """What was fetched once is there without the network; what was not is refused by name."""
+    """Fetched files are available offline; others are refused by name."""
     put(registry, make_sdist(RULE))
     first = fetch_npm(NAME, "1.0.0", "bins/.*", cache=cache)
     seen = list(registry.seen)
@@ -81,7 +81,7 @@ def test_the_cache_serves_what_it_has(registry: Server, cache: Cache) -> None:
 def test_a_limit_is_raised_for_who_asks(
     registry: Server, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file over the limit of members is refused, unless the call says a higher one."""
+    """A file above the limit is refused unless the call sets a higher one."""
     monkeypatch.setattr(members, "MEMBER_LIMIT", 5)
     put(registry, make_sdist(RULE))
     refused(cache, r"bins/rule\.txt is over 5 bytes")
@@ -89,7 +89,7 @@ def test_a_limit_is_raised_for_who_asks(
 
 
 def test_another_hash_is_refused(registry: Server, cache: Cache) -> None:
-    """An archive whose SHA-512 is not the registry's is refused, and nothing of it is kept."""
+    """An archive without the registry's SHA-512 is refused and not kept."""
     put(registry, make_sdist(RULE), integrity=integrity(b""))
     refused(cache, r"linux-x64-1\.0\.0\.tgz is refused: its SHA-512 is not")
 
@@ -160,7 +160,7 @@ def test_an_unknown_release_is_named(registry: Server, cache: Cache) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "@a", "A b", "@a/b/c", "", "a?b"])
 def test_a_name_that_is_none_is_refused(cache: Cache, name: str) -> None:
-    """A text that npm would not take for a name is asked of nobody."""
+    """An invalid npm name is refused before a request."""
     with pytest.raises(SourceError, match="no name of an npm package"):
         fetch_npm(name, "1.0.0", ".*", cache=cache)
     with pytest.raises(SourceError, match="no version of npm:a"):

@@ -1,4 +1,4 @@
-"""Own small sources, read as rules: what the tests of the engine share."""
+"""Made-up sources read as rules, shared by the language's tests."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def function(text: str) -> Function:
 
 
 def reading(program: Program, root: str = "f", **changes: Any) -> Reading:
-    """Return how to read a function over M, in one context of nothing."""
+    """Return a reading of a function over M."""
     given: dict[str, Any] = {"axis": "M", "contexts": [{}], "dense": range(1, 40)} | changes
     return Reading(rule="rule", program=program, root=root, **given)
 
@@ -66,10 +66,10 @@ def values(rule: RuleExtracted, points: Sequence[int] = POINTS, **inputs: Any) -
 
 
 def stepped(text: str, **inputs: Any) -> Any:
-    """Return what the interpreter makes of a Python function `f`."""
+    """Return the interpreter's value of a Python function `f`."""
     return Interpreter(python_program(text)).run("f", inputs)
 
 
 def sliced(text: str, key: str | None = None, *, checks: bool = True) -> str:
-    """Return the text of a Python function `f`, cut down to its answer."""
+    """Return a Python function `f` cut to its answer."""
     return ast.unparse(slice_to(function(text), key, checks=checks))

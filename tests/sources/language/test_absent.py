@@ -1,4 +1,4 @@
-"""Entries that a way leaves out: the rule says None there, and quotes what lacks the entry."""
+"""Entries that a path leaves out: the rule is None there, with a quote."""
 
 import pytest
 from nearfree.errors import SourceError
@@ -21,13 +21,13 @@ EXPECTED = [None, None, 8, 8, 8, None, None, 4]
 
 
 def test_what_a_way_leaves_out_is_none() -> None:
-    """Only where it is set does the entry have a value; setting it later counts."""
+    """The entry has a value only on paths that set it, early or late."""
     rule = read_python(TEXT, key="B", may_be_absent=True)
     assert values(rule) == EXPECTED
 
 
 def test_the_dictionary_that_lacks_an_entry_is_quoted() -> None:
-    """A value of None has a place: that of the dictionary without it."""
+    """None is quoted from the dictionary without the entry."""
     rule = read_python(TEXT, key="B", may_be_absent=True)
     for m, line in ((1, 4), (17, 7)):
         place = Rule(rule).value({"M": m}).branch.quotes[-1]
@@ -36,13 +36,13 @@ def test_the_dictionary_that_lacks_an_entry_is_quoted() -> None:
 
 
 def test_an_entry_that_must_be_there_is_missed() -> None:
-    """Where every way must set the entry, one that does not is refused, not answered."""
+    """If every path must set the entry, one that does not is refused."""
     with pytest.raises(SourceError):
         read_python(TEXT, key="B")
 
 
 def test_an_entry_that_is_always_there_reads_the_same() -> None:
-    """Allowing an entry to be absent changes nothing where it never is."""
+    """If the entry is always set, allowing its absence changes nothing."""
     plain, allowing = (read_python(TEXT, key="A", may_be_absent=absent) for absent in (False, True))
     assert plain == allowing
 
@@ -56,6 +56,6 @@ def test_an_entry_that_is_always_there_reads_the_same() -> None:
     ],
 )
 def test_what_might_set_the_entry_is_no_absence(text: str) -> None:
-    """An entry that unknown code may set is refused: it is not said to be absent."""
+    """If unknown code may set the entry, it is refused."""
     with pytest.raises(SourceError):
         read_python(text, key="B", may_be_absent=True)

@@ -1,4 +1,4 @@
-"""Arithmetic in arrays: where it answers, each point has the value and type that closures give."""
+"""Arithmetic in arrays: each answered point has the closure's value and type."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ POINTS = st.lists(
 
 @given(EXPRESSIONS, POINTS)
 def test_each_point_has_the_value_of_a_closure(text: str, points: list[tuple[int, int]]) -> None:
-    """Whatever the expression, arrays say what closures say at each point, or nothing."""
+    """For any expression, arrays give the closures' values or no answer."""
     constants = {"heads": 32, "flag": True}
     columns = dict(zip("ab", np.array(points, np.int64).T, strict=True))
     found = whole_numbers(parse(text), {**constants, **columns})
@@ -55,6 +55,6 @@ def test_what_rules_are_made_of_is_known(text: str) -> None:
     "text", ["a / 2", "a // 0", "quotient(-a, 3)", "a * a * a", "true + a", "c", "a and b"]
 )
 def test_what_is_not_known_is_left_to_closures(text: str) -> None:
-    """Other types, divisors of 0, truncation below 0, and what may be too large have no answer."""
+    """Other types, divisors of 0 and large numbers have no answer in arrays."""
     columns = {"a": np.array([1, OPERAND_LIMIT]), "true": True}
     assert whole_numbers(parse(text), columns) is None

@@ -1,4 +1,4 @@
-"""Expressions as closures: what they return is what Python returns, at all inputs."""
+"""Expressions as closures return what Python returns."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ inputs = st.fixed_dictionaries(
 
 
 def outcome(text: str, names: dict[str, Any]) -> Any:
-    """Return what the evaluator says, a list for a refusal."""
+    """Return the evaluator's value, or a list for a refusal."""
     try:
         return evaluate(parse(text), names)
     except UnknownConstructError:
@@ -55,7 +55,7 @@ def outcome(text: str, names: dict[str, Any]) -> Any:
 def test_a_closure_says_what_python_says(
     text: str, names: dict[str, Any], settled: set[str]
 ) -> None:
-    """Value and type are Python's, whichever names are fixed; a refusal is never a value."""
+    """Value and type are Python's, for any fixed names."""
     fixed = {name: names[name] for name in settled}
     expected = outcome(text, names)
     try:
@@ -69,7 +69,7 @@ def test_a_closure_says_what_python_says(
 
 @pytest.mark.parametrize("text", ["M + 1", "4 * M // 3", "M > 2 or n > 1", "(M, n)", "min(M, 7)"])
 def test_what_is_settled_is_worked_out(text: str) -> None:
-    """With all names fixed, nothing is left to do at a point."""
+    """With all names fixed a closure is a constant."""
     closure = Closures({"M": 5, "n": 2}, refuse_call, ()).of(parse(text))
     assert isinstance(closure, Fixed)
     assert closure({}) == evaluate(parse(text), {"M": 5, "n": 2})
@@ -77,7 +77,7 @@ def test_what_is_settled_is_worked_out(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["M * M", "M + M", "-M - M", "M / 0.1", "4 * M // 2"])
 def test_a_large_number_is_no_value(text: str) -> None:
-    """A closure stops past 2**62, either way."""
+    """Numbers beyond 2**62 in magnitude are refused."""
     names = {"M": 2**61 + 1}
     assert outcome(text, names) == []
     with pytest.raises(NO_VALUE):
@@ -85,7 +85,7 @@ def test_a_large_number_is_no_value(text: str) -> None:
 
 
 def test_what_is_not_reached_is_not_evaluated() -> None:
-    """A part without a value counts only where Python would come to it."""
+    """A part without a value counts only if Python would evaluate it."""
     closure = Closures({"n": 0}, refuse_call, ()).of(parse("M > 4 and 16 // n > 2"))
     assert closure({"M": 3, "n": 0}) is False
     with pytest.raises(NO_VALUE):

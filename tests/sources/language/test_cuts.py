@@ -1,4 +1,4 @@
-"""Cuts: one value of a long function, with all that it rests on, or an error."""
+"""Cuts: one value of a long function with all that it depends on, or an error."""
 
 import ast
 
@@ -12,7 +12,7 @@ from sources.language.rules import function, read_python, reading
 
 
 def cut(body: str, stop: frozenset[str] = frozenset({"M"})) -> str:
-    """Return the statements that the value of `x` in a function rests on."""
+    """Return the statements that the value of `x` depends on."""
     text = "def f(n):\n" + "\n".join(f"    {line}" for line in body.splitlines())
     return "\n".join(map(ast.unparse, value_of(function(text), "x", stop).body))
 
@@ -30,7 +30,7 @@ def cut(body: str, stop: frozenset[str] = frozenset({"M"})) -> str:
     ],
 )
 def test_value_of(body: str, left: str) -> None:
-    """The cut has the assignments that the value rests on, in the order of the source."""
+    """The cut has the needed assignments in the source's order."""
     assert cut(body) == left
 
 
@@ -54,7 +54,7 @@ def test_value_of(body: str, left: str) -> None:
     ],
 )
 def test_value_of_refused(body: str) -> None:
-    """A name that is set in more than one way, or changed in place, refuses the cut."""
+    """A name that is set in several ways, or changed in place, is refused."""
     with pytest.raises(SourceError):
         cut(body)
 
@@ -64,7 +64,7 @@ CALLEE = "def g(a, b=2):\n    return a"
 
 @pytest.mark.parametrize(("call", "text"), [("g(1, M)", "M"), ("g(1, b=M + 1)", "M + 1")])
 def test_argument_of(call: str, text: str) -> None:
-    """An argument is found by place and by name."""
+    """An argument is found by position and by name."""
     callee = ast.parse(CALLEE).body[0]
     assert isinstance(callee, ast.FunctionDef)
     argument = argument_of(function(f"def f(M):\n    y = {call}"), callee, "b")
@@ -73,7 +73,7 @@ def test_argument_of(call: str, text: str) -> None:
 
 @pytest.mark.parametrize("body", ["g(1)", "g(1, 2), g(3, 4)", "h(1, 2)"])
 def test_argument_of_refused(body: str) -> None:
-    """An argument that is not given, or given twice, is an error."""
+    """An argument that is missing, or given twice, is an error."""
     callee = ast.parse(CALLEE).body[0]
     assert isinstance(callee, ast.FunctionDef)
     with pytest.raises(SourceError, match="times its b"):
@@ -81,7 +81,7 @@ def test_argument_of_refused(body: str) -> None:
 
 
 def test_arguments_of() -> None:
-    """A function up to a call answers with what the call is given."""
+    """A function cut before a call returns the call's arguments."""
     text = "def f(M):\n    n = M * 2\n    if M > 3:\n        y = g(n, k=M)\n    return 7"
     short = arguments_of(function(text), "g")
     program = Program({"f": short})
@@ -104,5 +104,5 @@ def test_cuts_are_rules() -> None:
 
 
 def test_calls() -> None:
-    """Calls by a plain name are found, methods of that name are not."""
+    """Calls by a plain name are found, calls of methods are not."""
     assert len(calls_of(function("def f(M):\n    return g(g(1)) + a.g(2)"), "g")) == 2

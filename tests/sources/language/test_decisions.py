@@ -1,4 +1,4 @@
-"""Bounds: a comparison that earlier ones settle is settled rightly, at every point."""
+"""Decisions: a comparison that earlier ones decide has the right value."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ comparisons = st.tuples(terms, st.sampled_from(["<", "<=", ">", ">=", "==", "!="
 
 @given(st.lists(comparisons, max_size=4), comparisons, st.tuples(numbers, numbers))
 def test_what_is_settled_holds(known: list[str], condition: str, point: tuple[int, int]) -> None:
-    """What is said of a condition is its value wherever the earlier decisions hold."""
+    """A decided condition has its value wherever the earlier decisions hold."""
     inputs = dict(zip(NAMES, point, strict=True))
     bounds = Bounds({"a": inputs["a"]})
     for text in known:
@@ -30,7 +30,7 @@ def test_what_is_settled_holds(known: list[str], condition: str, point: tuple[in
 
 
 def test_decisions_settle_later_ones() -> None:
-    """Narrower bounds decide wider ones, equal sides are equal, and sizes are not negative."""
+    """Narrower bounds decide wider ones; sizes are not negative."""
     bounds = Bounds({"n": 1})
     bounds.learn(parse("d <= 64"), answer=False)
     truths = {text: bounds.truth(parse(text)) for text in ("d <= 32", "d > 64", "d < 100")}

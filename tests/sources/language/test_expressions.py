@@ -1,4 +1,4 @@
-"""Expressions: the closed set, its values, and what it refuses."""
+"""Expressions: the closed set, its values, and refusals."""
 
 import ast
 from typing import Any
@@ -56,7 +56,7 @@ GIVEN = {"M": 7, "block": (64, 128), "none": None, "text": "a b", "flag": True}
     ],
 )
 def test_value(text: str, value: Any) -> None:
-    """A known expression has the value that Python, or where it is named so C++, gives it."""
+    """A known expression has Python's value, or C++'s where named so."""
     result = evaluate(parse(text), GIVEN)
     assert same(result, value)
 
@@ -117,7 +117,7 @@ def test_value(text: str, value: Any) -> None:
     ],
 )
 def test_refused(text: str, says: str) -> None:
-    """Whatever is outside the known set, or has no value, is an error that says so."""
+    """An expression outside the set, or without a value, is an error."""
     with pytest.raises(UnknownConstructError, match=says):
         evaluate(parse(text), GIVEN)
 
@@ -127,13 +127,13 @@ def test_refused(text: str, says: str) -> None:
     ["-" * 5000 + "1", "(" * 500 + "1" + ")" * 500, "not " * 3000 + "M", "M +", "9" * 5000, "\0"],
 )
 def test_parse_refused(text: str) -> None:
-    """A text that Python cannot hold as an expression is refused, however it is nested."""
+    """A text that Python cannot parse as an expression is refused."""
     with pytest.raises(UnknownConstructError):
         evaluate(parse(text), GIVEN)
 
 
 def test_deep_sum() -> None:
-    """A sum of a thousand terms is refused, not a crash."""
+    """A sum of a thousand terms is refused."""
     with pytest.raises(UnknownConstructError):
         evaluate(parse("+".join(["M"] * 5000)), GIVEN)
 
@@ -141,7 +141,7 @@ def test_deep_sum() -> None:
 @pytest.mark.parametrize("op", ["<", "<=", ">", ">=", "==", "!=", "in", "not in", "is", "is not"])
 @pytest.mark.parametrize("value", [6, 7, 8])
 def test_negated(op: str, value: int) -> None:
-    """The opposite of a condition holds where the condition does not."""
+    """The negated condition holds if and only if the condition does not."""
     right = "(7, 9)" if "in" in op else "None" if "is" in op else "7"
     node = parse(f"M {op} {right}")
     given = {"M": value}
@@ -164,7 +164,7 @@ def test_variables() -> None:
 
 
 def test_shadowed_builtin() -> None:
-    """A name that stands for a value is no builtin any more."""
+    """A name with a value is no builtin."""
     with pytest.raises(UnknownConstructError, match="'min' is unknown"):
         evaluate(parse("min(1, 2)"), {"min": 3})
 
@@ -182,12 +182,12 @@ def test_shadowed_builtin() -> None:
     ],
 )
 def test_same(first: Any, second: Any, *, one: bool) -> None:
-    """Two values are one only if their types, and those of their parts, are one too."""
+    """Two values are the same only if their types, nested ones included, are."""
     assert same(first, second) is one
 
 
 def test_checked_groups() -> None:
-    """A group that doubles with every step is refused before it is too large."""
+    """A group that doubles at each step is refused before it is too large."""
     group: tuple[Any, ...] = (1,)
     for _ in range(10):
         group = checked((group, group))
@@ -196,7 +196,7 @@ def test_checked_groups() -> None:
 
 
 def test_name_of_a_deep_node() -> None:
-    """A message about a node that is nested too deeply still names its kind."""
+    """A message about a deeply nested node names its kind."""
     node: ast.expr = ast.Constant(1)
     for _ in range(5000):
         node = ast.UnaryOp(ast.USub(), node)
@@ -204,7 +204,7 @@ def test_name_of_a_deep_node() -> None:
 
 
 def test_cpp_numbers() -> None:
-    """C++'s division truncates, its rest has the sign of the left, floats are rounded."""
+    """C++'s division truncates, its remainder has the left sign, floats are rounded."""
     assert [quotient(a, b) for a in (7, -7) for b in (2, -2)] == [3, -3, -3, 3]
     assert [remainder(a, b) for a in (7, -7) for b in (4, -4)] == [3, 3, -3, -3]
     assert float32(0.1) != 0.1

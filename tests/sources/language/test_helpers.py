@@ -1,4 +1,4 @@
-"""Helpers that are called many times: what was read before never changes what is returned."""
+"""Helpers that are called many times: cached calls never change a result."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ arguments = st.tuples(
 
 
 def interpreted(functions: dict[str, Any], given: tuple[Any, ...]) -> Any:
-    """Return what the interpreter says, a list for an error."""
+    """Return the interpreter's value, or a list for an error."""
     try:
         return Interpreter(Program(functions)).call("f", list(given))
     except UnknownConstructError:
@@ -64,7 +64,7 @@ def interpreted(functions: dict[str, Any], given: tuple[Any, ...]) -> Any:
 @pytest.mark.parametrize("way", WAYS)
 @given(calls=st.lists(arguments, min_size=1, max_size=6))
 def test_a_helper_says_what_the_interpreter_says(way: str, calls: list[tuple[Any, ...]]) -> None:
-    """Each call has the interpreter's value or error, whatever was called before."""
+    """Each call has the interpreter's value or error."""
     functions = {helper.name: helper for helper in parse_functions(WAYS[way])}
     helpers = Helpers(functions)
     for given_ in calls:
@@ -76,7 +76,7 @@ def test_a_helper_says_what_the_interpreter_says(way: str, calls: list[tuple[Any
 
 
 def test_arguments_that_are_not_read_change_nothing() -> None:
-    """A call that agrees in all that another one read is not run anew."""
+    """A call that agrees with an earlier one in all that was read is not run again."""
     text = "def f(x, y):\n    if x > 3:\n        return 1\n    return y"
     helpers = Helpers({helper.name: helper for helper in parse_functions(text)})
     assert [helpers.value("f", [x, y]) for x, y in ((9, 1), (9, 2), (2, 1), (2, 2))] == [1, 1, 1, 2]
@@ -95,6 +95,6 @@ def test_a_helper_that_does_not_end_is_an_error() -> None:
 
 
 def test_a_refusal_is_a_value() -> None:
-    """A helper that ends in an error of the backend says so."""
+    """A helper that ends in the backend's error returns a refusal."""
     helpers = Helpers({helper.name: helper for helper in parse_functions(WAYS["refuses"])})
     assert helpers.value("f", [5, 1, 1]) == REFUSED

@@ -1,4 +1,4 @@
-"""The interpreter: a closed set of statements, limits, and nothing of this process."""
+"""The interpreter: a closed set of statements with limits."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ from sources.language.rules import python_program, stepped
     ],
 )
 def test_value(text: str, value: Any) -> None:
-    """A function's value at M = 5 is what Python gives."""
+    """A function's value at M = 5 is Python's."""
     assert stepped(text, M=5) == value
 
 
@@ -81,13 +81,13 @@ def test_value(text: str, value: Any) -> None:
     ],
 )
 def test_refused(text: str, says: str) -> None:
-    """A statement outside the known set, and a run that does not end, are errors that say so."""
+    """An unknown statement, and an endless run, are errors."""
     with pytest.raises(UnknownConstructError, match=says):
         stepped(text, M=5)
 
 
 def test_calls_by_value() -> None:
-    """A function can be called with values of its own."""
+    """A function can be called with given values."""
     program = python_program("def g(x, y=2):\n    return x * y\ndef f(M):\n    return g(M)")
     interpreter = Interpreter(program)
     assert interpreter.call("g", [3]) == 6
@@ -96,6 +96,6 @@ def test_calls_by_value() -> None:
 
 
 def test_names_of_the_module_come_before_inputs() -> None:
-    """An input never stands for what a module names so itself."""
+    """An input never replaces a name of the module."""
     text = "N = 4\ndef g():\n    return N\ndef f(M):\n    return g()"
     assert stepped(text, M=1, N=9) == 4

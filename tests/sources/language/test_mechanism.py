@@ -1,4 +1,4 @@
-"""Mechanisms: lines that make a rule matter, recorded as rules without inputs."""
+"""Mechanisms: lines on which a rule depends, recorded as rules without inputs."""
 
 from nearfree.log.events import Quote
 from nearfree.sources.language.reading import Mechanism, mechanism_rule
@@ -8,7 +8,7 @@ PLACE = Quote(file="a.py", lines=(3, 4), text="grid = cdiv(M, BLOCK)")
 
 
 def test_recorded() -> None:
-    """A mechanism with lines says what it says, and quotes them."""
+    """A mechanism with lines has its text and its quotes."""
     rule = mechanism_rule(Mechanism("grid", "it's a grid", (PLACE,)), "package", "1.0")
     assert Rule(rule).value({}).value == "it's a grid"
     assert rule.branches[0].quotes == (PLACE,)
@@ -16,7 +16,7 @@ def test_recorded() -> None:
 
 
 def test_absent() -> None:
-    """A mechanism without lines is absent, and means something else than one that is there."""
+    """A mechanism without lines is absent, with another digest."""
     there, gone = (
         mechanism_rule(Mechanism("grid", "a grid", quotes), "package", "1.0")
         for quotes in ((PLACE,), ())
@@ -26,7 +26,7 @@ def test_absent() -> None:
 
 
 def test_meaning() -> None:
-    """The meaning does not depend on where the lines stand."""
+    """The digest does not depend on the lines' place."""
     other = Quote(file="b.py", lines=(9, 9), text="grid = cdiv(M, BLOCK)")
     first, second = (
         mechanism_rule(Mechanism("grid", "a grid", (quote,)), "package", "1.0")

@@ -1,4 +1,4 @@
-"""Rules of random functions: branches, the interpreter and Python itself must say the same."""
+"""Rules of random functions: branches, interpreter and Python agree."""
 
 import ast
 from typing import Any
@@ -66,7 +66,7 @@ def _both(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 def conditions(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Return comparisons of expressions, chained and joined ones among them."""
+    """Draw comparisons of expressions, chained and joined ones included."""
     signs = st.sampled_from(["<", "<=", ">", ">=", "==", "!="])
     plain = st.tuples(inner, signs, small).map(" ".join)
     chained = st.tuples(small, inner, small).map(" < ".join)
@@ -127,14 +127,14 @@ def _inside(lines: list[str]) -> list[str]:
 
 @st.composite
 def functions(draw: st.DrawFn) -> str:
-    """Return the text of a function of M and N in the known set."""
+    """Draw the text of a function of M and N in the known set."""
     answer = draw(st.sampled_from(["a", "(a, b)", "a if M > 4 else (b, 'x')", "f'{a}:{b}'"]))
     body = ["a, b, c = 0, 1, M", *draw(blocks(2)), f"return {answer}"]
     return HELPERS + "def f(M, N):\n" + "\n".join(_inside(body)) + "\n"
 
 
 def python_value(text: str, **inputs: Any) -> Any:
-    """Return what Python makes of a text of our own."""
+    """Return Python's value of a text made here."""
     space: dict[str, Any] = {}
     exec(text, space)  # noqa: S102  # made by this test
     try:
@@ -144,7 +144,7 @@ def python_value(text: str, **inputs: Any) -> Any:
 
 
 def rule_of(text: str) -> Rule:
-    """Return a rule read by its branches alone."""
+    """Return a rule read by its branches only."""
     program = python_program(text)
     branches, called = enumerate_paths(program, "f", {"M", "N"})
     from nearfree.sources.language.reading import reachable
@@ -173,7 +173,7 @@ LIMITS = settings(
 @LIMITS
 @given(functions())
 def test_three_ways(text: str) -> None:
-    """Where a function is read at all, its branches, the interpreter and Python agree."""
+    """If a function is read, its branches, the interpreter and Python agree."""
     try:
         rule = rule_of(text)
     except UnknownConstructError:
@@ -205,7 +205,7 @@ def test_specialised(text: str) -> None:
 
 @pytest.mark.slow
 def test_most_functions_are_read() -> None:
-    """The property tests do not pass by refusing: nearly all random functions are read."""
+    """Nearly all random functions are read, so that the properties are tested."""
     count = {"read": 0, "all": 0}
 
     @settings(LIMITS, max_examples=60)
@@ -234,14 +234,14 @@ def test_most_functions_are_read() -> None:
     ],
 )
 def test_tightest(when: list[str], tightest: list[str]) -> None:
-    """Of bounds of one kind on one expression, a later and closer one replaces earlier ones."""
+    """Of several bounds on one expression the tightest is kept."""
     assert [
         ast.unparse(bound) for bound in without_implied_bounds([parse(text) for text in when])
     ] == tightest
 
 
 def test_least() -> None:
-    """Ways that need less than the least value of an input are left out."""
+    """Paths that need less than an input's least value are left out."""
     program = python_program("def f(M):\n    if M <= 0:\n        return 1\n    return 2")
     assert len(enumerate_paths(program, "f", {"M"})[0]) == 2
     branches, _ = enumerate_paths(program, "f", {"M"}, {"M": 1})
@@ -249,7 +249,7 @@ def test_least() -> None:
 
 
 def test_known_decisions_are_not_taken_twice() -> None:
-    """A condition that an earlier one settles gives no further way."""
+    """A condition that an earlier one decides gives no further path."""
     text = (
         "def f(M):\n    if M > 8:\n        return 1 if M > 4 else 2\n"
         "    return 3 if not M > 8 else 4"

@@ -1,4 +1,4 @@
-"""Rules asked at many points at once: points of one kind have one answer, errors are never kept."""
+"""Rules at many points: equivalent points share one answer, and errors are never kept."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def rule(when: tuple[str, str], values: tuple[str, str]) -> Rule:
 def test_points_of_a_kind_have_one_answer(
     when: tuple[str, str], values: tuple[str, str], points: list[tuple[int, int]]
 ) -> None:
-    """Codes are equal only where the scalar answer is; where a point has none, nothing is said."""
+    """Equal codes mean equal scalar answers."""
     points_rule = rule(when, values)
     m, n = (np.array(column, np.int64) for column in zip(*points, strict=True))
     try:
@@ -86,7 +86,7 @@ def test_points_of_a_kind_have_one_answer(
 def test_what_a_rule_compares_tells_its_answers_apart(
     when: tuple[str, str], points: list[tuple[int, int]], n: int
 ) -> None:
-    """Points without a difference take the same branch, also where another input is not given."""
+    """Points with equal comparisons take the same branch."""
     points_rule = rule(when, ("1", "2"))
     m = np.array([point for point, _ in points], np.int64)
     for inputs in ({"n": n}, {}):
@@ -102,7 +102,7 @@ def test_what_a_rule_compares_tells_its_answers_apart(
 
 
 def test_a_part_is_evaluated_once_a_value() -> None:
-    """A helper is called for distinct arguments alone, however many points there are."""
+    """A helper is called once per distinct arguments."""
     points_rule = rule(("M > 0", "M <= 0"), ("up(M // 100, n)", "0"))
     m, n = (np.repeat(np.arange(1, 401), 5), np.tile(np.arange(5), 400))
     codes, _ = answer_codes(points_rule, {}, {"M": column(m), "n": column(n)})
@@ -111,7 +111,7 @@ def test_a_part_is_evaluated_once_a_value() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1))
 def test_combinations_are_told_apart(pairs: list[tuple[int, int]]) -> None:
-    """Combined codes are equal exactly where both are, and each has a point."""
+    """Combined codes are equal if and only if both parts are."""
     parts = [np.array(column, np.int64) for column in zip(*pairs, strict=True)]
     codes, some = combined_codes([(parts[0], 4), (parts[1], 5)])
     assert len(some) == len(set(pairs))
@@ -127,13 +127,13 @@ def test_a_value_that_is_no_number_tells_points_apart_by_type() -> None:
 
 
 def test_no_point_without_a_branch() -> None:
-    """Where no branch applies at a single point, nothing is said of any."""
+    """If no branch applies at one point, no point is answered."""
     with pytest.raises(NO_VALUE):
         answer_codes(rule(("M > 3", "M > 9"), ("1", "2")), {}, {"M": column(np.array([5, 2]))})
 
 
 def test_many_points_are_of_the_kinds_of_a_few() -> None:
-    """Arithmetic in arrays, which many points have, makes the kinds that points have alone."""
+    """Many points, computed in arrays, have the kinds of single points."""
     asked = rule(("M > n * 20", "not M > n * 20"), ("M // 3 + n * M", "(n, M % 5, 'a')"))
     wide, deep = (axis.ravel() for axis in np.meshgrid(np.arange(1, 301), np.arange(6)))
     codes, _ = answer_codes(asked, {}, {"M": column(wide), "n": column(deep)})

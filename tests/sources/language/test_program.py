@@ -1,4 +1,4 @@
-"""Leaves: an expression of the source, recognised by its text, becomes an input."""
+"""Leaves: an expression of the source, found by its text, becomes an input."""
 
 import ast
 
@@ -41,19 +41,19 @@ LEAVES = {
     ],
 )
 def test_replaced(text: str, new: str) -> None:
-    """A leaf is replaced as a whole and alone: what is done with it stays, and so do its bounds."""
+    """A leaf is replaced as a whole; the code around it stays."""
     replaced = replace_leaves(function(f"def f(M):\n    return {text}"), LEAVES)
     assert ast.unparse(replaced) == f"def f(M):\n    return {new}"
 
 
 def test_targets_stay() -> None:
-    """A name that is set is no leaf."""
+    """A name that is assigned is no leaf."""
     text = "def f(M):\n    batch = 1\n    sizes[0] = 2"
     assert ast.unparse(replace_leaves(function(text), LEAVES)) == text
 
 
 def test_places() -> None:
-    """What takes a leaf's place stands where the leaf stood."""
+    """A leaf's replacement has the leaf's place."""
     replaced = replace_leaves(function("def f(M):\n\n    return is_rocm()"), LEAVES)
     places = {node.lineno for node in ast.walk(replaced.body[0]) if isinstance(node, ast.expr)}
     assert places == {3}

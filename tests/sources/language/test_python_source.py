@@ -1,4 +1,4 @@
-"""Python sources: each name has one definition that is sure, or the rule is refused."""
+"""Python sources: each name must have one certain definition."""
 
 import ast
 from typing import Any
@@ -29,7 +29,7 @@ HELPERS = "def up(x):\n    return x + 1\ndef down(x):\n    return x - 1\n"
     ],
 )
 def test_found(text: str, value: int) -> None:
-    """A function is found in its file, or where it is imported from."""
+    """A function is found in its file or by its import."""
     assert run({"pkg/rules.py": text, "pkg/helpers.py": HELPERS}, M=5) == value
 
 
@@ -64,7 +64,7 @@ def test_not_sure(text: str) -> None:
 
 
 def test_one_name_two_things() -> None:
-    """A name that stands for one thing here and another there is refused."""
+    """A name with two meanings is refused."""
     files = {
         "pkg/rules.py": "from .helpers import up\nN = 1\ndef f(M):\n    return up(M) + N",
         "pkg/helpers.py": "N = 2\ndef up(x):\n    return x * N",
@@ -74,7 +74,7 @@ def test_one_name_two_things() -> None:
 
 
 def test_constants_of_another_file() -> None:
-    """A helper sees the constants of its own file."""
+    """A helper uses the constants of its own file."""
     files = {
         "pkg/rules.py": "from .helpers import up\ndef f(M):\n    return up(M)",
         "pkg/helpers.py": "N = 2\ndef up(x):\n    return x * N",
@@ -127,7 +127,7 @@ def test_find_method_and_having() -> None:
 
 
 def test_damaged() -> None:
-    """A file that is no Python is an error that names it, where it is needed."""
+    """A file that is no Python is an error by name, if it is needed."""
     modules = Modules({"bad.py": "def f(:", "good.py": "def g():\n    return 1"})
     assert modules.locate(["g"])[0] == "good.py"
     with pytest.raises(SourceError, match=r"bad\.py is not Python"):
@@ -135,7 +135,7 @@ def test_damaged() -> None:
 
 
 def test_trees_stay() -> None:
-    """Reading a rule changes nothing of the parsed file."""
+    """Reading a rule does not change the parsed file."""
     modules = Modules({"a.py": "def g(a, b):\n    return a\ndef f(M):\n    return g(b=1, a=M)"})
     before = ast.dump(modules.tree("a.py"))
     modules.program(["f"], {"M": "3"})

@@ -1,4 +1,4 @@
-"""Reading a rule in both ways: own Python sources with known answers, and hostile ones."""
+"""Rules read in both ways: made-up Python sources with known answers, and hostile ones."""
 
 from typing import Any
 
@@ -173,7 +173,7 @@ RIGHT: dict[str, tuple[str, list[Any]]] = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_right(name: str) -> None:
-    """A rule within the known set has the values that Python gives its function."""
+    """A rule within the known set has Python's values."""
     text, expected = RIGHT[name]
     assert values(read_python(text)) == expected
 
@@ -351,7 +351,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", [case for case in REFUSALS if case != "deep ifs"])
 def test_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is outside the known set, hostile or not, is an error that names it."""
+    """A construct outside the known set is an error that names it."""
     monkeypatch.setattr(paths, "PATHS_LIMIT", 200)
     text, says = REFUSALS[name]
     with pytest.raises(SourceError, match=says):
@@ -360,12 +360,12 @@ def test_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_nested_conditions_are_read() -> None:
-    """Conditions within conditions are read as deep as Python's parser lets them be."""
+    """Nested conditions are read as deep as Python's parser allows."""
     assert values(read_python(REFUSALS["deep ifs"][0]))[-1] == 1
 
 
 def test_the_two_ways_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single point at which the two ways differ refuses the rule, and is named."""
+    """A point at which the two ways differ refuses the rule by name."""
     old = Interpreter.run
 
     def wrong(interpreter: Interpreter, name: str, inputs: dict[str, Any]) -> Any:
@@ -379,7 +379,7 @@ def test_the_two_ways_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_difference_of_type_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """True is not 1, even inside of a tuple."""
+    """True is not 1, inside a tuple, too."""
     monkeypatch.setattr(reading_module, "_entry_of_interest", lambda *_: (True,))
     reading_module._COMPARISONS.clear()
     with pytest.raises(SourceError, match="differ"):
@@ -415,7 +415,7 @@ SAME = [
 
 
 def test_meaning_does_not_depend_on_spelling() -> None:
-    """Rules that answer the same have one digest, however they are written."""
+    """Rules with equal answers have one digest."""
     assert len({read_python(text).meaning for text, _ in SAME}) == 1
 
 
@@ -430,13 +430,13 @@ def test_meaning_depends_on_every_constant(text: str, old: str) -> None:
 
 
 def test_constants_are_told_apart() -> None:
-    """Two modules that swap the values of two constants are two rules."""
+    """Modules with swapped values of two constants are two rules."""
     text = "A = {}\nB = {}\ndef f(M):\n    return A * 2 + B"
     assert read_python(text.format(1, 2)).meaning != read_python(text.format(2, 1)).meaning
 
 
 def test_points() -> None:
-    """A rule is tried densely, and at each constant, its neighbours, and products with inputs."""
+    """A rule is tried densely, and at each constant and its neighbours and products."""
     program = reading(python_program("def f(M, n):\n    return M > 1000 * n"), contexts=[{"n": 3}])
     points = axis_points(program, {"n": 3})
     assert {999, 1000, 1001, 2999, 3000, 3001, 1024, *range(1, 40)} <= {*points}
@@ -444,20 +444,20 @@ def test_points() -> None:
 
 
 def test_too_many_points() -> None:
-    """A source with constants for more points than can be tried is refused."""
+    """A source with too many constants to try is refused."""
     numbers = ", ".join(map(str, range(0, 130000, 5)))
     with pytest.raises(SourceError):
         read_python(f"def f(M):\n    return M in ({numbers})")
 
 
 def test_huge_constants_are_no_points() -> None:
-    """A constant beyond all numbers is refused, not an endless list of points."""
+    """A constant beyond all numbers is refused."""
     with pytest.raises(SourceError, match="too large"):
         read_python("def f(M):\n    return M > 1e999")
 
 
 def test_one_entry() -> None:
-    """Of a dictionary one entry is the answer; a way that does not set it is an error."""
+    """Of a dictionary one entry is the answer; a path without it is an error."""
     text = "def f(M):\n    d = {'a': M, 'b': 1}\n    if M > 3:\n        d = {'a': 2}\n    return d"
     assert values(read_python(text, key="a")) == [1, 2, 3, 2, 2, 2, 2, 2]
     with pytest.raises(SourceError):
@@ -465,7 +465,7 @@ def test_one_entry() -> None:
 
 
 def test_quotes_point_at_true_lines() -> None:
-    """Each branch quotes the lines that its conditions and its value stand in."""
+    """Each branch quotes the lines of its conditions and its value."""
     rule = read_python(STEPS + "    return 128")
     by_value = {branch.value: branch.quotes for branch in rule.branches}
     assert [(q.lines, q.text) for q in by_value["128"]] == [
@@ -484,12 +484,12 @@ def test_shown() -> None:
 
 
 def test_unused_inputs_are_left_out() -> None:
-    """A rule's inputs are those that its branches speak of."""
+    """A rule's inputs are those that its branches use."""
     rule = read_python("def f(M, n):\n    return M", contexts=[{"n": 1, "k": 2}])
     assert rule.inputs == ("M",)
 
 
 def test_unknown_root() -> None:
-    """A function that is not in the program is an error, not a crash."""
+    """An unknown function is an error."""
     with pytest.raises((SourceError, KeyError)):
         read_rule(reading(Program()), "package", "1.0")

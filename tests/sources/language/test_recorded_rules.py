@@ -1,4 +1,4 @@
-"""Every rule on record answers as its text reads: nearfree and Python agree."""
+"""Every recorded rule answers as Python reads its text."""
 
 from functools import cache
 from pathlib import Path
@@ -47,7 +47,7 @@ FLAGS = ("is_", "use_", "enable_", "paged", "causal", "rocm", "deterministic", "
 
 
 def inputs_of(rule: RuleExtracted) -> st.SearchStrategy[dict[str, Any]]:
-    """Return what a rule may be asked with."""
+    """Return the inputs that a rule may get."""
     sizes = LISTED if rule.package.endswith("-graphs") else SIZES
     return st.fixed_dictionaries(
         {
@@ -70,7 +70,7 @@ def compiled(text: str) -> Any:
 
 
 def read(rule: RuleExtracted, inputs: dict[str, Any]) -> Any:
-    """Return the values and branches that a rule's text has for Python, one by one."""
+    """Return the values and branches that Python gives for a rule's text."""
     names: dict[str, Any] = {"__builtins__": {"ValueError": ValueError}} | BUILTINS
     for text in rule.functions:
         exec(text, names)  # noqa: S102  # recorded by this repository
@@ -91,7 +91,7 @@ def read(rule: RuleExtracted, inputs: dict[str, Any]) -> Any:
 @settings(deadline=None, max_examples=6)
 @given(data=st.data())
 def test_a_recorded_rule_answers_as_it_reads(rule: RuleExtracted, data: st.DataObject) -> None:
-    """Value, type and branch are those of the text; specialised too; errors are errors."""
+    """Value, type and branch are those of the text, specialised, too."""
     inputs = data.draw(inputs_of(rule))
     settled = {name: inputs[name] for name in rule.inputs if data.draw(st.booleans())}
     ready = kept(rule)
@@ -108,6 +108,6 @@ def test_a_recorded_rule_answers_as_it_reads(rule: RuleExtracted, data: st.DataO
 
 
 def raise_refusal(value: Any) -> None:
-    """Raise where a value says that the backend refuses."""
+    """Raise where a value is the backend's refusal."""
     if value == REFUSED:
         raise NearfreeError(REFUSED, remedy="")

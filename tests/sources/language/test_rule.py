@@ -1,4 +1,4 @@
-"""A recorded rule: one branch answers, missing facts are named, nothing else is answered."""
+"""A recorded rule: one branch answers, and missing facts are named."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_value(m: int, n: int, value: int) -> None:
 
 
 def test_missing() -> None:
-    """The facts that an answer still depends on are named, and only those."""
+    """Only the facts that the answer still depends on are named."""
     assert STEPS.missing({"M": 1}) == {"n"}
     assert STEPS.missing({"n": 1}) == {"M"}
     assert rule((("M <= 4",), "1"), (("M > 4", "n > 2"), "2")).missing({"M": 1}) == set()
@@ -47,7 +47,7 @@ def test_missing() -> None:
 
 
 def test_no_branch_and_two() -> None:
-    """No branch is a lack of evidence; two are a fault of the rule."""
+    """No branch is missing evidence; two are an error of the rule."""
     with pytest.raises(EvidenceError, match="0 branches of tile apply at M=9"):
         rule((("M < 3",), "1")).value({"M": 9})
     with pytest.raises(SourceError, match="2 branches"):
@@ -55,7 +55,7 @@ def test_no_branch_and_two() -> None:
 
 
 def test_specialised_keeps_what_has_no_value() -> None:
-    """A condition without a value stays where an earlier, open one may rule it out."""
+    """A condition without a value stays if an earlier open one may exclude it."""
     guarded = rule((("M > 4", "16 // n > 2"), "1"), (("M <= 4",), "2"))
     assert guarded.specialised({"n": 0}).value({"n": 0, "M": 3}).value == 2
     with pytest.raises(SourceError):
@@ -63,7 +63,7 @@ def test_specialised_keeps_what_has_no_value() -> None:
 
 
 def test_specialised_drops_what_does_not_apply() -> None:
-    """Fixed inputs leave the branches that they do not rule out, and the rule as it was."""
+    """Fixed inputs remove the branches that they exclude."""
     narrow = STEPS.specialised({"M": 5})
     assert [narrow.value({"n": n, "M": 5}).value for n in (1, 3)] == [3, 2]
     assert narrow.missing({"n": 3}) == set()
@@ -71,7 +71,7 @@ def test_specialised_drops_what_does_not_apply() -> None:
 
 
 def test_nothing_applies_after_narrowing() -> None:
-    """What fixed inputs rule out stays ruled out."""
+    """What fixed inputs exclude stays excluded."""
     with pytest.raises(EvidenceError):
         rule((("M < 3",), "1")).specialised({"M": 9}).value({"M": 1})
 
@@ -83,13 +83,13 @@ LOOP = (
 
 
 def test_functions() -> None:
-    """A helper with a loop is called; its refusal refuses the whole call."""
+    """A helper with a loop is called; its refusal refuses the call."""
     helped = rule((("up(M) > 3",), "up(M) * 2"), (("up(M) <= 3",), "0"), functions=(LOOP,))
     assert [helped.value({"M": m}).value for m in (2, 4, 99)] == [0, 8, REFUSED]
 
 
 def test_calls_tell_types_apart() -> None:
-    """A helper is called anew for 1, True and 1.0, which Python holds for equal."""
+    """A helper is called separately for 1, True and 1.0."""
     text = "def kind(x):\n    for i in range(1):\n        x = x\n    return x"
     typed = rule(((), "kind(M)"), functions=(text,))
     values: list[Any] = [typed.value({"M": m}).value for m in (1, True, 1.0)]
@@ -97,13 +97,13 @@ def test_calls_tell_types_apart() -> None:
 
 
 def test_helpers_do_not_see_inputs() -> None:
-    """A helper knows its arguments alone."""
+    """A helper uses its arguments only."""
     with pytest.raises(SourceError, match="'n' is unknown"):
         rule(((), "g(M)"), functions=("def g(x):\n    return n",)).value({"M": 1, "n": 2})
 
 
 def test_damaged() -> None:
-    """A record that holds no Python is an error where it is asked, not a crash."""
+    """A record that is no Python is an error when it is asked."""
     with pytest.raises(SourceError):
         rule((("M <",), "1")).value({"M": 1})
     with pytest.raises(SourceError):

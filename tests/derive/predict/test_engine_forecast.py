@@ -1,4 +1,4 @@
-"""What is said of a GGUF file's forward before it runs: which N the work model answers."""
+"""Forecasts of a GGUF file's forward: which N the work model answers."""
 
 from nearfree.derive.predict.engine_answers import MOST_ROWS, SHOWN_N, engine_forecast
 from nearfree.derive.work_model.engine import needed_kernels
@@ -8,7 +8,7 @@ from derive.predict.test_engine_answers import CONSTANTS
 
 
 def test_curves_of_other_forwards_take_nothing_away() -> None:
-    """Kernels that only curves of other threads ran are not asked of those that answer."""
+    """Kernels that only curves of other threads ran are not required."""
     engine_rules = rules("q8_0")
     assert needed_kernels(engine_rules, range(1, MOST_ROWS + 1)) > needed_kernels(
         engine_rules, SHOWN_N

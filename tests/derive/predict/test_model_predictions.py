@@ -1,4 +1,4 @@
-"""Predictions of models: those on record, and what laws say of what was measured."""
+"""Predictions of models: recorded ones, and laws' answers for measured settings."""
 
 from typing import Any
 
@@ -35,12 +35,12 @@ pytestmark = pytest.mark.slow
 
 
 def rows(layout: Layout, *payloads: Any) -> pl.DataFrame:
-    """Return the predictions of models of a log in which they come first."""
+    """Return the predictions of models of a log, of which the models come first."""
     return made(layout, *payloads)(PREDICTIONS).filter(module="model")
 
 
 def test_what_is_on_record_is_a_row(layout: Layout) -> None:
-    """A prediction on record is in the table with all that it says, made from its event."""
+    """A recorded prediction is a row with all its fields, made from its event."""
     prediction = predicted_payload(
         low=2.0, high=5.0, margin=1.5, balance_flop_per_byte=8.0, basis="probed_gemm"
     )
@@ -76,7 +76,7 @@ def test_what_is_on_record_is_a_row(layout: Layout) -> None:
 
 
 def test_a_refusal_on_record_is_a_row(layout: Layout) -> None:
-    """What could not be foretold is in the table with its reason."""
+    """A recorded refusal is a row with its reason."""
     (table_rows,) = (
         rows(layout, predicted_payload(n_max=None)).filter(predictor="modules_sum").to_dicts()
     )
@@ -84,13 +84,13 @@ def test_a_refusal_on_record_is_a_row(layout: Layout) -> None:
 
 
 def recorded(layout: Layout) -> list[tuple[Any, ...]]:
-    """Return what is on record: predictor, basis, baseline, tolerance and N_max."""
+    """Return the recorded predictions: predictor, basis, baseline, tolerance and N_max."""
     rows = write_tables(layout)(PREDICTIONS).filter(pl.col("predictor").is_in(RECORDED))
     return rows.select("predictor", "basis", "baseline", "epsilon", "n_max").rows()
 
 
 def test_the_newest_of_the_same_counts(layout: Layout) -> None:
-    """What is said again replaces what was said, and what is not said again stays."""
+    """A repeated prediction replaces the earlier one; others stay."""
     write_probe(layout)
     record_predictions(
         layout, predicted_payload(n_max=3.0), predicted_payload("modules_minimum", n_max=7.0)
@@ -104,7 +104,7 @@ def test_the_newest_of_the_same_counts(layout: Layout) -> None:
 
 
 def test_a_clock_that_went_back_makes_no_take_older(layout: Layout) -> None:
-    """Of a study's takes the one with the larger number counts, though its time is earlier."""
+    """Of a study's takes the larger number counts, even if its time is earlier."""
     write_probe(layout)
     record_predictions(layout, predicted_payload(n_max=5.0), take=2)
     record_predictions(layout, predicted_payload(n_max=3.0))
@@ -117,7 +117,7 @@ def test_a_clock_that_went_back_makes_no_take_older(layout: Layout) -> None:
                         ("epsilon", 0.1), ("baseline", 2)]
 )  # fmt: skip
 def test_what_says_another_thing_stays(layout: Layout, name: str, value: object) -> None:
-    """Another predictor, basis, tolerance or baseline is another prediction, however new."""
+    """Another predictor, basis, tolerance or baseline is another prediction."""
     other: Any = {"n_max": 4.0, name: value}
     write_probe(layout)
     record_predictions(layout, predicted_payload(n_max=3.0))
@@ -128,7 +128,7 @@ def test_what_says_another_thing_stays(layout: Layout, name: str, value: object)
 
 
 def test_studies_that_share_a_setting_do_not_collide(layout: Layout) -> None:
-    """Of two studies' predictions of a setting the newer by time counts, whatever its take."""
+    """Of two studies' predictions of a setting the newer by time counts."""
     write_probe(layout)
     record_predictions(layout, predicted_payload(n_max=3.0), take=2)
     record_predictions(layout, predicted_payload(n_max=5.0), study="later")
@@ -137,7 +137,7 @@ def test_studies_that_share_a_setting_do_not_collide(layout: Layout) -> None:
 
 
 def test_a_baseline_is_another_setting(layout: Layout) -> None:
-    """Measured from two baselines a setting has, from each, what was said of that one."""
+    """Each measured baseline of a setting has its own predictions."""
     write_probe(layout)
     record_predictions(
         layout, predicted_payload(n_max=3.0), predicted_payload(n_max=4.0, baseline=2)
@@ -151,7 +151,7 @@ def test_a_baseline_is_another_setting(layout: Layout) -> None:
 
 
 def test_laws_refuse_another_baseline(layout: Layout) -> None:
-    """From a baseline that is neither 1 nor the paper's, every law refuses on each basis."""
+    """For a baseline that is neither 1 nor the paper's every law refuses."""
     write_probe(layout)
     write_model(layout, baseline=2)
     rows = write_tables(layout)(PREDICTIONS).filter(module="model")
@@ -169,7 +169,7 @@ def test_laws_refuse_another_baseline(layout: Layout) -> None:
 
 
 def test_laws_speak_of_the_newest_release(layout: Layout) -> None:
-    """A law is asked of what was installed at the newest take, here by its number."""
+    """A law uses the package version of the newest take."""
     model = small()
     sweeps = model_sweeps(model_study(backend="flash_attn", dtype="bfloat16"), model)
     plan = plan_of(model, sweeps)
@@ -189,7 +189,7 @@ def test_laws_speak_of_the_newest_release(layout: Layout) -> None:
 
 
 def test_what_was_never_measured_has_no_row(layout: Layout) -> None:
-    """Of a setting, or a baseline, that was not measured nothing is said."""
+    """A setting or baseline that was not measured has no row."""
     unmeasured = model_sweeps(model_study(batch=[2]), MODEL)[0].setting
     table_rows = rows(
         layout,
@@ -202,7 +202,7 @@ def test_what_was_never_measured_has_no_row(layout: Layout) -> None:
 
 
 def experts(layout: Layout, *routings: str) -> pl.DataFrame:
-    """Return the laws' rows where two routings were asked for, and these were measured."""
+    """Return the laws' rows for two measured routings."""
     model = small(MOE)
     sweeps = model_sweeps(model_study(MOE), model)
     visits = [
@@ -219,7 +219,7 @@ def experts(layout: Layout, *routings: str) -> pl.DataFrame:
 
 
 def test_a_law_speaks_of_the_measured_baseline(layout: Layout) -> None:
-    """Balanced routing begins at E / (b k) = 4, skewed at 1; each has one row a predictor."""
+    """Balanced routing has the baseline E / (b k) = 4, skewed 1, each with one row a predictor."""
     expert_rows = experts(layout, "balanced", "skewed")
     for routing, baseline in (("balanced", 4), ("skewed", 1)):
         part = expert_rows.filter(routing=routing)
@@ -228,12 +228,12 @@ def test_a_law_speaks_of_the_measured_baseline(layout: Layout) -> None:
 
 
 def test_a_law_speaks_of_what_was_measured(layout: Layout) -> None:
-    """A setting that the plan of a take asks for, and that it holds no sample of, has no row."""
+    """A planned setting without samples has no row."""
     assert set(experts(layout, "skewed")["routing"]) == {"skewed"}
 
 
 def test_laws_are_asked_on_each_basis(layout: Layout) -> None:
-    """Each law and the work model has a row a basis of the platform's facts, with its rho."""
+    """Each law and the work model has a row for each basis of facts, with its rho."""
     table_rows = rows(layout).filter(pl.col("predictor").is_in(PREDICTORS))
     assert set(table_rows.select("predictor", "basis", "balance_flop_per_byte").rows()) == {
         (predictor, basis, rho)
@@ -258,7 +258,7 @@ def test_a_law_of_a_dense_model(layout: Layout) -> None:
 
 
 def test_without_facts_a_law_refuses(layout: Layout) -> None:
-    """A platform that was never probed has a refusal a law, and what is on record stays."""
+    """A platform without a probe has a refusal per law; recorded predictions stay."""
     record_predictions(layout)
     write_model(layout)
     rows = write_tables(layout)(PREDICTIONS).filter(module="model")
@@ -270,7 +270,7 @@ def test_without_facts_a_law_refuses(layout: Layout) -> None:
 
 
 def test_without_facts_of_its_dtype_a_law_refuses(layout: Layout) -> None:
-    """A platform that was probed in other element types has one refusal a law, as modules have."""
+    """A platform probed in other element types has one refusal per law."""
     write_probe(layout)
     write_model(layout, setting=replace(SETTING, dtype="float16"))
     rows = write_tables(layout)(PREDICTIONS).filter(module="model")
@@ -280,7 +280,7 @@ def test_without_facts_of_its_dtype_a_law_refuses(layout: Layout) -> None:
 
 
 def test_modules_beside_a_model_are_predicted_as_ever(layout: Layout) -> None:
-    """A study of modules in the same scope has the rows that it has by itself."""
+    """Rows of a modules' study do not depend on models in the scope."""
     alone, both = Layout(layout.root / "alone"), Layout(layout.root / "both")
     for layout_ in (alone, both):
         write_probe(layout_)
@@ -294,7 +294,7 @@ def test_modules_beside_a_model_are_predicted_as_ever(layout: Layout) -> None:
 
 @pytest.mark.parametrize("without", [False, True])
 def test_a_setting_of_a_model_is_predicted_once(layout: Layout, *, without: bool) -> None:
-    """A model's setting has one row a predictor and basis, whether it was foretold or not."""
+    """A model's setting has one row per predictor and basis."""
     write_probe(layout)
     if not without:
         record_predictions(layout)
@@ -311,7 +311,7 @@ VERSIONS = {"vllm": "0.20.2", "flash-attn": "2.8.3", "flashinfer-python": "0.5.3
 
 
 def test_a_backend_is_of_the_package_that_was_installed() -> None:
-    """Each backend names its package, however the index spells it; torch has no release here."""
+    """Each backend names its package in any spelling; torch has no release."""
     assert release_of("vllm", VERSIONS) == "0.20.2"
     assert release_of("flash_attn", VERSIONS) == "2.8.3"
     assert release_of("flashinfer_fa3", VERSIONS) == "0.5.3"
@@ -320,12 +320,12 @@ def test_a_backend_is_of_the_package_that_was_installed() -> None:
 
 
 def test_a_backend_of_the_paper_s_tables_names_its_own() -> None:
-    """A backend that no adapter runs has no version of a run."""
+    """A backend without an adapter has no version of a run."""
     assert release_of("vllm_0_9_1", VERSIONS) is None
 
 
 def test_a_setting_has_the_release_of_its_own_take() -> None:
-    """The version is that of the take which first speaks of the setting; others have none."""
+    """The version is that of the first take with the setting."""
     started = structs.replace(make_started(make_plan()), versions=VERSIONS)
     take = make_take(started, RunFinished(outcome="complete", wall_s=1.0))
     settings = pl.DataFrame(

@@ -1,4 +1,4 @@
-"""Table `predictions`: a number with its facts, or a refusal by name; never neither."""
+"""Table `predictions`: each row has a number with its facts, or a refusal."""
 
 import shutil
 from pathlib import Path
@@ -56,7 +56,7 @@ def predicted(*rows: tuple[str, Setting]) -> pl.DataFrame:
 
 
 def answered(table: pl.DataFrame, epsilons: tuple[float, ...] = (0.2,)) -> pl.DataFrame:
-    """Return what the predictors say of settings, without any rules or constants."""
+    """Return the predictors' answers on settings, without rules or constants."""
     with TemporaryDirectory() as folder:
         answerer = Answerer(Layout(Path(folder)), Config(CONFIG), offline=True, log_alone=True)
         return predict(table, FACTS, SHEETS, answerer, epsilons)
@@ -85,7 +85,7 @@ def test_the_lookup_table_of_the_paper(
 
 
 def test_every_basis_has_its_prediction() -> None:
-    """A probed platform is predicted with beta by either method, of the newest probe."""
+    """A probed platform has a prediction for each method of beta, from the newest probe."""
     prediction_rows = predicted(("cpu", dense("float32", batch=2)))
     rows = {(r["predictor"], r["basis"]): r["n_max"] for r in prediction_rows.to_dicts()}
     assert rows == {
@@ -96,7 +96,7 @@ def test_every_basis_has_its_prediction() -> None:
 
 
 def test_a_prediction_names_its_setting_and_its_facts() -> None:
-    """A prediction is made from the row of its setting and the row of its facts."""
+    """A prediction's ids are its setting's row and its facts' row."""
     table = settings_table(("h20", dense()))
     answer_row = answered(table)
     (fact,) = FACTS.filter(platform="h20", dtype="bfloat16")["row_id"]
@@ -105,7 +105,7 @@ def test_a_prediction_names_its_setting_and_its_facts() -> None:
 
 @pytest.mark.parametrize("element_type", ELEMENT_BYTES)
 def test_the_width_of_an_element_counts(element_type: str) -> None:
-    """N_max follows from the bytes of the setting's own dtype, where the facts name its phi."""
+    """N_max uses the bytes of the setting's dtype, and its phi."""
     rows = predicted(("h20", dense(element_type)))
     rho = SHEETS["h20"].balance(element_type)
     expected = rho * ELEMENT_BYTES[element_type] / 2 if rho else None
@@ -125,7 +125,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("platform", "changes", "missing"), REFUSED)
 def test_what_is_missing_is_named(platform: str, changes: dict[str, Any], missing: str) -> None:
-    """A setting without a law, or without facts, is refused by what is missing."""
+    """A setting without a law or facts is refused by what is missing."""
     rows = predicted((platform, make_setting(**{**SHAPE, "dtype": "bfloat16", **changes})))
     assert set(rows["predictor"]) == set(PREDICTORS)
     assert rows["n_max"].is_null().all()
@@ -135,7 +135,7 @@ def test_what_is_missing_is_named(platform: str, changes: dict[str, Any], missin
 
 
 def test_a_cpu_has_no_sms() -> None:
-    """The cores of a probed CPU are no SMs, so that the work model refuses there by name."""
+    """The work model refuses a probed CPU, which has no SMs."""
     newest = FACTS.filter(basis="probed_stream", take=2)
     assert newest["sm_count"].drop_nulls().len() == newest.height
     facts = probed_facts(newest, SHEETS)
@@ -145,7 +145,7 @@ def test_a_cpu_has_no_sms() -> None:
 
 
 def test_a_law_says_the_same_at_each_tolerance() -> None:
-    """There is a row a tolerance, and no law's answer depends on it."""
+    """Each tolerance has a row, with equal answers of a law."""
     answer_row = answered(settings_table(("h20", dense())), (0.1, 0.2)).filter(
         predictor="principle"
     )
@@ -153,7 +153,7 @@ def test_a_law_says_the_same_at_each_tolerance() -> None:
 
 
 def test_what_is_unbounded_has_a_flag_and_no_number() -> None:
-    """Where idle compute never runs out, the row says so: a table holds no infinite number."""
+    """An unbounded prediction has a flag and no number."""
     shape = {"heads": 1, "kv_heads": 1, "head_dim": 128, "context": 16}
     setting = make_setting(module="attention", backend="flash_attn_2", dtype="bfloat16", **shape)
     rows = predicted(("h20", setting)).filter(predictor="idle_compute")
@@ -161,7 +161,7 @@ def test_what_is_unbounded_has_a_flag_and_no_number() -> None:
 
 
 def test_calibrated_constants_are_evidence(tmp_path: Path) -> None:
-    """The work model's answer names the event of its constants, and is made from it."""
+    """The work model's answer is made from the event of its constants."""
     shutil.copytree(CONSTANTS, tmp_path / "events" / "public" / "constants")
     answerer = Answerer(Layout(tmp_path), Config(CONFIG), offline=True, log_alone=True)
     table = settings_table(("h20", dense()), ("h100", dense()))
@@ -188,7 +188,7 @@ def test_calibrated_constants_are_evidence(tmp_path: Path) -> None:
 )
 @settings(deadline=None, max_examples=12)
 def test_never_nothing_without_a_refusal(rows: list[tuple[str, str, str, int]]) -> None:
-    """Each setting has a row a predictor, with either a number or a refusal."""
+    """Each setting and predictor has a number or a refusal."""
     prediction_rows = predicted(
         *(
             (platform, Setting(module=module, backend="x", dtype=dtype, batch=batch))  # type: ignore[arg-type]
@@ -203,12 +203,12 @@ def test_never_nothing_without_a_refusal(rows: list[tuple[str, str, str, int]]) 
 
 
 def test_each_origin_of_a_setting_has_its_own_prediction() -> None:
-    """A setting that was measured and printed is predicted over each grid: they may differ."""
+    """A setting that is measured and published has a prediction over each grid."""
     one = settings_table(("h20", dense()))
     both = pl.concat([one, one.with_columns(pl.lit("published").alias("origin"))])
     assert answered(both).height == 2 * answered(one).height == 2 * len(PREDICTORS)
 
 
 def test_no_settings_make_an_empty_table() -> None:
-    """Where there is nothing to predict, the table is empty and fits its schema."""
+    """Without settings the table is empty, with its schema."""
     assert predicted().is_empty()

@@ -1,1 +1,1 @@
-"""Tests of what public curves say of kernels: groups, regimes and their record."""
+"""Tests of public curves of kernels: groups, regimes and their record."""

@@ -1,4 +1,4 @@
-"""Kernels with curves of our own making, as payloads and as a sealed take."""
+"""Kernels with made-up curves, as payloads and as a sealed take."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ HEADS: dict[str, Any] = {"heads": 8, "kv_heads": 2, "head_dim": 128}
 
 
 class Kept(NamedTuple):
-    """A curve: what it is of, T(baseline) in microseconds, and ratios by N."""
+    """A curve: its setting, T(baseline) in microseconds, and ratios by N."""
 
     shape: Mapping[str, Any]
     release: str | None = "1.0"
@@ -75,7 +75,7 @@ def kept_kernel(*curves: Kept, source: str = SOURCE, **of: Any) -> KernelReferen
 
 
 def kept_events(*kernels: KernelReferenced) -> list[Event]:
-    """Return kernels as events of a take that never was on disk."""
+    """Return kernels as events of a take that is not on disk."""
     return make_take(*kernels, scope=PUBLIC).events_of(KernelReferenced)
 
 

@@ -1,4 +1,4 @@
-"""Curves of our own making: the forms themselves, bent by residuals that are known."""
+"""Made-up curves: the forms with known residuals."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -46,7 +46,7 @@ def products(*platforms: str, depths: tuple[int, ...] = DEPTHS, **changes: Any) 
 
 
 def straight(_row: dict[str, Any]) -> float:
-    """Return no residual."""
+    """Return residuals of zero."""
     return 0.0
 
 
@@ -56,7 +56,7 @@ def by_depth(row: dict[str, Any]) -> float:
 
 
 def noisy(seed: int, size: float = 0.1) -> Bent:
-    """Return residuals that follow nothing."""
+    """Return random residuals."""
     random = np.random.default_rng(seed)
     return lambda row: random.normal(0.0, size, len(row["grid"]))
 
@@ -104,14 +104,14 @@ def by_form(events: ImportedCurves) -> list[Curves]:
 
 
 def known(imported: Sequence[LatencyImported]) -> Reference:
-    """Return the groups that imported curves make."""
+    """Return the groups of imported curves."""
     every = by_form(curves_of([(event, f"e#{number}") for number, event in enumerate(imported)]))
     groups = {key: group for part in every for key, group in groups_of(part, EPSILON).items()}
     return Reference(groups, CHIPS)
 
 
 def events(every: Sequence[Curves]) -> Iterator[LatencyImported]:
-    """Yield curves as they are imported."""
+    """Yield curves as imported events."""
     for part in every:
         rows = part.part.rows.to_dicts()
         for row, times, member in zip(rows, part.latency_us, part.members, strict=True):

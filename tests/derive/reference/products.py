@@ -21,7 +21,7 @@ BETWEEN = 5632
 
 
 def times_of(known: Reference, *questions: dict[str, Any]) -> GroupTimes:
-    """Return what is known of questions that one set of groups answers."""
+    """Return the times of questions that one set of groups answers."""
     (part,) = prepared(*questions)
     ((rows, times),) = known.times(part)
     assert rows.all()
@@ -29,7 +29,7 @@ def times_of(known: Reference, *questions: dict[str, Any]) -> GroupTimes:
 
 
 def question_with(**changes: Any) -> dict[str, Any]:
-    """Return the product that is asked of, with some changes."""
+    """Return a question about a product, with some changes."""
     return {**ROWS, "d_model": BETWEEN} | changes
 
 

@@ -1,4 +1,4 @@
-"""What the work model's answers rest on, where no rule is read."""
+"""The basis of the work model's answers where no rule is read."""
 
 import polars as pl
 import pytest

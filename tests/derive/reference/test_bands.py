@@ -23,7 +23,7 @@ from derive.reference.made import (
 
 
 def with_bands(*rows: RegimeBand) -> RecordedReference:
-    """Return bands alone."""
+    """Return a reference of these bands only."""
     return RecordedReference(
         reference=Reference({}, CHIPS), events={},
         bands={(row.regime, row.module, row.formats, row.routing): row for row in rows},
@@ -58,7 +58,7 @@ def test_a_question_has_the_band_of_its_kind(
 
 
 def test_formats_that_were_not_scored_have_the_band_of_like_rows() -> None:
-    """Of weights alone in few bits the widest band of others of them comes before the module's."""
+    """Weights in unscored few-bit formats have the widest band of similar formats."""
     of = BANDS.bands[0]
     scored = [
         replace(of, regime="R0", module="moe_ffn", formats=formats, routing="balanced", band=band)
@@ -71,7 +71,7 @@ def test_formats_that_were_not_scored_have_the_band_of_like_rows() -> None:
 
 
 def test_bands_are_row_by_row() -> None:
-    """Each question has its own regime's band; without any bands it is 1."""
+    """Each question has its own regime's band; without bands it is 1."""
     rows = pl.concat(only_curves(question).part.rows for question in (ROWS, LAYER, ROWS))
     bands = with_bands(*BANDS.bands).bands_of(["R0", "R2", "R2"], rows)
     assert bands.tolist() == [0.5, 0.2, 0.1]
@@ -79,7 +79,7 @@ def test_bands_are_row_by_row() -> None:
 
 
 def test_the_kind_of_a_question() -> None:
-    """It is the module, with a Dense FFN its products, its formats, and the law of its loads."""
+    """A question's kind is its module, its formats and its routing law."""
     ffn = {**ROWS, "module": "dense_ffn", "weights": "int4"}
     rows = pl.concat(
         only_curves(question).part.rows for question in (ffn, {**LAYER, "routing": "power_law:1.2"})

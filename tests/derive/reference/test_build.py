@@ -1,4 +1,4 @@
-"""Groups from imported curves: which curves count, and how they come by kernel."""
+"""Groups from imported curves: which curves count, and by which kernel."""
 
 from itertools import pairwise
 from typing import Any
@@ -46,7 +46,7 @@ def imported(*every: Curves) -> ImportedCurves:
 
 
 def test_curves_come_by_platform_and_form() -> None:
-    """Each with its own points, its file and its kernel, however they are mixed in the log."""
+    """Each curve has its points, file and kernel, in any order of the log."""
     of_all = curves(*products("h100", "a100"), LAYER, {**HEADS, "kernel": "fa3"}, bent=noisy(1))
     mixed = list(events(of_all))[::-1]
     curve_list = curves_of([(part, f"e#{number}") for number, part in enumerate(mixed)])
@@ -66,13 +66,13 @@ def test_curves_come_by_platform_and_form() -> None:
 
 
 def test_attention_counts_from_two_positions_on() -> None:
-    """One position runs in another kernel, which says nothing of several."""
+    """N = 1 runs another kernel and is left out."""
     (curves_by_form,) = by_form(imported(only_curves(HEADS)))
     assert curves_by_form.part.features["n"][0].tolist() == [2.0**power for power in range(1, 8)]
 
 
 def test_a_context_that_varies_is_no_curve_over_n() -> None:
-    """Curves of one position over contexts are left out."""
+    """Curves over contexts are left out."""
     (event,) = events([only_curves(HEADS)])
     varied = replace(event, n=(1, 1), latency_us=(1.0, 2.0), contexts=(128, 256))
     assert by_form(curves_of([(varied, "e#1")])) == []
@@ -91,7 +91,7 @@ def test_a_context_that_varies_is_no_curve_over_n() -> None:
 def test_light_products_are_learnt_from_and_not_scored(
     question: dict[str, Any], *, learnt: bool, scored: bool
 ) -> None:
-    """Weights as stored of 4 MB are learnt from, of 64 MB scored; layers are heavy together."""
+    """Weights of 4 MB are used for fits, of 64 MB for scores, too."""
     curves = imported(only_curves(question))
     assert len(by_form(curves)) == learnt
     assert scored_truth(kernel_truth(curves, SHEETS, EPSILON)).settings.height == scored
@@ -99,7 +99,7 @@ def test_light_products_are_learnt_from_and_not_scored(
 
 @given(many=st.integers(1, 30), heavy=st.integers(0, 5), most=st.integers(1, 12))
 def test_light_products_of_a_kernel_are_thinned_evenly(many: int, heavy: int, most: int) -> None:
-    """So many are kept of each kernel, over all its shapes, and all heavy ones."""
+    """Each kernel keeps a number of light products over all shapes, and all heavy ones."""
     kernels, depths = ("one", "another"), [1024 + 128 * index for index in range(many)]
     rows = [
         {**ROWS, "kernel": kernel, "d_model": depth, "d_ff": 4096}
@@ -119,7 +119,7 @@ def test_light_products_of_a_kernel_are_thinned_evenly(many: int, heavy: int, mo
 
 @pytest.mark.parametrize(("depth", "powers"), [(4096, True), (16384, False)])
 def test_light_products_are_kept_at_powers_of_two(depth: int, *, powers: bool) -> None:
-    """Of heavy ones every N counts."""
+    """Light products keep powers of two, heavy ones every N."""
     curves = only_curves({**ROWS, "d_model": depth, "d_ff": 4096})
     (event,) = events([curves])
     n = (8, 12, 16, 24, 32)
@@ -129,7 +129,7 @@ def test_light_products_are_kept_at_powers_of_two(depth: int, *, powers: bool) -
 
 
 def test_products_faster_than_the_memory_were_timed_from_a_cache() -> None:
-    """They are not learnt from; those that the memory could bring are."""
+    """Products faster than the memory bandwidth are left out of fits."""
     (cold,) = events([only_curves(ROWS)])
     weights = 2.0 * ROWS["d_model"] * ROWS["d_ff"]
     brought_us = weights / (1e3 * (SHEETS[ROWS["platform"]].bandwidth_gb_s or 0.0))
@@ -139,7 +139,7 @@ def test_products_faster_than_the_memory_were_timed_from_a_cache() -> None:
 
 
 def test_collectives_are_no_kernels_of_one_gpu() -> None:
-    """Curves between GPUs have constants of their own elsewhere."""
+    """Curves of collectives are in no group."""
     (event,) = events([only_curves(ROWS)])
     setting = Setting(**{"backend": "nccl", "dtype": "bfloat16", **REDUCE})
     reduce_ = replace(event, setting=setting)
@@ -147,7 +147,7 @@ def test_collectives_are_no_kernels_of_one_gpu() -> None:
 
 
 def test_every_kernel_and_format_is_a_group_of_its_own() -> None:
-    """Curves of one kernel come together whatever their release, all others apart."""
+    """Curves of one kernel and format are one group over all releases."""
     every = only_curves(
         *products(), *products(backend_version="2.0"), *products(kernel="another"),
         *products(backend="sglang", depths=DEPTHS[:4]), *products(kernel="rare", depths=DEPTHS[:3]),
@@ -159,7 +159,7 @@ def test_every_kernel_and_format_is_a_group_of_its_own() -> None:
 
 
 def test_curves_that_do_not_count_are_in_no_group() -> None:
-    """Neither their shapes nor their times enter: the rest makes the same group alone."""
+    """Curves that are left out do not change the group."""
     every = only_curves(*products(), bent=lambda row: 2.0 * (row["d_model"] == DEPTHS[1]))
     mask = np.array([depth != DEPTHS[1] for depth in DEPTHS])
     (group,) = groups_of(every, EPSILON, mask).values()
@@ -170,7 +170,7 @@ def test_curves_that_do_not_count_are_in_no_group() -> None:
 
 
 def test_many_curves_of_attention_are_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some are kept over all settings and releases, products all; no order changes which."""
+    """A subset over all settings and releases is kept, independent of the order."""
     monkeypatch.setattr(build, "MOST_ATTENTION", 5)
     questions_ = [
         {**HEADS, "heads": 8 * group_size, "kv_heads": 8, "backend_version": release}
@@ -187,7 +187,7 @@ def test_many_curves_of_attention_are_thinned_evenly(monkeypatch: pytest.MonkeyP
 
 
 def test_keys_are_those_of_the_rows() -> None:
-    """A group's key says platform, form, backend, kernel and formats."""
+    """A group's key has platform, form, backend, kernel and formats."""
     (key,) = groups_of(only_curves(*products()), EPSILON)
     assert key == Key("h100", "gemm", "vllm", "cublas", "bfloat16", None, None)
     assert key.elsewhere == key[1:]
@@ -204,7 +204,7 @@ def layer(**changes: Any) -> Setting:
 
 
 def tabled(batch: int, contexts: tuple[int, ...], latency_us: float, **changes: Any) -> Any:
-    """Return one position of each of some requests over contexts, as a table of decoding has it."""
+    """Return N = 1 for several batch sizes over contexts, as in a table of decoding."""
     times = tuple(latency_us + context / 1000 for context in contexts)
     return curve(
         layer(batch=batch, **changes), platform="h100", kernel="compressed_flashmla",
@@ -213,7 +213,7 @@ def tabled(batch: int, contexts: tuple[int, ...], latency_us: float, **changes: 
 
 
 def test_requests_of_one_position_are_a_curve_over_decoded_rows() -> None:
-    """Each cache length has one, from one request up; prefilled points fill what decoding lacks."""
+    """Each cache length has a curve over rows; prefilled points complete it."""
     at = (128, 4096)
     every = [tabled(batch, at, 50.0 + batch) for batch in (4, 1, 2)]
     prefilled = curve(layer(batch=8, context=4096), platform="h100", kernel="compressed_flashmla",
@@ -238,7 +238,7 @@ def test_requests_of_one_position_are_a_curve_over_decoded_rows() -> None:
 
 
 def test_other_modules_stay_as_they_were_imported() -> None:
-    """Curves of products are not touched where layers become rows that are decoded."""
+    """Curves of products are not changed."""
     before = imported(*curves(*products("h100")))
     after = decoded_layers(before)
     assert after.settings.equals(before.settings)
@@ -246,7 +246,7 @@ def test_other_modules_stay_as_they_were_imported() -> None:
 
 
 def asleep(*us: float) -> ImportedCurves:
-    """Return layers timed at N = 1, 2, ... too, where experts sleep, at these T(N)."""
+    """Return layers timed at small N, too, with idle experts, at the given T(N)."""
     widths = [{**LAYER, "d_ff": d_ff} for d_ff in (512, 1024, 1536, 2048)]
     pairs = []
     for number, event in enumerate(events(curves(*widths))):
@@ -258,7 +258,7 @@ def asleep(*us: float) -> ImportedCurves:
 
 
 def test_experts_keep_what_was_timed_before_all_are_awake() -> None:
-    """T(N) there is answered as measured; constants and boundaries are as without it."""
+    """T(N) below the baseline is kept; constants and boundaries do not change."""
     curves_by_form, plain = (by_form(part)[0] for part in (asleep(900.0, 950.0), imported(
         *curves(*({**LAYER, "d_ff": d_ff} for d_ff in (512, 1024, 1536, 2048))))))  # fmt: skip
     (groups,), (awake,) = (
@@ -277,7 +277,7 @@ def test_experts_keep_what_was_timed_before_all_are_awake() -> None:
 
 
 def test_experts_that_came_from_a_cache_say_nothing_of_one_position() -> None:
-    """Weights of those awake cannot come faster than memory brings them."""
+    """T(1) that is faster than memory allows is left out."""
     (curves_by_form,) = by_form(asleep(0.001, 950.0))
     (group,) = groups_of(curves_by_form, EPSILON).values()
     assert group.n[:, 0].tolist() == [2.0] * 4

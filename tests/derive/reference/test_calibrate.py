@@ -1,4 +1,4 @@
-"""From imported curves to a sealed take of kernels, and what it refuses."""
+"""A calibration of kernels: from imported curves to a sealed take, and refusals."""
 
 import pytest
 from nearfree.core.scopes import PUBLIC
@@ -62,14 +62,14 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 def read(layout: Layout) -> RecordedReference:
-    """Return what the log holds of kernels."""
+    """Return the kernels in the log."""
     reference = recorded_reference(layout, CHIPS)
     assert reference is not None
     return reference
 
 
 def test_every_kernel_is_sealed(log: Layout) -> None:
-    """A platform's kernel has its group, with all its curves and the files that they are from."""
+    """Each kernel of a platform has its group with all its curves and files."""
     known = read(log)
     heights = {key.platform: item.curves.height for key, item in known.reference.groups.items()}
     assert heights == {"h100": 13, "h200": 8, "a100": 8}
@@ -82,7 +82,7 @@ def test_every_kernel_is_sealed(log: Layout) -> None:
 
 
 def test_what_is_sealed_is_what_the_curves_say(log: Layout) -> None:
-    """Constants and residuals in the log are those that follow from the imported curves."""
+    """Sealed constants and residuals follow from the imported curves."""
     known, every = read(log).reference, by_form(read_curves(log, STREAM))
     made = {key: item for one in every for key, item in groups_of(one, EPSILON).items()}
     assert set(known.groups) == set(made)
@@ -96,7 +96,7 @@ def test_what_is_sealed_is_what_the_curves_say(log: Layout) -> None:
 
 
 def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
-    """Every regime has its band over all curves that it was asked of, none of which it had."""
+    """Each regime's band is from curves that it did not know."""
     (take,) = read_scope(log, PUBLIC, stream=KERNELS)
     (event,) = take.events_of(BandsCalibrated)
     data: BandsCalibrated = event.data
@@ -126,7 +126,7 @@ def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
 
 @pytest.mark.slow
 def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
-    """A second calibration changes nothing; one of the same curves elsewhere says the same."""
+    """A second calibration changes nothing."""
     before = {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()}
     seal = calibrated(log)
     assert {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()} == before
@@ -147,7 +147,7 @@ def test_another_tolerance_is_another_plan(log: Layout, layout: Layout) -> None:
 
 
 def test_what_cannot_be_calibrated_on_is_refused(layout: Layout) -> None:
-    """No such stream, and curves that no form speaks of, are named; nothing is sealed."""
+    """An unknown stream, and curves without a form, are refused; nothing is sealed."""
     with pytest.raises(EvidenceError, match="the log holds no imported curves of ours"):
         calibrated(layout)
     light = Setting(module="gemm", backend="vllm", dtype="bfloat16", d_model=512, d_ff=512)

@@ -1,4 +1,4 @@
-"""Experts with a gate and without one: whose curves speak of which, and how many matrices count."""
+"""Experts with and without a gate: which curves answer, and how many matrices count."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ KNOWN = reference(*({**model, "d_ff": width} for model in (NANO, QWEN) for width
 
 
 def times_of(known: Reference, **question: Any) -> GroupTimes:
-    """Return what is known of a question."""
+    """Return the times of a question."""
     (part,) = prepared(question)
     ((_, times),) = known.times(part)
     return times

@@ -1,4 +1,4 @@
-"""Groups: what is kept of a kernel's curves, in 8 bits, and what follows from it."""
+"""Groups: a kernel's curves in 8 bits, and what follows from them."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ VALUES = arrays.arrays(
 
 
 def lengths(values: np.ndarray, data: st.DataObject) -> np.ndarray:
-    """Return which values count: of each row the first ones, one at least."""
+    """Return a mask of valid values: the first ones of each row, at least one."""
     ends = data.draw(st.lists(st.integers(1, values.shape[1]), min_size=len(values),
                               max_size=len(values)))  # fmt: skip
     return np.arange(values.shape[1])[None, :] < np.array(ends)[:, None]
@@ -50,7 +50,7 @@ def lengths(values: np.ndarray, data: st.DataObject) -> np.ndarray:
 
 @given(VALUES, st.data())
 def test_eight_bits_round_by_half_a_step_at_most(values: np.ndarray, data: Any) -> None:
-    """Numbers come back within half a 255th of their range, and the rounding of its ends."""
+    """Numbers are off by at most half a 255th of their range."""
     counts = lengths(values, data)
     coded = Coded.of(values, counts)
     back = coded.values(counts)
@@ -62,7 +62,7 @@ def test_eight_bits_round_by_half_a_step_at_most(values: np.ndarray, data: Any) 
 
 @given(VALUES, st.data())
 def test_what_came_back_is_kept_as_it_is(values: np.ndarray, data: Any) -> None:
-    """Numbers that were rounded once are not moved by rounding them again, by more than a code."""
+    """Rounding rounded numbers again moves them by at most one code."""
     counts = lengths(values, data)
     once = Coded.of(values, counts).values(counts)
     twice = Coded.of(once, counts).values(counts)
@@ -71,7 +71,7 @@ def test_what_came_back_is_kept_as_it_is(values: np.ndarray, data: Any) -> None:
 
 @given(VALUES, st.data())
 def test_what_does_not_count_repeats_the_last_that_does(values: np.ndarray, data: Any) -> None:
-    """Beyond a row's own points stands its last one, and no other row's."""
+    """Beyond a row's points its last one is repeated."""
     counts = lengths(values, data)
     back = Coded.of(values, counts).values(counts)
     for row, own in zip(back, counts, strict=True):
@@ -82,7 +82,7 @@ def test_what_does_not_count_repeats_the_last_that_does(values: np.ndarray, data
 
 @pytest.mark.parametrize("value", [0.0, -0.25, 3.0])
 def test_numbers_that_are_all_one(value: float) -> None:
-    """Of constant numbers, and of a single one, nothing is lost."""
+    """Constant numbers, and a single one, are exact."""
     for shape in ((3, 4), (1, 1)):
         every = np.full(shape, value)
         counts = np.ones(shape, dtype=bool)
@@ -99,7 +99,7 @@ OF_EACH = {
 @pytest.mark.slow
 @pytest.mark.parametrize("family", OF_EACH)
 def test_a_measured_curve_is_answered_by_itself(family: str) -> None:
-    """The form times exp(residual) is the measured T(N) of each curve, within its rounding."""
+    """The form times exp(residual) is the measured T(N), within rounding."""
     every = only_curves(*OF_EACH[family], bent=noisy(3))
     group = only_group(*OF_EACH[family], bent=noisy(3))
     points = coordinates(family, every.part.rows, every.part.features["n"])
@@ -115,7 +115,7 @@ def test_a_measured_curve_is_answered_by_itself(family: str) -> None:
 
 @pytest.mark.parametrize("family", OF_EACH)
 def test_the_ratio_is_that_of_the_curve(family: str) -> None:
-    """T(N) / T(baseline) of what is kept is the measured one, within its rounding."""
+    """T(N) / T(baseline) is the measured one, within rounding."""
     every = only_curves(*OF_EACH[family], bent=noisy(4))
     group = only_group(*OF_EACH[family], bent=noisy(4))
     wide = group.counts.shape[1]
@@ -125,7 +125,7 @@ def test_the_ratio_is_that_of_the_curve(family: str) -> None:
 
 
 def test_a_curve_is_kept_up_to_four_times_its_n_max() -> None:
-    """Points beyond are dropped; two points stay of any curve."""
+    """Points beyond 4 N_max are dropped; at least two stay."""
 
     def steep(row: dict[str, Any]) -> Any:
         n = np.array(row["grid"], dtype=float)
@@ -158,7 +158,7 @@ def test_two_points_of_a_coarse_grid_stay() -> None:
 
 
 def test_beyond_its_ends_a_curve_s_residual_is_that_of_its_ends() -> None:
-    """Asked of fewer or more rows than any curve has, the nearest end answers."""
+    """Outside a curve's rows the residual of the nearest end counts."""
     group = only_group(*products(), bent=noisy(5))
     places = coordinates("gemm", group.curves, group.n)
     residual, _ = group.residuals(places)
@@ -169,7 +169,7 @@ def test_beyond_its_ends_a_curve_s_residual_is_that_of_its_ends() -> None:
 
 
 def test_a_curve_that_ends_early_goes_on_as_it_ended() -> None:
-    """At N that others alone have, a short curve says what it said last."""
+    """At N beyond a curve's end its last residual counts."""
 
     def short(row: dict[str, Any]) -> Any:
         n = np.array(row["grid"], dtype=float)
@@ -184,7 +184,7 @@ def test_a_curve_that_ends_early_goes_on_as_it_ended() -> None:
 
 
 def test_between_points_the_residual_is_between_theirs() -> None:
-    """Between two N of the curves the residual is interpolated along the logarithm of rows."""
+    """Between two N the residual is interpolated over log(rows)."""
     group = only_group(*products(), bent=noisy(6))
     at = coordinates("gemm", group.curves, np.tile([[4.0, 4 * 2**0.5, 8.0]], (len(DEPTHS), 1)))
     residuals, _ = group.residuals(at)
@@ -192,7 +192,7 @@ def test_between_points_the_residual_is_between_theirs() -> None:
 
 
 def test_a_shape_between_two_takes_after_both() -> None:
-    """Where residuals grow with the depth, a depth that was not measured lies in between."""
+    """The residual of a depth between two is between theirs."""
     depths = (3072, 4096, 6144, 8192)
     group = only_group(*products(depths=depths), bent=by_depth)
     every = only_curves(*products(depths=(3584, 5120, 7168)))
@@ -205,7 +205,7 @@ def test_a_shape_between_two_takes_after_both() -> None:
 
 
 def test_a_release_answers_for_itself_and_all_together_for_another() -> None:
-    """A shape has the curve of the release asked of; in a third one the mean of both."""
+    """A shape uses its own release's curve, in another release the mean of all."""
     bent = {"1.0": 0.0, "2.0": 0.18}
     group = only_group(
         *products(), *products(backend_version="2.0"), bent=lambda row: bent[row["backend_version"]]
@@ -222,14 +222,14 @@ def test_a_release_answers_for_itself_and_all_together_for_another() -> None:
 
 @pytest.mark.parametrize("count", range(1, len(DEPTHS) + 1))
 def test_few_curves_are_no_group(count: int) -> None:
-    """Constants of fewer than four curves would be those of the curves themselves."""
+    """Fewer than four curves give no constants."""
     every = only_curves(*products(depths=DEPTHS[:count]))
     group = fitted_group(every.keys[0], every.part.rows, every.measured, every.members, EPSILON)
     assert (group is None) == (count < LEAST_CURVES == 4)
 
 
 def test_float16_is_what_bfloat16_is() -> None:
-    """Formats of one kernel have one key, in all three places; others have their own."""
+    """Float16 and bfloat16 share a key; other formats have their own."""
     names = ({"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float8"})
     frame = pl.concat(only_curves({**ROWS, **name}).part.rows for name in names)
     float16, bfloat16, float8 = keys_of(frame)
@@ -239,7 +239,7 @@ def test_float16_is_what_bfloat16_is() -> None:
 
 
 def test_a_kernel_without_curves_has_those_of_the_same_source() -> None:
-    """FlashInfer's CUTLASS experts in blocks are keyed as TensorRT-LLM's, all others as named."""
+    """FlashInfer's CUTLASS experts in blocks have TensorRT-LLM's key."""
     (name, (backend, kernel)), *_ = TWINS.items()
     frame = only_curves(ROWS).part.rows.with_columns(kernel=pl.lit(name))
     assert {(key.backend, key.kernel) for key in keys_of(frame)} == {(backend, kernel)}

@@ -1,4 +1,4 @@
-"""Table `kernels`: what is shown of the curves that the log keeps, and what T(N) of them is."""
+"""Table `kernels`: which of the kept curves are shown, with their T(N)."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,7 +53,7 @@ def test_every_module_has_the_points_of_its_curves() -> None:
 
 
 def test_latency_is_that_of_the_baseline_times_the_kept_ratio() -> None:
-    """T(baseline) is within a tenth of a percent; what follows within half a step of 8 bits."""
+    """T(baseline) is exact to 0.1 %, the rest to half a step of 8 bits."""
     row = made(kept_kernel(Kept(shape=PRODUCT, first_us=40.0))).sort("n")
     assert row["n"].to_list() == list(RATIOS)
     assert (row["latency_us"][0], row["ratio"][0]) == (pytest.approx(40.0, rel=1e-3), 1.0)
@@ -64,7 +64,7 @@ def test_latency_is_that_of_the_baseline_times_the_kept_ratio() -> None:
 
 
 def test_experts_are_shown_from_where_all_are_awake() -> None:
-    """Their baseline is the first N that wakes every expert; what is kept below it is not shown."""
+    """Experts are shown from the first N that activates all of them."""
     kernel_event = kept_kernel(Kept(shape=LAYER, first_us=40.0), family="moe_triton")
     shown = made(kernel_event).sort("n")
     assert shown["n"].to_list() == [4, 8, 16]
@@ -74,7 +74,7 @@ def test_experts_are_shown_from_where_all_are_awake() -> None:
 
 
 def test_a_baseline_that_codes_miss_is_still_its_own() -> None:
-    """Where no code is the ratio 1, T(baseline) over itself is 1 all the same."""
+    """T(baseline) / T(baseline) is 1 even if no code is."""
     ratios = {1: 1.0, 2: 0.93, 4: 1.31, 8: 2.0}
     first = made(kept_kernel(Kept(shape=PRODUCT, ratios=ratios))).sort("n").row(0, named=True)
     assert (first["ratio"], first["baseline"]) == (1.0, 1)
@@ -90,7 +90,7 @@ def test_a_baseline_that_codes_miss_is_still_its_own() -> None:
 def test_n_max_is_the_last_kept_point_within_the_tolerance(
     above: list[float], epsilon: float
 ) -> None:
-    """It and the next point follow from the ratios of the same rows."""
+    """N_max and the next N follow from the ratios of the rows."""
     ratios = {2**step: ratio for step, ratio in enumerate([1.0, *above])}
     table = made(kept_kernel(Kept(shape=PRODUCT, ratios=ratios)), epsilon=epsilon).sort("n")
     within = [n for n, ratio in table.select("n", "ratio").rows() if ratio <= 1 + epsilon]
@@ -102,7 +102,7 @@ def test_n_max_is_the_last_kept_point_within_the_tolerance(
 
 
 def test_a_row_names_the_event_of_its_kernel() -> None:
-    """Each row is made from one event, that of its platform and backend."""
+    """A row's id is the event of its platform and backend."""
     kernels = kept_on_two()
     events = {event.event_id: event.data for event in kept_events(*kernels)}
     for row in made(*kernels).to_dicts():
@@ -159,7 +159,7 @@ def test_a_module_is_shown_at_the_shape_that_most_platforms_have(curves: list, s
 
 
 def test_the_newest_release_is_that_of_each_platform_and_backend() -> None:
-    """0.10 comes after 0.9; what one platform has newer hides nothing of another."""
+    """Release 0.10 is newer than 0.9, per platform and backend."""
     rows = pl.DataFrame(
         [
             ("gemm", "h100", "vllm", "0.9.0"),
@@ -188,14 +188,14 @@ def test_the_newest_release_is_that_of_each_platform_and_backend() -> None:
     ids=["float8", "int4 weights", "float8 cache", "a cache", "a power law", "eight requests"],
 )
 def test_what_is_not_plain_is_not_shown(hidden: KernelReferenced) -> None:
-    """Other formats, caches, skewed loads and several requests have no row, nor choose a shape."""
+    """Other formats, caches, skewed routing and several requests are not shown."""
     assert made(hidden).is_empty()
     plain = kept_kernel(Kept(shape=PRODUCT))
     assert set(made(plain, hidden)["d_model"]) == {PRODUCT["d_model"]}
 
 
 def test_of_curves_that_nothing_tells_apart_the_first_is_shown() -> None:
-    """A kernel may keep two curves of one shape and release; rows have one key each."""
+    """Of two curves of one shape and release the first is shown."""
     twice = kept_kernel(Kept(shape=PRODUCT, first_us=10.0), Kept(shape=PRODUCT, first_us=20.0))
     table = made(twice)
     assert table.height == len(RATIOS)
@@ -203,7 +203,7 @@ def test_of_curves_that_nothing_tells_apart_the_first_is_shown() -> None:
 
 
 def test_without_a_take_the_table_is_empty(layout: Layout) -> None:
-    """A log that keeps no kernels has the table, without a row."""
+    """Without kernels the table is empty."""
     write_kernels(layout, "public", epsilon=0.2)
     table = read_table(layout, "public", KERNELS)
     assert table.is_empty()
@@ -211,7 +211,7 @@ def test_without_a_take_the_table_is_empty(layout: Layout) -> None:
 
 
 def test_the_newest_take_of_a_kernel_counts(layout: Layout) -> None:
-    """A newer take's curves stand in the place of that kernel's older ones, and beside others."""
+    """A newer take replaces the curves of its kernels only."""
     write_kept(layout, kept_kernel(Kept(shape=PRODUCT), platform="a100"))
     write_kept(layout, kept_kernel(Kept(shape=PRODUCT), platform="h200"), take=2)
     write_kernels(layout, "public", epsilon=0.2)

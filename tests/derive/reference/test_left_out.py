@@ -1,4 +1,4 @@
-"""Leaving a platform out: nothing of it is in its own prediction."""
+"""A platform that is left out does not influence its own prediction."""
 
 import numpy as np
 import polars as pl
@@ -31,13 +31,13 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> ImportedCurves:
 
 
 def left_out(curves: ImportedCurves) -> LeftOut:
-    """Return what answers from those curves."""
+    """Return the predictor from those curves."""
     return LeftOut(curves, FACTS, RESOLVER, epsilon=0.2)
 
 
 @pytest.mark.slow
 def test_its_own_curves_do_not_count(curves: ImportedCurves) -> None:
-    """Whatever a platform's curves are, its constants stay, and the other's change."""
+    """A platform's curves change the other's constants only."""
     first = left_out(curves)
     mine = curves.settings.filter(pl.col("platform") == "h100")["curve"]
     slower = pl.when(pl.col("curve").is_in(mine.implode())).then(pl.col("n").sqrt()).otherwise(1.0)
@@ -66,7 +66,7 @@ def test_it_is_scored_beside_the_others(curves: ImportedCurves) -> None:
 
 
 def test_a_lone_platform_has_no_others(curves: ImportedCurves) -> None:
-    """With curves of one platform there is no answer for it."""
+    """With one platform there is no answer."""
     lone = curves.settings.filter(pl.col("platform") == "h100", pl.col("module") == "gemm")
     points = curves.points.join(lone, on="curve", how="semi")
     question_rows = questions(truth(lone, points, [0.2]))
@@ -95,7 +95,7 @@ def test_each_part_is_of_one_platform(curves: ImportedCurves) -> None:
 @settings(deadline=None, max_examples=20)
 @given(st.sampled_from(["gemm", "moe_triton", "attention_cached"]), st.integers(2, 7))
 def test_joined_curves_are_the_curves(name: str, width: int) -> None:
-    """A form says the same of curves together as of each by itself, whatever their grids."""
+    """A form gives equal values for joined and single curves."""
     part = of_family(name)
     times = np.ones(part.counts.shape)
     full = Measured(features=part.features, latency_us=times, counts=part.counts)

@@ -1,4 +1,4 @@
-"""Curves of a group as text: nothing is lost, and what is no such text is refused."""
+"""Packed curves of a group: nothing is lost, and other text is refused."""
 
 import base64
 import lzma
@@ -47,7 +47,7 @@ def packed(lengths: list[int], seed: int = 1) -> Packed:
     st.floats(-1e300, 1e300),
 )
 def test_nothing_is_lost(lengths: list[int], seed: int, scale: float) -> None:
-    """Any codes of curves of any lengths come back bit by bit, whatever a code of the ratio is."""
+    """Any codes of any lengths are unpacked bit for bit."""
     curves = packed(lengths, seed)
     assert unpacked(packed_text(curves, scale), scale, stepped=True) == curves
 
@@ -65,7 +65,7 @@ def test_what_follows_from_the_ratio_takes_no_bytes() -> None:
     "change", [{"ratio": b"12"}, {"residual": b""}, {"first_us": b"123"}, {"grids": [[1], [1]]}]
 )
 def test_codes_that_are_not_those_of_the_points_are_refused(change: dict[str, object]) -> None:
-    """As many codes as points, and four bytes a T(baseline)."""
+    """Another number of codes than of points is refused."""
     raw = squeezed_raw(replace(packed([2, 3]), **change))
     with pytest.raises(ValueError, match=r"number of codes|cannot reshape"):
         unpacked(raw, 1.0, stepped=True)
@@ -73,7 +73,7 @@ def test_codes_that_are_not_those_of_the_points_are_refused(change: dict[str, ob
 
 @pytest.mark.parametrize("scale", [inf, -inf, nan])
 def test_ends_that_are_too_far_apart_are_refused(scale: float) -> None:
-    """What a code is must be a number."""
+    """A range without a finite number is refused."""
     with pytest.raises(ValueError, match="too far apart"):
         unpacked(packed_text(packed([2]), 1.0), scale, stepped=True)
 

@@ -1,4 +1,4 @@
-"""Groups in the log: what is read is what was written, and what is broken is refused by name."""
+"""Groups in the log are read as written, and broken ones are refused by name."""
 
 import base64
 import lzma
@@ -88,7 +88,7 @@ def sealed(layout: Layout, payload: KernelReferenced) -> Event:
 
 @pytest.mark.parametrize("name", OF_EACH)
 def test_a_group_is_read_as_it_was_written(layout: Layout, name: str) -> None:
-    """Through JSON, a seal and the disk nothing of a group changes."""
+    """A group is unchanged by JSON, a seal and the disk."""
     group = OF_EACH[name]
     event = sealed(layout, EVENTS[name])
     assert json.decode(json.encode(event.data), type=KernelReferenced) == EVENTS[name]
@@ -105,7 +105,7 @@ def test_a_group_is_read_as_it_was_written(layout: Layout, name: str) -> None:
 
 
 def test_an_event_says_what_it_holds() -> None:
-    """Curves, points, and the files that they are from with their digests, are plain to read."""
+    """An event's curves, points, files and digests are readable fields."""
     group = OF_EACH["gemm"]
     event = EVENTS["gemm"]
     assert (event.curves, event.points) == (8, int(group.counts.sum()))
@@ -115,7 +115,7 @@ def test_an_event_says_what_it_holds() -> None:
 
 
 def unpacked(event: KernelReferenced) -> list[Any]:
-    """Return what is packed in an event, field by field."""
+    """Return an event's packed fields."""
     fields: list[Any] = msgpack.decode(lzma.decompress(base64.b85decode(event.packed)))
     return fields
 
@@ -216,14 +216,14 @@ HOSTILE: Lazily[str] = Lazily(
 
 
 def test_what_is_packed_again_is_the_same_group() -> None:
-    """Fields that were unpacked and packed without a change are the group that they were."""
+    """Fields that are unpacked and packed again give the same group."""
     again = replace(EVENTS["gemm"], packed=changed(lambda _fields: None))
     assert event_of(group_of(Named(again))) == EVENTS["gemm"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_cannot_be_unpacked_is_refused(layout: Layout, name: str) -> None:
-    """Whatever an event packs, it is a group or named in an error; nothing else is raised."""
+    """Any packed text is a group or refused by name."""
     event = sealed(layout, replace(EVENTS["gemm"], packed=HOSTILE[name]))
     with pytest.raises(EvidenceError, match=f"the curves of {event.event_id}") as refused:
         group_of(event)
@@ -242,14 +242,14 @@ def test_what_cannot_be_unpacked_is_refused(layout: Layout, name: str) -> None:
     ids=str,
 )
 def test_what_an_event_says_beside_is_checked(layout: Layout, changes: dict[str, Any]) -> None:
-    """Counts that are not those packed, and constants of another form, are refused."""
+    """Wrong counts, and constants of another form, are refused."""
     event = sealed(layout, replace(EVENTS["gemm"], **changes))
     with pytest.raises(EvidenceError, match=event.event_id):
         group_of(event)
 
 
 def test_a_form_may_have_got_a_constant_since(layout: Layout) -> None:
-    """An event without a constant that has a neutral value is read with it; others are needed."""
+    """A missing constant with a neutral value is added; others are required."""
     event = EVENTS["gemm"]
     older = {
         hypothesis: {name: value for name, value in of.items() if name != "depth_us"}
@@ -264,7 +264,7 @@ def test_a_form_may_have_got_a_constant_since(layout: Layout) -> None:
 
 
 def test_empty_groups_are_none(layout: Layout) -> None:
-    """An event that says that it holds nothing, and does, is no group."""
+    """An event without curves, or without points, is no group."""
     nobody = {name: [] for name in unpacked(EVENTS["gemm"])[COLUMNS]}
     fields = [[], [], [], nobody, [], b"", b"", b""]
     event = replace(EVENTS["gemm"], packed=packed(fields), curves=0, points=0)
@@ -282,7 +282,7 @@ def test_empty_groups_are_none(layout: Layout) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_are_another_error(data: bytes) -> None:
-    """Any bytes in place of the curves are refused as broken evidence."""
+    """Any bytes instead of the curves are refused as broken evidence."""
     packed_text = base64.b85encode(lzma.compress(data)).decode()
     event = replace(EVENTS["gemm"], packed=packed_text)
     with pytest.raises(EvidenceError, match="the curves of here"):
@@ -290,7 +290,7 @@ def test_no_bytes_are_another_error(data: bytes) -> None:
 
 
 class Named:
-    """An event that was never written."""
+    """An event that is not on disk."""
 
     event_id = "here"
 
@@ -299,7 +299,7 @@ class Named:
 
 
 def test_groups_are_unpacked_when_they_are_asked_for(layout: Layout) -> None:
-    """A broken group stops nobody who does not ask for its curves; a good one is unpacked once."""
+    """A broken group is refused only when it is asked for; a good one is unpacked once."""
     broken = replace(EVENTS["moe_library"], packed="0")
     put(layout, EVENTS["gemm"], broken)
     groups = Recorded(newest_kernels(layout)[0])
@@ -315,7 +315,7 @@ def test_groups_are_unpacked_when_they_are_asked_for(layout: Layout) -> None:
 
 @pytest.mark.parametrize("family", OF_EACH)
 def test_a_group_on_record_says_the_same(family: str) -> None:
-    """What the log holds is not written again, and another's curves are not taken for it."""
+    """A recorded group equals its own curves' group, and no other."""
     for name, event in EVENTS.items():
         held = group_of(Named(event))  # type: ignore[arg-type]
         assert OF_EACH[family].says_the_same(held) == (name == family)
@@ -327,7 +327,7 @@ def test_a_group_on_record_says_the_same(family: str) -> None:
     ids=str,
 )
 def test_a_fit_on_another_processor_is_the_same(change: dict[str, float], same: bool) -> None:  # noqa: FBT001
-    """Constants may differ in their last digit, and those that are nothing; no more."""
+    """Constants may differ in the last digit, and in neutral ones."""
     group = OF_EACH["gemm"]
     values = {
         name: {item: value * change.get(item, 1.0) for item, value in of.items()}
@@ -343,14 +343,14 @@ def test_a_fit_on_another_processor_is_the_same(change: dict[str, float], same: 
 
 
 def test_another_form_s_residuals_are_not_the_same() -> None:
-    """Equal constants of a form that says something else are another group's."""
+    """Equal constants of another form are another group."""
     group = OF_EACH["gemm"]
     moved = replace(group.residual, low=group.residual.low + 0.5)
     assert not group.says_the_same(replace(group, residual=moved))
 
 
 def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
-    """Takes add to each other: what is known of a kernel is its newest event."""
+    """Of each kernel the newest event counts, over all takes."""
     assert recorded_reference(layout, CHIPS) is None
     assert recorded_kernels(layout) == []
     put(layout, EVENTS["gemm"], BANDS)

@@ -19,7 +19,7 @@ from derive.questions import RESOLVER
 def test_a_quantised_product_names_its_kernels_and_their_hypothesis(
     dtype: str, weights: str | None, message: str
 ) -> None:
-    """Of 16 bits a library picks the tile; of fewer the kernels are known, their tiles assumed."""
+    """In 16 bits a library picks the tile; in fewer the kernels are known, their tiles assumed."""
     columns = {"backend": ["torch"], "batch": [1], "dtype": [dtype], "weights": [weights]}
     rows = pl.DataFrame(columns, schema_overrides={"weights": str})
     (place,) = rule_places(GEMM, rows, [1], RESOLVER)

@@ -218,7 +218,7 @@ def test_rows_fit_the_table() -> None:
 
 
 def test_the_papers_rounds_are_not_paired() -> None:
-    """Under the paper's protocol the ratio is one of medians, its interval both ends' intervals."""
+    """Under the paper's protocol ratio and interval are those of unpaired medians."""
     protocol = Paper(rounds=3, forwards=1)
     base, later = (10.0, 20.0, 30.0), (60.0, 40.0, 30.0)
     visits = [

@@ -62,7 +62,7 @@ KIB, MIB = 1024, 1024**2
 def test_the_switches(
     engine: tuple[str, str | None], sm: int, gpus: int, size: int, algorithms: str
 ) -> None:
-    """Release, capability, ranks and bytes decide, on either side of each limit."""
+    """Release, capability, ranks and bytes select the algorithm, on both sides of each limit."""
     assert algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size) == algorithms
 
 
@@ -88,7 +88,7 @@ LARGER = {
 def test_larger_messages_never_go_back_to_an_algorithm_of_smaller_ones(
     engine: tuple[str, str | None], sm: int, gpus: int, sizes: list[int], dtype: str
 ) -> None:
-    """Any number of GPUs of any capability has an algorithm at any size, NCCL where none is own."""
+    """Any GPUs have an algorithm at any size; larger messages never return to an earlier one."""
     algorithms = [
         algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size, dtype=dtype)
         for size in sorted(sizes)

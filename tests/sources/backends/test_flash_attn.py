@@ -452,7 +452,7 @@ def test_where_keys_are_split(fetched: Fetched, length: int) -> None:
 
 @pytest.mark.slow
 def test_which_calls_split(fetched: Fetched) -> None:
-    """Short contexts and unpaged ragged calls never split; paged ones always use its kernel."""
+    """Short contexts and unpaged ragged calls never split; paged calls use the split kernel."""
     rules = fetched("2.8.3")
     assert flips(rules, batch=1, context=128, sm=90, sms=132) == []
     assert flips(rules, batch=1, context=4096, sm=90, sms=132, api="varlen") == []

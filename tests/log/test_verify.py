@@ -275,6 +275,25 @@ def test_results_of_earlier_ledgers_are_verified(layout: Layout, path: str) -> N
     assert paths == {expected if path != "config/config.yaml" else "as_of/000001/config"}
 
 
+@pytest.mark.parametrize("what", ["file", "folder", "link"])
+def test_only_ledgers_have_results_below_as_of(layout: Layout, tmp_path: Path, what: str) -> None:
+    """What is no folder of a ledger's number does not belong below as_of/, and is not read."""
+    again = make_again(layout)
+    other = again.with_name("000002" if what != "folder" else "latest")
+    if what == "file":
+        other.write_text("text")
+    elif what == "folder":
+        other.mkdir()
+        (other / "more.txt").write_text("text")
+    else:
+        shutil.copytree(again, tmp_path / "elsewhere")
+        other.symlink_to(tmp_path / "elsewhere")
+    (finding,) = damage(layout.root)
+    assert finding.path == f"as_of/{other.name}"
+    expected = LINK if what == "link" else "does not belong here; move it elsewhere"
+    assert finding.message == expected
+
+
 def test_results_of_an_earlier_ledger_without_a_log_are_found(layout: Layout) -> None:
     """A root below as_of/ that holds no log is found, and stops no further check."""
     again = make_again(layout)

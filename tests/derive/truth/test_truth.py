@@ -76,7 +76,7 @@ def test_the_order_of_points_does_not_matter(every: list[dict[int, float]], seed
     ],
 )
 def test_the_baseline(changes: dict[str, object], baseline: int) -> None:
-    """It is the smallest grid N, for balanced routing the smallest that reaches every expert."""
+    """The baseline is the smallest N, for balanced routing the first with every expert active."""
     times = dict.fromkeys((1, 2, 4, 8, 16, 32), 10.0) | {1: 1.0}
     truth = make_truth((dict(changes), times))
     (question_rows,) = questions(truth).to_dicts()

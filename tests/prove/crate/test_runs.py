@@ -75,7 +75,7 @@ def test_a_take_without_a_start_is_damage(layout: Layout) -> None:
 
 
 def test_derived_files_are_made_of_what_they_read() -> None:
-    """Tables are made of seals, figures and the report of tables, the ledger of seals and config."""
+    """Tables are made of seals, figures and report of tables, the ledger of seals and config."""
     names = [
         "results/events/cpu/dense/1-0123abcd.1.jsonl",
         "results/events/cpu/dense/1-0123abcd.seal.json",

@@ -150,9 +150,10 @@ def test_a_step_asks_how_often_its_job_was_started(
 
 
 def test_the_host_has_the_label_that_its_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's own name is not recorded; a label is, if the user gives one."""
-    monkeypatch.setenv("NEARFREE_HOST_LABEL", "bench-1")
-    assert describe_run("x", PLAN, 1, device="CPU").host_label == "bench-1"
+    """The host's own name is not recorded; a label is, if the user gives one that is not empty."""
+    for label, recorded in (("bench-1", "bench-1"), ("", "unnamed")):
+        monkeypatch.setenv("NEARFREE_HOST_LABEL", label)
+        assert describe_run("x", PLAN, 1, device="CPU").host_label == recorded
 
 
 def test_versions_are_those_installed() -> None:

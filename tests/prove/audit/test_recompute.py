@@ -1,5 +1,6 @@
 """Rows recomputed from the log: equal numbers, and every kind of difference is reported."""
 
+import shutil
 from collections.abc import Callable
 
 import polars as pl
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from nearfree.cli import main
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.store import read_table, write_table
+from nearfree.errors import EvidenceError
 from nearfree.prove.audit.recompute import differences, recompute
 from prove.audit.independent import Root
 
@@ -41,6 +43,17 @@ def test_an_unchanged_number_ends_well(shared, capsys):
         main(["audit", row, *roots(shared)])
     assert end.value.code == 0
     assert "recomputed from the log alone: equal" in capsys.readouterr().out
+
+
+def test_rows_without_their_evidence_cannot_be_recomputed(made):
+    """The error names the stage and the scope, with the stage's own reason and remedy."""
+    row = pl.read_parquet(made.layout.table("cpu", "boundaries"))["row_id"][0]
+    shutil.rmtree(made.layout.events / "cpu")
+    with pytest.raises(EvidenceError) as caught:
+        recompute(made.layout, made.config, [row])
+    reason = "the log holds nothing sealed for cpu"
+    assert caught.value.what == f"project of cpu cannot be recomputed: {reason}"
+    assert caught.value.remedy.startswith("Measure it where it is (cpu in `here`), or adopt")
 
 
 def roots(made) -> list[str]:

@@ -275,6 +275,23 @@ def test_results_of_earlier_ledgers_are_verified(layout: Layout, path: str) -> N
     assert paths == {expected if path != "config/config.yaml" else "as_of/000001/config"}
 
 
+def test_results_of_a_tracked_ledger_have_its_config(layout: Layout) -> None:
+    """Results made again for a tracked ledger are compared with that ledger, not a local one."""
+    again = make_again(layout)
+    again.rename(again.with_name("adopted_000001"))
+    shutil.rmtree(layout.ledgers / "local")
+    (layout.state / "ledger.json").unlink()
+    assert verify(layout.root).findings == ()
+    (layout.root / "as_of/adopted_000001/config/config.yaml").write_text("here: [h20]\n")
+    (finding,) = damage(layout.root)
+    ledger = layout.ledgers / "000001.json"
+    assert finding.message == f"is not the config of {ledger}; make it again"
+    (layout.root / "as_of/adopted_000001/results/report/index.html").write_text("other")
+    assert "as_of/adopted_000001/results/report/index.html" in {
+        found.path for found in damage(layout.root)
+    }
+
+
 @pytest.mark.parametrize("what", ["file", "folder", "link"])
 def test_only_ledgers_have_results_below_as_of(layout: Layout, tmp_path: Path, what: str) -> None:
     """What is no folder of a ledger's number does not belong below as_of/, and is not read."""

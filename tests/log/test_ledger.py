@@ -202,7 +202,17 @@ def test_a_config_file_with_a_long_path_is_refused(config: Path, folders: str) -
     (config / longest).write_text("here: [cpu]\n")
     assert longest in config_texts(config)
     (config / longest).rename(config / f"{longest[:-5]}b.yaml")
-    with pytest.raises(ConfigError, match=r"aaa\.\.\. has more than 200 bytes"):
+    with pytest.raises(ConfigError, match=r"aaa is no path .* more than 200 bytes"):
+        config_texts(config)
+
+
+@pytest.mark.parametrize(("name", "shown"), [(b"a\nb.yaml", r"a\\nb"), (b"\xff.yaml", r"\\udcff")])
+def test_a_config_file_whose_path_is_no_plain_text_is_refused(
+    config: Path, name: bytes, shown: str
+) -> None:
+    """A path with a line break, or that is not UTF-8, is refused before a ledger is written."""
+    (config / os.fsdecode(name)).write_text("here: [cpu]\n")
+    with pytest.raises(ConfigError, match=rf"config/{shown}\S* is no path that a ledger records"):
         config_texts(config)
 
 

@@ -3,7 +3,6 @@
 `ledger/` is tracked and written by `adopt`; `ledger/local/` is this machine's own.
 """
 
-import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from nearfree.errors import BusyError, ConfigError, DamageError
+from nearfree.errors import BusyError, ConfigError, DamageError, printable
 from nearfree.log.codebase import package_digest
 from nearfree.log.document import read_document, walk, write_once
 from nearfree.log.line import GENESIS, holds_home, sha256
@@ -173,6 +172,11 @@ def _next(
     )
 
 
+def is_recordable(name: str) -> bool:
+    """Return whether a ledger may hold a config file of this path: it can be written out again."""
+    return name.isprintable() and len(name.encode()) <= LONGEST_PATH
+
+
 def config_texts(config: Path) -> dict[str, str]:
     """Return the text of every config file that a ledger records, by its path in the folder.
 
@@ -181,7 +185,8 @@ def config_texts(config: Path) -> dict[str, str]:
     Raises
     ------
     ConfigError
-        A config path is no file or too long, a file is no text, or the folder holds no config file.
+        A config path is no file or cannot be recorded, a file is no text, or the folder holds no
+        config file.
     """
     texts = {}
     for path in walk(config) if config.is_dir() else ():
@@ -189,11 +194,11 @@ def config_texts(config: Path) -> dict[str, str]:
         is_config = path.suffix == ".yaml" or (path.suffix, name.parts[:-1]) == _MODEL_FILE
         if not is_config or any(part.startswith(".") for part in name.parts):
             continue
-        if len(os.fsencode(name)) > LONGEST_PATH:
+        if not is_recordable(name.as_posix()):
             raise ConfigError(
-                f"config/{name!s:.80}... has more than {LONGEST_PATH} bytes: a ledger holds no "
-                "longer path",
-                remedy="Give it a shorter name, or move it out of the config folder",
+                f"config/{printable(name.as_posix()):.80} is no path that a ledger records: it has "
+                f"unprintable characters, or more than {LONGEST_PATH} bytes",
+                remedy="Give it another name, or move it out of the config folder",
             )
         if not path.is_file():
             raise ConfigError(f"{path} is no file", remedy="Put a file in its place, or remove it")

@@ -12,7 +12,7 @@ from nearfree.config.files import Config
 from nearfree.errors import ConfigError, DamageError, LogError
 from nearfree.log.codebase import package_digest
 from nearfree.log.document import replace
-from nearfree.log.ledger import LONGEST_PATH, Ledger, read_chain
+from nearfree.log.ledger import Ledger, is_recordable, read_chain
 from nearfree.log.names import Layout
 
 ADOPTED = "adopted:"
@@ -64,8 +64,7 @@ def check_names(ledger: Ledger) -> None:
     for name in ledger.config:
         path = PurePosixPath(name)
         is_model = path.parts[:-1] == ("models",) and path.suffix == ".json"
-        is_plain = name == path.as_posix() and name.isprintable() and ".." not in path.parts
-        is_plain = is_plain and len(name.encode()) <= LONGEST_PATH
+        is_plain = name == path.as_posix() and is_recordable(name) and ".." not in path.parts
         if not is_plain or path.is_absolute() or not (is_model or path.suffix == ".yaml"):
             raise DamageError(
                 f"ledger {ledger.number} holds {name!r:.80}, which is no name of a config file",

@@ -70,6 +70,19 @@ def test_formats_that_were_not_scored_have_the_band_of_like_rows() -> None:
         assert known.bands_of(["R0"], rows).tolist() == [band]
 
 
+def test_dense_products_in_formats_that_were_not_scored_have_the_widest_band() -> None:
+    """Constants of others say nothing of a kernel for other weights: not even of the same rows."""
+    of = BANDS.bands[0]
+    scored = [
+        replace(of, regime="R0", module="gemm", formats=formats, routing="", band=band)
+        for formats, band in (("bfloat16/int8", 0.1), ("bfloat16", 0.12), ("nvfp4", 0.3))
+    ]
+    known = with_bands(*scored)
+    for weights, band in (("int8", 0.1), ("int4", 0.3), ("mxfp4", 0.3)):
+        rows = only_curves({**ROWS, "weights": weights}).part.rows
+        assert known.bands_of(["R0"], rows).tolist() == [band]
+
+
 def test_bands_are_row_by_row() -> None:
     """Each question has its own regime's band; without bands it is 1."""
     rows = pl.concat(only_curves(question).part.rows for question in (ROWS, LAYER, ROWS))

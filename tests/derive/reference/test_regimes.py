@@ -181,6 +181,22 @@ def test_marlin_answers_by_what_is_nearest_of_it(
     assert {(key.platform, key.kernel, key.weights) for key in keys} == groups
 
 
+@pytest.mark.parametrize(
+    ("measured", "weights", "regime"),
+    [("vllm", "int4", "R2"), ("trtllm", "int4", "R0"), ("trtllm", None, "R2")],
+)
+def test_weights_alone_in_few_bits_are_known_by_the_engine_s_own_curves(
+    measured: str, weights: str | None, regime: str
+) -> None:
+    """Engines share the libraries of products in one format, but not the kernels of such weights.
+
+    Another engine's curves on this very GPU are then constants of others.
+    """
+    known = reference(*products(backend=measured, kernel="matmul", weights=weights))
+    asked = question_with(backend="vllm_linear", kernel=None, weights=weights)
+    assert times_of(known, asked).regime == [regime]
+
+
 def test_a_platform_is_left_out_with_its_siblings_or_alone() -> None:
     """Groups of a platform, and of its siblings where that is asked, are not among the rest."""
     known = reference(*products("h100", "h200", "a100"))

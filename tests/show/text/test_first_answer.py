@@ -10,6 +10,7 @@ from derive.predict.forecast.pool import ANSWERER, SPARSE, deployment, forecast_
 from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
+from nearfree.core.precision import Dtype, Product, uniform
 from nearfree.decoders.attention_kinds import Mamba2
 from nearfree.decoders.caveats import caveats
 from nearfree.derive.granularity.graphs import Graphs
@@ -271,3 +272,30 @@ def test_a_long_time_has_no_exponent() -> None:
     for us, printed in ((1_234_567.0, "1235 ms"), (999_400.0, "999 ms"), (5_084.0, "5.08 ms")):
         line = block(query, structs.replace(first, t1_us=us))[3]
         assert line.startswith(f"T(1), the time of one position, {printed};")
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "doubted"),
+    [("int4", "bfloat16", True), ("mxfp4", "bfloat16", True), ("float8", "float8", False)],
+)
+def test_products_by_constants_of_other_kernels_are_doubted(
+    weights: Dtype, activations: Dtype, *, doubted: bool
+) -> None:
+    """Whose constants they are is said beside T(1), which has no band then; so in JSON."""
+    precision = uniform("bfloat16").with_products(
+        lambda product, kind: (
+            product if kind in ("lm_head", "router") else Product(weights, activations)
+        )
+    )
+    quantised = BackendRelease("vllm_linear", "0.33.0")
+    query = deployment(platform="b200", precision=precision, dense=quantised, served=True)
+    forecast = forecast_of(query, grid=range(1, 65))
+    first = first_answer(forecast, 0, 0.2, ANSWERER)
+    assert first is not None
+    assert (first.t1_band is None) == bool(first.doubts) == doubted
+    line = next(line for line in first_block(query, first, end=64) if line.startswith("T(1)"))
+    for doubt in first.doubts:
+        assert f"dense products in {weights} whose kernel on this GPU no public curve" in doubt
+        assert doubt in line
+        assert doubt in answer(forecast, 0, 0.2, first)["caveats"]
+    assert ("four cases of five" in line) != doubted

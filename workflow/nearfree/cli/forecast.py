@@ -124,6 +124,7 @@ def _predict_deployments(args: argparse.Namespace) -> int:
         A deployment is unanswered, or has no T(N) for a CSV file; all others are printed before.
     """
     from nearfree.derive.predict.answers import PREDICTORS
+    from nearfree.derive.predict.forecast.alternatives import Alternatives
     from nearfree.derive.predict.forecast.expand_deployments import expand
     from nearfree.derive.predict.forecast.first_answer import first_answer
     from nearfree.derive.predict.forecast.forecast import forecast, positions
@@ -136,16 +137,18 @@ def _predict_deployments(args: argparse.Namespace) -> int:
     epsilon = tolerance_of(args, config)
     grid = positions(max(args.largest, args.positions or 1))
     spec = make_spec(args, batch=BATCHES, context=_CONTEXTS) if inverse else make_spec(args)
-    queries, unanswered = expand(config, spec, loads_of(args))
+    loads = loads_of(args)
+    queries, unanswered = expand(config, spec, loads)
     short = args.format == "text" and not args.all
     predictors = ["work_model"] if inverse or short else PREDICTORS
-    answerer = make_answerer(args, config, queries) if queries else None
-    answers = (
-        forecast(queries, answerer, [epsilon], grid=grid, predictors=predictors, full=not short)
-        if answerer
-        else None
-    )
-    first_answers = [] if answers is None or answerer is None or inverse else [
+    answerer = make_answerer(args, config, queries)
+    alternatives = Alternatives(config, spec, answerer, loads)
+    unanswered, answers = alternatives.completed(unanswered), None
+    if queries:
+        answers = alternatives.named(
+            forecast(queries, answerer, [epsilon], grid=grid, predictors=predictors, full=not short)
+        )
+    first_answers = [] if answers is None or inverse else [
         first_answer(answers, index, epsilon, answerer) for index in range(len(queries))
     ]  # fmt: skip
     text = _answer(args, answers, first_answers, unanswered, epsilon)

@@ -68,6 +68,7 @@ def run_lookup(args: argparse.Namespace) -> int:
 
 
 def _lookup(args: argparse.Namespace, config: "Config") -> int:
+    from nearfree.derive.predict.forecast.alternatives import Alternatives
     from nearfree.derive.predict.forecast.expand_deployments import expand
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.show.text.answer_json import rows_json, with_about
@@ -78,11 +79,15 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
     specs, loads = _specs(args, config), loads_of(args)
     expanded = [expand(config, spec, loads) for spec in specs]
     queries = [query for known, _ in expanded for query in known]
-    unanswered = [query for _, unknown in expanded for query in unknown]
+    answerer = make_answerer(args, config, queries)
+    unanswered = [
+        query
+        for spec, (_, unknown) in zip(specs, expanded, strict=True)
+        for query in Alternatives(config, spec, answerer, loads).completed(unknown)
+    ]
     if not queries:
         refuse(unanswered)
-    grid = positions(args.largest)
-    answers = forecast(queries, make_answerer(args, config, queries), [epsilon], grid=grid)
+    answers = forecast(queries, answerer, [epsilon], grid=positions(args.largest))
     rows = answers.answers.drop("calibration")
     if args.format == "json":
         print(json_text(rows_json(answers.deployments, rows)))

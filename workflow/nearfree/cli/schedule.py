@@ -116,6 +116,7 @@ def _evidence(
 
 def _schedule(args: argparse.Namespace, config: "Config", context: int) -> "ContextSchedule":
     """Return the schedule at one context."""
+    from nearfree.derive.predict.forecast.alternatives import Alternatives
     from nearfree.derive.predict.forecast.draft_memory import with_drafters
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
@@ -139,6 +140,7 @@ def _schedule(args: argparse.Namespace, config: "Config", context: int) -> "Cont
         queries, answerer, [epsilon], grid=positions(args.longest + 1), predictors=[args.by],
         full=False,
     )  # fmt: skip
+    answers = Alternatives(config, spec, answerer, loads_of(args)).named(answers)
     schedule = ContextSchedule(context=context, deployments=every, forecast=answers)
     if goal_of(args) == TOLERANCE:
         near_free = near_free_by_batch(answers, epsilon, most=args.longest, cautious=args.cautious)

@@ -52,28 +52,6 @@ def test_experts_in_float8_run_where_their_file_says_it(
 
 
 @pytest.mark.parametrize(
-    ("platform", "weights", "instead"),
-    [
-        ("h100", "nvfp4", ("--moe vllm==0.24.0",)),  # Marlin, where 0.33.0 runs Humming
-        ("h100", "float8", ("--weights float8_block", "--moe sglang==0.5.23")),
-        ("h100", "mxfp4", ("--moe vllm==0.24.0",)),
-        ("a100", "nvfp4", ()),
-        ("b200", "nvfp4", ()),
-        ("b200", "float8", ("--weights float8_block", "--moe vllm==0.9.1")),
-    ],
-)
-def test_where_others_are_known_they_are_named(
-    platform: str, weights: Dtype, instead: tuple[str, ...]
-) -> None:
-    """If the newest release's kernels are unknown, the nearest known ones are named."""
-    spec = DeploymentSpec(
-        models=("qwen3_30b_a3b",), platforms=(platform,), weights=weights, moe=("vllm",)
-    )
-    expanded = deployments(CONFIG, spec)
-    assert {deployment_.instead for deployment_ in expanded} == {instead}
-
-
-@pytest.mark.parametrize(
     ("release", "platform", "message"),
     [
         ("vllm==0.33.0", "b200", False),

@@ -202,14 +202,14 @@ class Resolver:
                 f"{question.heads} heads are no multiple of {question.kv_heads} kv_heads"
             )
         backend = ruled_backend(question.backend, ATTENTION.name)
-        cache_dtype = question.kv_dtype or question.dtype
-        if cache_dtype not in (*_TILE_DTYPES, *(backend.caches or ())):
-            raise _cache_error(question.dtype, cache_dtype, backend)
         if backend.capabilities and question.sm and question.sm not in backend.capabilities:
             raise _no_rules(
                 f"{question.backend} has no kernels for compute capability {question.sm}: ask "
                 "without --attention"
             )
+        cache_dtype = question.kv_dtype or question.dtype
+        if cache_dtype not in (*_TILE_DTYPES, *(backend.caches or ())):
+            raise _cache_error(question.dtype, cache_dtype, backend)
         release_rules = self._release(release)
         _check_device(question)
         query = AttentionQuery(

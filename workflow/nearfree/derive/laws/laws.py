@@ -82,7 +82,7 @@ def shape_refusal(*, law: bool = True) -> pl.Expr:
 
 _LAWLESS = ("attention_layer", "delta_net", "mamba2", "short_conv", "stream_mixing")
 """Modules that have a form of T(N) but no law of the paper."""
-_NO_UNITS = "{} has no {} units; weights alone can be {} there (--activations bfloat16)"
+_NO_UNITS = "{} has no {} units; weights alone can be {} there"
 
 
 def facts_refusal() -> pl.Expr:

@@ -18,10 +18,11 @@ from nearfree.derive.reference.packing import (
     packed_text,
     unpacked,
 )
-from nearfree.derive.reference.regimes import REGIMES, GroupTimes, Reference
+from nearfree.derive.reference.regimes import R0, REGIMES, GroupTimes, Reference
 from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, neutral
+from nearfree.derive.work_model.gemm import GEMM
 from nearfree.errors import EvidenceError
 from nearfree.log.events import BandsCalibrated, Event, KernelReferenced, RegimeBand
 from nearfree.log.evidence import read_scope
@@ -247,17 +248,19 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
 
         A kind without a band in its regime has that of the next weaker regime. A kind without any
         band has the widest band of its formats, else that of formats with the same activations and
-        other weights or cache, else that of its module. `kind` is module, formats and routing, as
-        `rows_of_bands` returns them.
+        other weights or cache, else that of its module. A dense product in R0 has no like formats:
+        public curves of other weights are of other kernels. `kind` is module, formats and routing,
+        as `rows_of_bands` returns them.
         """
         module, formats, _ = kind
         weaker_regimes = REGIMES[REGIMES.index(regime) :: -1]
         exact = (self.bands.get((weaker, *kind)) for weaker in weaker_regimes)
         activations, separator, _ = formats.partition("/")
+        has_like = (regime, module) != (R0, GEMM.name)
 
         def difference(other: str) -> int:
             same_rows = bool(separator) and other.startswith(activations + separator)
-            return 0 if other == formats else 1 if same_rows else 2
+            return 0 if other == formats else 1 if same_rows and has_like else 2
 
         near = (
             max((record for key, record in self.bands.items() if key[:2] == (weaker, module)

@@ -164,7 +164,8 @@ class Reference:
         """Return the regime of a query, and the keys of the groups that answer it.
 
         For products without a named kernel, curves that are unlike an engine's step are left out,
-        and the engine's own library comes before others. For decoding, only the kernel itself
+        and the engine's own library comes before others; where weights alone are quantised, another
+        engine's curves are those of another kernel. For decoding, only the kernel itself
         counts, on this GPU or a sibling. For experts, kernels are of gated or ungated experts as
         the query is.
         """
@@ -194,7 +195,10 @@ class Reference:
             chosen = self._marlin_keys(key) or candidates
         if key.family == GEMM.name:
             engine = _ENGINES.get(key.backend)
-            chosen = [other for other in chosen if other.backend == engine] or chosen
+            of_engine = [other for other in chosen if other.backend == engine]
+            chosen = of_engine or chosen
+            if engine and key.weights and not of_engine:  # a kernel of another source
+                regime = R0
         by_backend: dict[tuple[str, str], list[Key]] = {}
         for other in chosen:
             by_backend.setdefault((other.platform, other.backend), []).append(other)

@@ -57,7 +57,7 @@ def answer(
         "predictors": [finite(row) for row in rows],
         "modules": _modules(forecast, index, epsilon) if known else [],
         "besides": _besides(forecast, index) if known else {},
-        "caveats": deployment.caveats,
+        "caveats": (*(first.doubts if first else ()), *deployment.caveats),
         "graphs": _graphs(forecast, index),
         "curve": forecast.curve(index).to_dicts(),
     }

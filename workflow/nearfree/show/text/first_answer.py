@@ -126,7 +126,7 @@ def first_block(
     yield heading(query, assumed=assumed)
     yield _n_max(answer, accepted, end)
     yield _limit(answer)
-    yield "; ".join([_times(answer), *query.caveats])
+    yield "; ".join([_times(answer), *answer.doubts, *query.caveats])
     if not unfit(query.memory):
         yield memory
     yield _evidence(query, answer)

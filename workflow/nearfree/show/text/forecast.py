@@ -34,8 +34,6 @@ def no_forward(query: Deployment) -> str:
     own = _ON_CPU if query.on_cpu else ""
     if query.by_file:
         own += f"By its file {query.moe} runs {query.by_file} for its experts. "
-    if query.node_gpus and query.parallel.tp > query.node_gpus:
-        own += f"Give at most --tp {query.node_gpus}, and use --pp or --dp for the rest. "
     known = " or ".join(query.instead)
     return own + _NO_FORWARD + (f", such as {known}" if known else "")
 

@@ -160,11 +160,15 @@ def _runs(record: Backend, sm: int | None, where: range, kinds: Sequence[Cached]
 
 
 def attention_refusals(
-    decoder: Decoder, release: BackendRelease, sm: int | None = None
+    decoder: Decoder,
+    release: BackendRelease,
+    sm: int | None = None,
+    kv_dtype: str = PLAIN[0],
 ) -> Iterator[Refusal]:
     """Yield a refusal for each kind of layers that a backend has no kernel for.
 
-    The remedy names backends that run on the device of compute capability `sm`, None for any.
+    The remedy names backends that run on the device of compute capability `sm`, None for any, and
+    that take a cache in `kv_dtype`.
     """
     record = BY_NAME[release.name]
     for kind in decoder.attention:
@@ -174,16 +178,23 @@ def attention_refusals(
         lacking = _lack(record, kind)
         if lacking:
             capable = [
-                backend.names[0] + ("==VERSION" if backend.engine == TRTLLM.name else "")
+                backend
                 for backend in BY_NAME.values()
                 if backend.names and (backend.rules or backend.engine)
                 if sm is None or not backend.capabilities or sm in backend.capabilities
                 if not _lack(backend, kind)
             ]
+            narrow = kv_dtype not in PLAIN and isinstance(kind, Grouped)
+            takers = [each for each in capable if not narrow or kv_dtype in (each.caches or ())]
             layers = f"{len(kind.layers)} layers ({kind.words})"
-            remedy = " or ".join(f"--attention {name}" for name in capable)
+            remedy = " or ".join(f"--attention {_as_written(each)}" for each in takers or capable)
             reason = f"{release.name} has no kernel for the attention of {layers}: {lacking}"
             yield Refusal("", "", reason, f"Ask with {remedy}" if capable else "Name another model")
+
+
+def _as_written(backend: Backend) -> str:
+    """Return a backend as users name it, with a release where none is listed."""
+    return backend.names[0] + ("==VERSION" if backend.engine == TRTLLM.name else "")
 
 
 _BLOCK_VERIFICATION = {

@@ -48,7 +48,8 @@ _ROUNDS_BEFORE_SENDING = "0.19.0"
 FlashInfer's CUTLASS in blocks: vllm 0.19.0 and 0.33.0, in vllm/model_executor/layers/fused_moe,
 prepare_finalize/naive_dp_ep.py:16-40 and 26-61, experts/flashinfer_cutlass_moe.py:124 of 0.33.0."""
 _EIGHT_BIT_FORMAT: dict[Dtype, Dtype] = {"float8_block": "float8", "mxfp8": "float8"}
-_DENSE = (GEMM.name, DENSE_FFN.name)
+DENSE = (GEMM.name, DENSE_FFN.name)
+"""The modules of dense products."""
 MOST_POINTS = 1_000_000
 """Most points T(N) of one query: deployments times N of the grid."""
 
@@ -92,7 +93,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     assembled: bool = False
     """Whether the builder of a machine chooses its number of GPUs."""
     instead: tuple[str, ...] = ()
-    """Options under which the kernels of experts are known, where those of `moe` are not."""
+    """Options that answer it where T(N) is not known: `forecast/alternatives.py` tries them."""
     stand_in: bool = False
     """Whether Triton's kernel of experts substitutes for another that `moe` may run."""
     drafts_plain: bool = False
@@ -305,7 +306,7 @@ class Questions:
         kernel = deployment.library if use.role == MOE else None
         if use.setting.module == ATTENTION.name and (use.setting.head_dim or 0) <= WIDEST:
             kernel = deployment.decoder_kernel
-        in_blocks = use.setting.dtype == "float8_block" and use.setting.module in _DENSE
+        in_blocks = use.setting.dtype == "float8_block" and use.setting.module in DENSE
         dense_kernel = deployment.dense_kernel if in_blocks else None
         columns = {
             "platform": deployment.platform,

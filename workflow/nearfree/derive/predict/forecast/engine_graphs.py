@@ -101,14 +101,23 @@ def _release_on_record(config: Config, engine: BackendRelease) -> BackendRelease
     return BackendRelease(engine.name, versions[0]) if versions else None
 
 
-def _named(config: Config, text: str) -> BackendRelease:
-    """Return the engine's release that `graphs` names; without a version the newest on record."""
-    engine = backend(text, among=(*_ENGINES_WITH_GRAPHS, NONE))
-    if engine.name not in _ENGINES_WITH_GRAPHS:
+def graphs_engine(text: str) -> BackendRelease:
+    """Return the engine that `graphs` names; ConfigError if its graphs are not read."""
+    try:
+        engine = backend(text)
+    except ConfigError:
+        engine = None
+    if engine is None or engine.name not in _ENGINES_WITH_GRAPHS:
         raise ConfigError(
             f"{text!r:.120} is no engine with CUDA graphs that are read",
             remedy=f"Name one of {', '.join(_ENGINES_WITH_GRAPHS)} as package==version, or none",
         )
+    return engine
+
+
+def _named(config: Config, text: str) -> BackendRelease:
+    """Return the engine's release that `graphs` names; without a version the newest on record."""
+    engine = graphs_engine(text)
     release = _release_on_record(config, engine)
     if release is None:
         raise ConfigError(

@@ -10,7 +10,6 @@ from packaging.version import Version
 from nearfree.backends.names import (
     BackendRelease,
     attention_backend,
-    backend,
     dense_backend,
     moe_backend,
 )
@@ -23,6 +22,7 @@ from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.degrees import spread_of
 from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.engine_graphs import ENGINE, NONE, graphs_engine
 from nearfree.derive.predict.forecast.model_classes import ModelClass, class_lock
 from nearfree.derive.predict.forecast.model_query import ModelQuery, Unanswered
 from nearfree.derive.predict.forecast.on_record import listed_versions
@@ -126,7 +126,11 @@ def expand(
         for batch, context in conditions
     ]
     unanswered = [
-        placement.model.unanswered(placement.refusals, batch, context, placement.engine)
+        structs.replace(
+            placement.model.unanswered(placement.refusals, batch, context, placement.engine),
+            without_class=placement.without_class,
+            with_class=placement.with_class,
+        )
         for placement in placements
         if placement.decoder is None
         for batch, context in conditions
@@ -197,7 +201,7 @@ def check_release(config: Config, answerer: Answerer, release: Release) -> None:
 def _with_listed_releases(config: Config, spec: DeploymentSpec) -> DeploymentSpec:
     """Return a query whose releases are spelled as in sources.yaml.
 
-    A name that is no backend of attention, of experts or of dense products is refused.
+    A name that is no backend of attention, of experts, of dense products or of graphs is refused.
     """
 
     def listed(text: str, read: Callable[[str], BackendRelease]) -> str:
@@ -211,5 +215,5 @@ def _with_listed_releases(config: Config, spec: DeploymentSpec) -> DeploymentSpe
         attention=tuple(listed(name, attention_backend) for name in spec.attention),
         moe=tuple(listed(name, moe_backend) for name in spec.moe),
         dense=spec.dense and listed(spec.dense, dense_backend),
-        graphs=listed(spec.graphs, backend) if "==" in spec.graphs else spec.graphs,
+        graphs=spec.graphs if spec.graphs in (NONE, ENGINE) else listed(spec.graphs, graphs_engine),
     )

@@ -1,6 +1,7 @@
 """Whether the serving release has a model's class, and which releases have it."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import Config
@@ -62,6 +63,16 @@ class ModelClass:
                 "that is not known"
             )
             yield Refusal("", "", reason, f"Name {' or '.join(options)}")
+
+    @cached_property
+    def releases(self) -> tuple[str, ...]:
+        """The listed releases that have the class, as package==version, the newest first."""
+        return tuple(
+            f"{engine}=={version}"
+            for engine, having in self._having.items()
+            for version in listed_versions(self._config, BackendRelease(engine))
+            if version in having
+        )
 
     def caveat(self, engine: BackendRelease) -> str | None:
         """Return a caveat about a release that runs the model without a class of its own."""

@@ -53,12 +53,18 @@ _PADDING_KERNELS = (MARLIN, TRTLLM, TRTLLM_8)
 
 
 class Unanswered(Struct, frozen=True, kw_only=True):
-    """A deployment whose forward cannot be predicted, with every reason."""
+    """A deployment whose forward cannot be predicted, with every reason.
+
+    `without_class` are the refusals of releases that lack the model's class, `with_class` the
+    listed releases that have it.
+    """
 
     about: dict[str, Any]
     precision: dict[str, Dtype] | None
     memory: Memory | None
     refusals: tuple[Refusal, ...]
+    without_class: tuple[Refusal, ...] = ()
+    with_class: tuple[str, ...] = ()
 
 
 class ModelQuery:
@@ -176,41 +182,6 @@ class ModelQuery:
         """
         return next((release for release in releases if self._runs(release)), releases[0])
 
-    def instead(self, moe: BackendRelease, listed: Sequence[BackendRelease]) -> tuple[str, ...]:
-        """Return options under which the kernels of experts are known, the nearest first.
-
-        Empty where they are known already. For weights in float8 the first option is float8 in
-        blocks; then comes the newest fitting release of each engine of `listed`.
-        """
-        if self.sheet.sm is None or self._runs(moe):
-            return ()
-        options: tuple[str, ...] = ()
-        if self._override.weights == "float8":
-            blocks = structs.replace(self._override, weights="float8_block")
-            in_blocks = ModelQuery(
-                self.file, blocks, self._spread, moe_backend=self._moe_backend,
-                platform=self.platform, sheet=self.sheet,
-            )  # fmt: skip
-            options = ("--weights float8_block",) if in_blocks._known(moe) else ()
-        newest = dict[str, str]()
-        for release in listed:
-            unsupported = release.name != moe.name and self._lacks_units(release)
-            if release.name not in newest and not unsupported and self._known(release):
-                newest[release.name] = f"--moe {release.name}=={release.version}"
-        return (*options, *newest.values())
-
-    def _lacks_units(self, engine: BackendRelease) -> bool:
-        """Return whether the GPU lacks units for the format of one of its products."""
-        precision = self.precision_on(engine)
-        products = precision.products if precision else ()
-        return any(self.sheet.lacks(product.activations) for _, product in products)
-
-    def _known(self, moe: BackendRelease) -> bool:
-        """Return whether a release's kernels of its experts are known, and it is not refused."""
-        decoder = self.file.decoder
-        refused = decoder and any(verification_refusals(decoder, moe))
-        return not refused and not any(self._unnamed((moe,))) and self._runs(moe)
-
     def _runs(self, moe: BackendRelease) -> bool:
         if self._uncut((moe,)) or self.precision is None:
             return False
@@ -317,9 +288,12 @@ class ModelQuery:
             *node_refusals(self.parallel, self.platform, self.sheet),
             *self._unnamed(engines),
         )
+        cache = self.precision.kv if self.precision else PLAIN[0]
         of_releases: list[Iterator[Refusal]] = []
         if decoder:
-            of_releases += [attention_refusals(decoder, each, self.sheet.sm) for each in attention]
+            of_releases += [
+                attention_refusals(decoder, each, self.sheet.sm, cache) for each in attention
+            ]
             of_releases += [verification_refusals(decoder, engine) for engine in engines]
         return tuple(dict.fromkeys((*self._file_refusals, *gpu_refusals, *chain(*of_releases))))
 

@@ -46,7 +46,8 @@ class Placement:
     """A model on a platform: the backends that may run it, and the reasons to refuse its forward.
 
     `engine` is the engine by which memory is sized if the forward is refused. `server` is the named
-    engine of a model without experts. `decoder` is None if there are `refusals`.
+    engine of a model without experts. `decoder` is None if there are `refusals`, among them those
+    of releases `without_class`; `with_class` are the listed releases that have the model's class.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class Placement:
         self.server = engines[0] if named_engine else None
         self.backends = list(self._combinations(spec, routings, engines))
         attention = list(dict.fromkeys(backends.attention for backends in self.backends))
-        class_refusals = classes.refused(engines) if model.sheet.sm is not None else ()
-        self.refusals = (*model.refused(engines, attention), *class_refusals)
+        on_gpu = model.sheet.sm is not None
+        self.without_class = tuple(classes.refused(engines)) if on_gpu else ()
+        self.with_class = classes.releases if self.without_class else ()
+        self.refusals = (*model.refused(engines, attention), *self.without_class)
         self.decoder: Decoder | None = None if self.refusals else model.file.decoder
 
     def _moe_releases(self, spec: DeploymentSpec) -> list[BackendRelease]:
@@ -145,7 +148,6 @@ class Placement:
                 drafts_plain=model.file.drafts_plain and not (spec.weights or spec.dtype),
                 by_file=model.kernel_by_file(moe),
                 class_note=self._classes.caveat(engine) if sheet.sm else None,
-                instead=model.instead(moe, _alternatives(config, moe)) if moe else (),
             )
 
     def _without_deepgemm(self, dense: BackendRelease | None) -> str | None:
@@ -199,13 +201,3 @@ def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> 
             remedy=f"Name one: --moe {engine.name}==VERSION; or other kernels by --attention",
         )
     raise reasons[0]
-
-
-def _alternatives(config: Config, engine: BackendRelease) -> list[BackendRelease]:
-    """Return the listed releases of an engine, then those of other engines, newest first."""
-    engines = map(BackendRelease, dict.fromkeys((engine.name, *_DEFAULT_ENGINES)))
-    return [
-        BackendRelease(other.name, version)
-        for other in engines
-        for version in listed_versions(config, other)
-    ]

@@ -1,0 +1,101 @@
+"""What is named in place of a refused deployment was asked, and is answered."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoders.files import change, write
+from decoders.quantised import GPTQ
+from nearfree.config.files import DeploymentSpec
+from nearfree.core.precision import Dtype
+from nearfree.derive.predict.forecast.alternatives import Alternatives
+from nearfree.derive.predict.forecast.expand_deployments import deployments, expand
+from nearfree.derive.predict.forecast.forecast import forecast
+
+from derive.predict.forecast.pool import ANSWERER, CONFIG
+
+SPARSE, DENSE = "qwen3_30b_a3b", "qwen3_8b"
+MXFP8 = {"quant_method": "modelopt", "quant_algo": "MXFP8", "group_size": 32}
+
+
+def asked(model: str, platform: str, **changes: Any) -> DeploymentSpec:
+    """Return a query about one model and platform, for one request."""
+    return DeploymentSpec(models=(model,), platforms=(platform,), **changes)
+
+
+def instead(spec: DeploymentSpec) -> set[tuple[str, ...]]:
+    """Return the options that the refused deployments of a query name."""
+    queries = deployments(CONFIG, spec)
+    answers = forecast(queries, ANSWERER, [], grid=[1], predictors=[], full=False)
+    named = Alternatives(CONFIG, spec, ANSWERER).named(answers)
+    return {query.instead for query in named.deployments}
+
+
+@pytest.mark.parametrize(
+    ("platform", "weights", "options"),
+    [
+        (
+            "h100",
+            "nvfp4",
+            {"--weights float8_block", "--moe vllm==0.24.0"},
+        ),  # Marlin; 0.33.0 runs Humming
+        ("h100", "float8", {"--weights float8_block", "--moe sglang==0.5.23"}),
+        ("a100", "nvfp4", set()),
+        ("b200", "nvfp4", set()),
+        ("b200", "float8", {"--weights float8_block", "--moe vllm==0.9.1"}),
+    ],
+)
+def test_the_nearest_that_answer_are_named(
+    platform: str, weights: Dtype, options: set[str]
+) -> None:
+    """They are the nearest format and the newest releases of both engines that are answered."""
+    (named,) = instead(asked(SPARSE, platform, weights=weights, moe=("vllm",)))
+    assert options <= set(named)
+    assert options or not named
+
+
+@pytest.mark.parametrize("section", [{**GPTQ, "bits": 8}, MXFP8])
+@pytest.mark.parametrize("platform", ["h100", "b200"])
+def test_a_format_that_no_release_answers_has_another(
+    section: dict[str, Any], platform: str, tmp_path: Path
+) -> None:
+    """Experts in 8-bit integers with rows in 16 bits, and in mxfp8: a format that is answered."""
+    text = write(tmp_path, change("qwen3_moe", quantization_config=section, head_dim=128,
+                                  hidden_size=1024, moe_intermediate_size=768))  # fmt: skip
+    (named,) = instead(asked(str(text), platform))
+    assert [option.partition(" ")[0] for option in named] == ["--weights"]
+
+
+def test_a_tp_over_nodes_without_bandwidth_is_spread_otherwise() -> None:
+    """GB10 has one GPU a node: groups of one GPU are answered, stages between nodes are not."""
+    (named,) = instead(asked(DENSE, "gb10", tp=2))
+    assert named == ("--tp 1 --dp 2",)
+
+
+def test_degrees_conceal_no_reason() -> None:
+    """A degree that divides nothing is refused beside what the kernels lack."""
+    spec = asked(SPARSE, "h100", tp=16, weights="mxfp8")
+    _, unanswered = expand(CONFIG, spec)
+    (query,) = Alternatives(CONFIG, spec, ANSWERER).completed(unanswered)
+    degree, kernels = query.refusals
+    assert "16 does not divide" in degree.reason
+    assert "T(N) is not known: MoE FFN: no MoE rules of vllm for mxfp8" in kernels.reason
+
+
+@pytest.mark.parametrize("weights", [None, "mxfp8"])
+def test_a_release_with_the_class_is_named_if_it_answers(
+    weights: Dtype | None, tmp_path: Path
+) -> None:
+    """Where all that have the class lack something else, that is said in its place."""
+    names = ["Qwen3NextForCausalLM"]
+    file = write(tmp_path, change("qwen3_moe", architectures=names), "config.json")
+    spec = asked(str(file), "h200", moe=("vllm==0.9.1",), weights=weights)
+    _, unanswered = expand(CONFIG, spec)
+    (query,) = Alternatives(CONFIG, spec, ANSWERER).completed(unanswered)
+    if weights is None:
+        (refusal,) = query.refusals
+        assert refusal.remedy == "Name --moe sglang==0.5.23 or --moe vllm==0.33.0"
+    else:
+        reasons = [refusal.reason for refusal in query.refusals]
+        assert any("with --moe vllm==0.33.0, T(N) is not known: MoE FFN" in why for why in reasons)
+        assert not any("Name --moe" in refusal.remedy for refusal in query.refusals)

@@ -1,0 +1,229 @@
+"""Options under which a refused deployment is answered: each is tried before it is named."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from msgspec import structs
+
+from nearfree.backends.names import moe_backend
+from nearfree.config.files import Config, DeploymentSpec
+from nearfree.config.loads import MeasuredLoads
+from nearfree.core.parallel import ONE_GPU
+from nearfree.core.precision import FORMATS, PLAIN
+from nearfree.decoders.engines import SGLANG, VLLM
+from nearfree.decoders.model_file import find_model_file
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.expand_deployments import expand
+from nearfree.derive.predict.forecast.forecast import Forecast, forecast
+from nearfree.derive.predict.forecast.model_query import Unanswered
+from nearfree.derive.predict.forecast.on_record import listed_versions
+from nearfree.errors import ConfigError, Refusal
+
+Changes = Mapping[str, Any]
+"""Fields of a query in place of its own."""
+_ENGINES = (VLLM.name, SGLANG.name)
+_OTHER_ENGINE = re.compile(r"--moe ([\w.=-]*\w)")
+"""The release of another engine in a remedy."""
+_ONE_GPU: dict[str, Any] = {"tp": 1, "dp": 1, "ep": 1, "pp": 1, "gpus": None}
+_OWN_ATTENTION: dict[str, Any] = {"attention": ()}
+"""Attention by the engine's own kernels."""
+
+
+class Alternatives:
+    """A query's deployments asked again with other options.
+
+    Parameters
+    ----------
+    spec, loads
+        The query that was refused.
+    answerer
+        The predictors that answer it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spec: DeploymentSpec,
+        answerer: Answerer,
+        loads: MeasuredLoads | None = None,
+    ) -> None:
+        self._config, self._spec, self._answerer, self._loads = config, spec, answerer, loads
+
+    def reasons(self, model: str, platform: str, changes: Changes) -> tuple[str, ...]:
+        """Return why a changed query about one model and platform is not answered at b and L.
+
+        Parameters
+        ----------
+        model
+            The model's name in answers, or the text by which the query names it.
+        """
+        first = {"batch": self._spec.batch[:1], "context": self._spec.context[:1]}
+        text = self._texts.get(model, model)
+        asked = {"models": (text,), "platforms": (platform,), **first, **changes}
+        try:
+            queries, unanswered = expand(
+                self._config, structs.replace(self._spec, **asked), self._loads
+            )
+            if unanswered:
+                return tuple(str(reason) for query in unanswered for reason in query.refusals)
+            answers = forecast(queries, self._answerer, [], grid=[1], predictors=[], full=False)
+        except ConfigError as error:
+            return (error.what,)
+        return tuple(dict.fromkeys(filter(None, answers.total.refusals)))
+
+    def options(self, query: Deployment) -> tuple[str, ...]:
+        """Return the options that answer a refused deployment, one at a time, the nearest first.
+
+        Of a tp over several nodes that of a node is tried first, with pp or dp for the rest; of a
+        format that the query names the nearest other one. Rows in 16 bits are tried where they are
+        narrower, then the releases of each engine, the newest first, then the model's own cache.
+        Where nothing else helps, the nearest formats of the weights are tried.
+        """
+        if not query.served:
+            return ()
+        plain, rows = query.formats.plain, query.main.activations
+        formats = [(f"--weights {name}", {"weights": name}) for name in _nearest(query)]
+        named = self._spec.weights or self._spec.dtype
+        tried: list[Sequence[tuple[str, Changes]]] = [_on_nodes(query)]
+        if named:
+            tried.append(formats)
+        if rows not in PLAIN and not self._spec.activations:
+            tried.append([(f"--activations {plain}", {"activations": plain})])
+        tried += map(self._releases, dict.fromkeys((query.engine.name, *_ENGINES)))
+        if query.formats.kv not in PLAIN:
+            tried.append([(f"--kv-dtype {plain}", {"kv_dtype": plain})])
+        found = self._working(query, tried)
+        return found if found or named else self._working(query, [formats])
+
+    def _working(
+        self, query: Deployment, tried: Sequence[Sequence[tuple[str, Changes]]]
+    ) -> tuple[str, ...]:
+        """Return the first option of each group that answers a deployment."""
+        model, platform = query.decoder.name, query.platform
+        found = (
+            next(
+                (text for text, changes in group if not self.reasons(model, platform, changes)), ""
+            )
+            for group in tried
+        )
+        return tuple(filter(None, found))
+
+    def _releases(self, engine: str) -> list[tuple[str, Changes]]:
+        """Return the listed releases of an engine as options, the newest first."""
+        release = moe_backend(engine)
+        versions = listed_versions(self._config, release)
+        return [_release(f"{release.name}=={version}") for version in versions]
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        """The texts by which the query names its models, by the models' names in answers."""
+        texts = self._spec.models
+        return {find_model_file(self._config.folder, text).name: text for text in texts}
+
+    def named(self, answers: Forecast) -> Forecast:
+        """Return a forecast whose refused deployments name the options that answer them."""
+        found = dict[Deployment, tuple[str, ...]]()
+        deployments = list(answers.deployments)
+        for index, refusal in enumerate(answers.total.refusals):
+            if refusal is None:
+                continue
+            query = deployments[index]
+            key = structs.replace(query, batch=1, context=1, memory=None)
+            if key not in found:
+                found[key] = self.options(query)
+            deployments[index] = structs.replace(query, instead=found[key])
+        return structs.replace(answers, deployments=deployments)
+
+    def completed(self, unanswered: Sequence[Unanswered]) -> list[Unanswered]:
+        """Return refused deployments with every reason, and releases that answer them.
+
+        Degrees of parallelism and named kernels of attention conceal what other kernels lack: that
+        is asked without them, and of another engine that a remedy names. Of releases that have a
+        model's class those are named that leave no further reason; if all leave some, the reasons
+        are given.
+        """
+        return [self._completed(query) for query in unanswered]
+
+    def _completed(self, query: Unanswered) -> Unanswered:
+        asked = query.about["model"], query.about["platform"]
+        refusals = dict.fromkeys(query.refusals)
+        known = set(map(str, refusals))
+        trials = [_OWN_ATTENTION] if self._spec.attention else []
+        if self._spec.ep != 1 or query.about["parallel"] != ONE_GPU.degrees:
+            trials.append(_ONE_GPU | _OWN_ATTENTION)
+        for changes in trials:
+            for reason in self.reasons(*asked, changes):
+                if reason not in known:
+                    refusals[Refusal("", "", f"T(N) is not known: {reason}", _ELSEWHERE)] = None
+        remedies = [] if query.without_class else [why.remedy for why in query.refusals]
+        others = {name: name for remedy in remedies for name in _OTHER_ENGINE.findall(remedy)}
+        engines = {release: release.partition("==")[0] for release in query.with_class}
+        working, lacking = self._tried(asked, others | engines, known)
+        for text, reasons in lacking:
+            for reason in reasons:
+                why = f"with {text}, T(N) is not known: {reason}"
+                refusals[Refusal("", "", why, _ELSEWHERE)] = None
+        remedy = f"Name {' or '.join(working)}" if working or not lacking else _ELSEWHERE
+        mended = (
+            refusal._replace(remedy=remedy) if refusal in query.without_class else refusal
+            for refusal in refusals
+        )
+        return structs.replace(query, refusals=tuple(mended))
+
+    def _tried(
+        self, asked: tuple[str, str], releases: Mapping[str, str], known: set[str]
+    ) -> tuple[list[str], list[tuple[str, list[str]]]]:
+        """Return the first option of each engine that leaves no further reason, and the others'.
+
+        Parameters
+        ----------
+        asked
+            The model and the platform.
+        releases
+            The engine of each release.
+        """
+        working, lacking = dict[str, str](), dict[str, tuple[str, list[str]]]()
+        for release, engine in releases.items():
+            if engine not in working:
+                text, changes = _release(release)
+                further = [why for why in self.reasons(*asked, changes) if why not in known]
+                if further:
+                    lacking.setdefault(engine, (text, further))
+                else:
+                    working[engine] = text
+        unanswered = [lacking[engine] for engine in lacking if engine not in working]
+        return list(working.values()), unanswered
+
+
+_ELSEWHERE = "Choose a platform, release or format whose kernels and constants are known"
+
+
+def _release(text: str) -> tuple[str, Changes]:
+    """Return the option that names a release, and what it changes."""
+    return f"--moe {text}", {"moe": (text,)}
+
+
+def _on_nodes(query: Deployment) -> list[tuple[str, Changes]]:
+    """Return options that keep tp on a node, where it is spread over several."""
+    node, parallel = query.node_gpus, query.parallel
+    if node is None or parallel.tp <= node:
+        return []
+    pp, dp = (degree * parallel.tp // node for degree in (parallel.pp, parallel.dp))
+    spreads: tuple[dict[str, int], ...] = {"pp": pp}, {"dp": dp}, {}
+    return [
+        (
+            " ".join(f"--{name} {degree}" for name, degree in {"tp": node, **rest}.items()),
+            {"tp": node, **rest, "gpus": None},
+        )
+        for rest in spreads
+    ]
+
+
+def _nearest(query: Deployment) -> list[str]:
+    """Return the formats of weights other than a deployment's own, the nearest in bits first."""
+    own = query.main.weights
+    others = (name for name in FORMATS if name not in (own, "float16", "float32"))
+    return sorted(others, key=lambda name: abs(FORMATS[name].bits - FORMATS[own].bits))

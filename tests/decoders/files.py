@@ -24,6 +24,7 @@ _ATTENTION = {
     "num_attention_heads": 8, "num_key_value_heads": 2,
 }  # fmt: skip
 _DENSE = {**_ATTENTION, "intermediate_size": 96}
+_ONE_KEY_PER_HEAD = {key: value for key, value in _DENSE.items() if key != "num_key_value_heads"}
 _WINDOWED = {**_DENSE, "sliding_window": None}
 _WIDE = {**_DENSE, "head_dim": 16}
 _QWEN_MOE = {
@@ -220,6 +221,7 @@ _FILES: dict[str, dict[str, Any]] = {
     },
     **dict.fromkeys(("internlm3", "iquestcoder", "glm_ocr_text"), _WIDE),
     **dict.fromkeys(("internlm2", "minicpm", "stablelm", "jais2"), _DENSE),
+    **dict.fromkeys(("phi", "gpt_neox"), _ONE_KEY_PER_HEAD),
     "exaone": {
         "num_layers" if key == "num_hidden_layers" else key: value for key, value in _DENSE.items()
     },

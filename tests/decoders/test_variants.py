@@ -153,6 +153,18 @@ def test_beam_has_experts_behind_its_first_layers(tmp_path: Path) -> None:
             8.09e9,
         ),
         (
+            "phi",
+            {"vocab_size": 51200, "hidden_size": 2560, "intermediate_size": 10240,
+             "num_hidden_layers": 32, "num_attention_heads": 32, "qk_layernorm": False},
+            2_779_683_840,
+        ),
+        (
+            "gpt_neox",
+            {"vocab_size": 50688, "hidden_size": 5120, "intermediate_size": 20480,
+             "num_hidden_layers": 36, "num_attention_heads": 40},
+            11_846_072_320,
+        ),
+        (
             "deepseek",
             {"vocab_size": 102400, "hidden_size": 2048, "intermediate_size": 10944,
              "moe_intermediate_size": 1408, "num_hidden_layers": 28, "num_attention_heads": 16,
@@ -197,6 +209,7 @@ def test_sizes_are_the_published_ones(
         ("minicpm", {"num_experts": 8}, "num_experts 8 gives layers experts"),
         ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual True is set"),
         ("stablelm", {"qk_layernorm": True}, "qk_layernorm True is set"),
+        ("phi", {"qk_layernorm": True}, "qk_layernorm True normalises queries and keys"),
     ],
 )
 def test_what_a_class_does_not_run_is_refused(

@@ -171,6 +171,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "vaultgemma": {**_TIED, "attn_logit_softcapping": 50.0},
     **dict.fromkeys(("exaone", "minicpm", "youtu"), _TIED),
     "jais2": {"attention_bias": True, "mlp_bias": True},
+    "phi": {"lm_head_bias": True},
+    "gpt_neox": _BIAS,
     "olmo_hybrid": {"linear_conv_kernel_dim": 4},
     "gemma3_text": {
         **_GEMMA, "vocab_size": 262208, "head_dim": 256, "num_attention_heads": 8,
@@ -227,7 +229,7 @@ _ONE_KEY_PER_HEAD = (
     "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe", "granite_swa",
     "granitemoe_swa", "granitemoeshared", "cohere2_moe", "hyperclovax",
     "hunyuan_vl_text", "exaone", "internlm2", "minicpm", "jais2", "olmo_hybrid", "flex_olmo",
-    "deepseek",
+    "deepseek", "phi", "gpt_neox",
 )  # fmt: skip
 """Model types with as many key heads as query heads if the file does not give their number.
 Source: as above."""

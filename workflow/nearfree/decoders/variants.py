@@ -97,6 +97,16 @@ def one_after_another(keys: Keys, layers: int) -> int | None:
     return unwindowed(keys, layers)
 
 
+def without_norms(keys: Keys, layers: int) -> int | None:
+    """Return None, for Phi 1 and 2, of which norms of queries and keys are not read.
+
+    Source: PhiAttention of transformers 5.23; sglang 0.5.23, sglang/srt/models/phi.py, has none.
+    """
+    if keys.has("qk_layernorm") and keys.flag("qk_layernorm"):
+        raise keys.wrong("qk_layernorm", "normalises queries and keys, which is not read")
+    return unwindowed(keys, layers)
+
+
 def _post_norms(keys: Keys, layers: int) -> Layer:
     """Read the norms after both pieces of HyperCLOVA X, which a file may switch off."""
     key = "use_post_norm"
@@ -181,6 +191,15 @@ VARIANTS = {
     "minicpm": block(gqa(window=without_experts), ffn()),
     "stablelm": biased(gqa(window=one_after_another, qkv_bias="use_qkv_bias"), ffn()),
     "jais2": biased(gqa(window=unwindowed, **BOTH), ffn(form=PLAIN, bias="mlp_bias")),
+    "phi": layered(
+        norms("input_layernorm", bias=True),
+        gqa(window=without_norms, qkv_bias=True, output_bias=True, output="dense"),
+        ffn(form=Form(("fc1",), "fc2"), bias=True),
+    )._replace(norm="final_layernorm", norm_bias=True, head_bias="lm_head_bias"),
+    "gpt_neox": biased(
+        gqa(module="attention", window=unwindowed, fused="query_key_value", output="dense", **BOTH),
+        ffn(form=Form(("dense_h_to_4h",), "dense_4h_to_h"), bias=True),
+    )._replace(root="gpt_neox", embedding="embed_in", norm="final_layer_norm"),
     "vaultgemma": layered(
         norms("input_layernorm", "pre_feedforward_layernorm"),
         alternating(2, soft_cap="attn_logit_softcapping", **BOTH),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from msgspec import structs
@@ -10,7 +11,6 @@ from msgspec import structs
 from nearfree.backends.names import moe_backend
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
-from nearfree.core.parallel import ONE_GPU
 from nearfree.core.precision import FORMATS, PLAIN
 from nearfree.decoders.engines import SGLANG, VLLM
 from nearfree.decoders.model_file import find_model_file
@@ -151,13 +151,10 @@ class Alternatives:
         asked = query.about["model"], query.about["platform"]
         refusals = dict.fromkeys(query.refusals)
         known = set(map(str, refusals))
-        trials = [_OWN_ATTENTION] if self._spec.attention else []
-        if self._spec.ep != 1 or query.about["parallel"] != ONE_GPU.degrees:
-            trials.append(_ONE_GPU | _OWN_ATTENTION)
-        for changes in trials:
-            for reason in self.reasons(*asked, changes):
-                if reason not in known:
-                    refusals[Refusal("", "", f"T(N) is not known: {reason}", _ELSEWHERE)] = None
+        for reason in self._every_reason(asked, {}):
+            if reason not in known:
+                refusals[Refusal("", "", f"T(N) is not known: {reason}", _ELSEWHERE)] = None
+                known.add(reason)
         remedies = [] if query.without_class else [why.remedy for why in query.refusals]
         others = {name: name for remedy in remedies for name in _OTHER_ENGINE.findall(remedy)}
         engines = {release: release.partition("==")[0] for release in query.with_class}
@@ -172,6 +169,16 @@ class Alternatives:
             for refusal in refusals
         )
         return structs.replace(query, refusals=tuple(mended))
+
+    def _every_reason(self, asked: tuple[str, str], changes: Changes) -> list[str]:
+        """Return why a changed query is not answered, without what conceals further reasons."""
+        without: list[Changes] = [{}]
+        if self._spec.attention:
+            without.append(_OWN_ATTENTION)
+        if any(getattr(self._spec, name) != value for name, value in _ONE_GPU.items()):
+            without.append(_ONE_GPU | _OWN_ATTENTION)
+        found = (self.reasons(*asked, {**part, **changes}) for part in without)
+        return list(dict.fromkeys(chain.from_iterable(found)))
 
     def _tried(
         self, asked: tuple[str, str], releases: Mapping[str, str], known: set[str]
@@ -189,7 +196,8 @@ class Alternatives:
         for release, engine in releases.items():
             if engine not in working:
                 text, changes = _release(release)
-                further = [why for why in self.reasons(*asked, changes) if why not in known]
+                every = self._every_reason(asked, changes)
+                further = [reason for reason in every if reason not in known]
                 if further:
                     lacking.setdefault(engine, (text, further))
                 else:

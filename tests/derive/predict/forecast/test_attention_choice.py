@@ -340,6 +340,20 @@ def test_a_refusal_names_what_runs_on_that_gpu(
     assert not lacks & offered
 
 
+@pytest.mark.parametrize(
+    ("cache", "remedy"),
+    [
+        ("float8", "Ask with --attention flashinfer"),
+        ("nvfp4", "Ask with --attention flash-attn --kv-dtype bfloat16"),
+    ],
+)
+def test_a_refusal_names_what_takes_the_cache(tmp_path: Path, cache: str, remedy: str) -> None:
+    """A remedy that has no tile rules of the cache's format would be refused in its turn."""
+    model, named = read(tmp_path, "llama"), BackendRelease("vllm_mla")
+    (found,) = attention_refusals(model, named, 100, cache)
+    assert found.remedy.startswith(remedy)
+
+
 def test_a_latent_is_offered_the_kernels_of_engines_alone(tmp_path: Path) -> None:
     """Torch is not offered for a latent, since its tile is unknown."""
     (found,) = attention_refusals(read(tmp_path, "deepseek_v3"), BackendRelease("flash_attn"), 90)

@@ -6,6 +6,7 @@ from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import Parallel
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.predict.forecast.engine_graphs import graphs_of
+from nearfree.derive.predict.forecast.expand_deployments import expand
 from nearfree.errors import ConfigError
 
 from derive.predict.forecast.pool import CONFIG
@@ -27,8 +28,10 @@ def test_an_engine_whose_graphs_are_not_read_pads_no_step() -> None:
     assert graphs(BackendRelease("trtllm", "1.2.0")) is None
 
 
-def test_graphs_that_are_not_read_are_refused_by_name() -> None:
-    """The remedy names exactly the engines whose graphs are known."""
+@pytest.mark.parametrize("named", ["tensorrt-llm==1.2.0", "eager==1.0", "eager", "vllm=0.33.0"])
+def test_graphs_that_are_not_read_are_refused_by_name(named: str) -> None:
+    """The remedy names engines whose graphs are read, and no other backend."""
+    spec = DeploymentSpec(models=("qwen3_30b_a3b",), platforms=("h100",), graphs=named)
     with pytest.raises(ConfigError, match="is no engine with CUDA graphs that are read") as why:
-        graphs(BackendRelease("vllm", "0.33.0"), named="tensorrt-llm==1.2.0")
+        expand(CONFIG, spec)
     assert why.value.remedy == "Name one of vllm, sglang as package==version, or none"

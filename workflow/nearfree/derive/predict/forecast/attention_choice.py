@@ -168,7 +168,7 @@ def attention_refusals(
     """Yield a refusal for each kind of layers that a backend has no kernel for.
 
     The remedy names backends that run on the device of compute capability `sm`, None for any, and
-    that take a cache in `kv_dtype`.
+    take a cache in `kv_dtype`; if none does, it names another format.
     """
     record = BY_NAME[release.name]
     for kind in decoder.attention:
@@ -187,7 +187,10 @@ def attention_refusals(
             narrow = kv_dtype not in PLAIN and isinstance(kind, Grouped)
             takers = [each for each in capable if not narrow or kv_dtype in (each.caches or ())]
             layers = f"{len(kind.layers)} layers ({kind.words})"
-            remedy = " or ".join(f"--attention {_as_written(each)}" for each in takers or capable)
+            cache = "" if takers or not narrow else f" --kv-dtype {decoder.dtype}"
+            remedy = " or ".join(
+                f"--attention {_as_written(each)}{cache}" for each in takers or capable
+            )
             reason = f"{release.name} has no kernel for the attention of {layers}: {lacking}"
             yield Refusal("", "", reason, f"Ask with {remedy}" if capable else "Name another model")
 

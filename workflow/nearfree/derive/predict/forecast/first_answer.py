@@ -167,8 +167,8 @@ def _doubts(forecast: Forecast, place: int) -> Iterator[str]:
             source = f"constants of {', '.join(kernels)}" if kernels else "shared constants"
             yield (
                 f"{share:.0%} of T(1) are dense products in {format_} whose kernel on this GPU no "
-                f"public curve measures: they are timed by {source}, from which the engine's own "
-                "kernel may differ by far, so T(1) has no band"
+                f"public curve measures: they are timed by {source}, and the engine's own kernel "
+                f"({query.dense or 'a library'}) may differ by far, so T(1) has no band"
             )
 
 

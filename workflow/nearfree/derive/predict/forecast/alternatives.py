@@ -52,27 +52,37 @@ class Alternatives:
     ) -> None:
         self._config, self._spec, self._answerer, self._loads = config, spec, answerer, loads
 
-    def reasons(self, model: str, platform: str, changes: Changes) -> tuple[str, ...]:
-        """Return why a changed query about one model and platform is not answered at b and L.
+    def reasons(self, model: str, platform: str, tried: Sequence[Changes]) -> list[tuple[str, ...]]:
+        """Return why changed queries about one model and platform are not answered at b and L.
 
         Parameters
         ----------
         model
             The model's name in answers, or the text by which the query names it.
+        tried
+            The changes of each query; all are asked together.
         """
-        first = {"batch": self._spec.batch[:1], "context": self._spec.context[:1]}
         text = self._texts.get(model, model)
-        asked = {"models": (text,), "platforms": (platform,), **first, **changes}
-        try:
-            queries, unanswered = expand(
-                self._config, structs.replace(self._spec, **asked), self._loads
-            )
-            if unanswered:
-                return tuple(str(reason) for query in unanswered for reason in query.refusals)
+        first = {"batch": self._spec.batch[:1], "context": self._spec.context[:1]}
+        found, queries, places = list[tuple[str, ...]](), list[Deployment](), list[int]()
+        for place, changes in enumerate(tried):
+            asked = {"models": (text,), "platforms": (platform,), **first, **changes}
+            try:
+                answerable, unanswered = expand(
+                    self._config, structs.replace(self._spec, **asked), self._loads
+                )
+            except ConfigError as error:
+                found.append((error.what,))
+                continue
+            found.append(tuple(str(why) for query in unanswered for why in query.refusals))
+            if not unanswered:
+                queries += answerable
+                places += [place] * len(answerable)
+        if queries:
             answers = forecast(queries, self._answerer, [], grid=[1], predictors=[], full=False)
-        except ConfigError as error:
-            return (error.what,)
-        return tuple(dict.fromkeys(filter(None, answers.total.refusals)))
+            for place, refusal in zip(places, answers.total.refusals, strict=True):
+                found[place] += (refusal,) if refusal else ()
+        return [tuple(dict.fromkeys(each)) for each in found]
 
     def options(self, query: Deployment) -> tuple[str, ...]:
         """Return the options that answer a refused deployment, one at a time, the nearest first.
@@ -102,14 +112,13 @@ class Alternatives:
         self, query: Deployment, tried: Sequence[Sequence[tuple[str, Changes]]]
     ) -> tuple[str, ...]:
         """Return the first option of each group that answers a deployment."""
-        model, platform = query.decoder.name, query.platform
-        found = (
-            next(
-                (text for text, changes in group if not self.reasons(model, platform, changes)), ""
-            )
-            for group in tried
+        options = list(chain.from_iterable(tried))
+        found = self.reasons(
+            query.decoder.name, query.platform, [changes for _, changes in options]
         )
-        return tuple(filter(None, found))
+        lacking = {text for (text, _), reasons in zip(options, found, strict=True) if reasons}
+        firsts = (next((text for text, _ in group if text not in lacking), "") for group in tried)
+        return tuple(filter(None, firsts))
 
     def _releases(self, engine: str) -> list[tuple[str, Changes]]:
         """Return the listed releases of an engine as options, the newest first."""
@@ -177,7 +186,7 @@ class Alternatives:
             without.append(_OWN_ATTENTION)
         if any(getattr(self._spec, name) != value for name, value in _ONE_GPU.items()):
             without.append(_ONE_GPU | _OWN_ATTENTION)
-        found = (self.reasons(*asked, {**part, **changes}) for part in without)
+        found = self.reasons(*asked, [{**part, **changes} for part in without])
         return list(dict.fromkeys(chain.from_iterable(found)))
 
     def _tried(

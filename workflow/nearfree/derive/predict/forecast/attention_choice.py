@@ -167,14 +167,13 @@ def attention_refusals(
 ) -> Iterator[Refusal]:
     """Yield a refusal for each kind of layers that a backend has no kernel for.
 
-    The remedy names backends that run on the device of compute capability `sm`, None for any, and
-    take a cache in `kv_dtype`; if none does, it names another format.
+    The remedy names backends that take all kinds, run on the device of compute capability `sm`, None
+    for any, and take a cache in `kv_dtype`; if none does, it names another format.
     """
     record = BY_NAME[release.name]
-    for kind in decoder.attention:
-        # An engine runs these by kernels of its own, whatever runs attention.
-        if isinstance(kind, State) or in_blocks(kind):
-            continue
+    # An engine runs the others by kernels of its own, whatever runs attention.
+    kinds = [kind for kind in decoder.attention if not (isinstance(kind, State) or in_blocks(kind))]
+    for kind in kinds:
         lacking = _lack(record, kind)
         if lacking:
             capable = [
@@ -182,7 +181,7 @@ def attention_refusals(
                 for backend in BY_NAME.values()
                 if backend.names and (backend.rules or backend.engine)
                 if sm is None or not backend.capabilities or sm in backend.capabilities
-                if not _lack(backend, kind)
+                if not any(_lack(backend, each) for each in kinds)
             ]
             narrow = kv_dtype not in PLAIN and isinstance(kind, Grouped)
             takers = [each for each in capable if not narrow or kv_dtype in (each.caches or ())]

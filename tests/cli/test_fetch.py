@@ -50,7 +50,7 @@ def small(empty: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     return files
 
 
-@pytest.mark.parametrize("name", ["mars", "dense_ffn", "../x", ""])
+@pytest.mark.parametrize("name", ["mars", "dense_ffn", "../x"])
 def test_an_unknown_study_is_one_message(name: str, empty: Path, call: Call) -> None:
     """A name that is no study of an engine is refused with their list; nothing is fetched."""
     answer = call("fetch", name)

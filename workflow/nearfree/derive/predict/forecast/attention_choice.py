@@ -167,8 +167,8 @@ def attention_refusals(
 ) -> Iterator[Refusal]:
     """Yield a refusal for each kind of layers that a backend has no kernel for.
 
-    The remedy names backends that take all kinds, run on the device of compute capability `sm`, None
-    for any, and take a cache in `kv_dtype`; if none does, it names another format.
+    The remedy names backends that take all kinds and a cache in `kv_dtype` and run on the device of
+    compute capability `sm`, None for any; if none takes the cache, it names another format.
     """
     record = BY_NAME[release.name]
     # An engine runs the others by kernels of its own, whatever runs attention.

@@ -221,7 +221,7 @@ def test_power_laws_are_scored_from_awake_experts_or_from_one(call: Call, tmp_pa
         ("--platform mars", "no boundary of the platform 'mars'. Choose from h20"),
         ("--module gemm", "no boundary of the module 'gemm'. Choose from attention, dense_ffn"),
         ("--by predictor,colour", "'colour' is not a column to group by: choose from predictor,"),
-        ("--by ", "'' is not a column to group by"),
+        ("--by ", "--by is empty"),
         ("--by colour", "; with --dataset whole from model, platform, precision, engine"),
         ("--by predictor,regime", "these scores have no regime to group by. Leave it out of --by"),
         ("--by operation,gpus", "these scores have no operation and no gpus to group by"),

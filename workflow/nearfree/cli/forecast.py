@@ -168,6 +168,7 @@ def _answer(
     epsilon: float,
 ) -> str:
     """Return the answers in the chosen format, with the memory of unanswered deployments."""
+    from nearfree.derive.predict.forecast.doubts import all_caveats, doubts_by_model
     from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
     from nearfree.show.text.memory import unanswered_json, unanswered_lines, warning_lines
     from nearfree.show.text.surface import inverse_report
@@ -190,8 +191,8 @@ def _answer(
         ]
         if inverse and forecast is not None:
             costs = inverse_rows(forecast, args.positions, *options).to_dicts()
-            pairs = zip(costs, forecast.deployments, strict=True)
-            entries = [cost | {"caveats": query.caveats} for cost, query in pairs]
+            every = forecast.total, forecast.deployments
+            entries = [cost | {"caveats": all_caveats(*every, i)} for i, cost in enumerate(costs)]
         return json_text([*entries, *map(unanswered_json, unanswered)])
     if forecast is None:
         return ""
@@ -199,7 +200,8 @@ def _answer(
         rows = inverse_rows(forecast, args.positions, *options) if inverse else curve_rows(forecast)
         return rows.write_csv().rstrip("\n")
     lines = inverse_report(forecast, args.positions, *options)
-    return "\n".join((*warning_lines(forecast.deployments), *lines))
+    doubted = doubts_by_model(forecast.total, forecast.deployments)
+    return "\n".join((*warning_lines(forecast.deployments, doubted), *lines))
 
 
 def _deployment_lines(

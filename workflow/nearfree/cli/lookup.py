@@ -69,6 +69,7 @@ def run_lookup(args: argparse.Namespace) -> int:
 
 def _lookup(args: argparse.Namespace, config: "Config") -> int:
     from nearfree.derive.predict.forecast.alternatives import Alternatives
+    from nearfree.derive.predict.forecast.doubts import doubts_by_model
     from nearfree.derive.predict.forecast.expand_deployments import expand
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.show.text.answer_json import rows_json, with_about
@@ -90,11 +91,12 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
     answers = forecast(queries, answerer, [epsilon], grid=positions(args.largest))
     rows = answers.answers.drop("calibration")
     if args.format == "json":
-        print(json_text(rows_json(answers.deployments, rows)))
+        print(json_text(rows_json(queries, rows, answers.total)))
     elif args.format == "csv":
         print(with_about(answers.deployments, rows).write_csv().rstrip("\n"))
     else:
-        print("\n".join((*warning_lines(queries), *lookup_report(answers, epsilon))))
+        warnings = warning_lines(queries, doubts_by_model(answers.total, queries))
+        print("\n".join((*warnings, *lookup_report(answers, epsilon))))
     refuse(unanswered)
     return 2 if any(answers.total.refusals) or not fit(args, queries) else 0
 
@@ -157,6 +159,7 @@ def run_surface(args: argparse.Namespace) -> int:
     Example: nearfree surface --model qwen3_8b --platform h200 --output points.csv
     """
     in_one_thread()
+    from nearfree.derive.predict.forecast.doubts import doubts_by_model
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import positions
     from nearfree.derive.predict.forecast.surface import surface
@@ -175,14 +178,15 @@ def run_surface(args: argparse.Namespace) -> int:
         make_spec(args, batch=BATCHES, context=_SURFACE_CONTEXTS, routing=routings),
         loads_of(args),
     )
-    points, boundaries = surface(
+    points, boundaries, total = surface(
         queries, make_answerer(args, config, queries), positions(args.largest), epsilon
     )
     if args.output:
         write_points(args.output, queries, points)
     if args.format == "json":
-        print(json_text(rows_json(queries, boundaries)))
+        print(json_text(rows_json(queries, boundaries, total)))
     else:
-        print("\n".join((*warning_lines(queries), *surface_report(queries, boundaries, epsilon))))
+        warnings = warning_lines(queries, doubts_by_model(total, queries))
+        print("\n".join((*warnings, *surface_report(queries, boundaries, epsilon))))
     refused = boundaries["refusal"].is_not_null().any()
     return 2 if refused or not fit(args, queries) else 0

@@ -25,7 +25,8 @@ EPSILON = 0.2
 @cache
 def surfaces() -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return points and boundaries."""
-    return surface(DEPLOYMENTS, ANSWERER, GRID, EPSILON)
+    points, boundaries, _ = surface(DEPLOYMENTS, ANSWERER, GRID, EPSILON)
+    return points, boundaries
 
 
 def bound(routing: str) -> Deployment:
@@ -67,7 +68,7 @@ def test_both_routings_bound_one_another() -> None:
 
 def test_a_baseline_beyond_the_grid_has_no_ratio() -> None:
     """If the grid lacks the paper's baseline, there is a reason instead of ratios."""
-    points, boundaries = surface([bound("balanced")], ANSWERER, range(1, 16), EPSILON)
+    points, boundaries, _ = surface([bound("balanced")], ANSWERER, range(1, 16), EPSILON)
     assert points["ratio_full"].null_count() == 15
     assert points["ratio"].null_count() == 0
     assert boundaries.filter(baseline=16)["refusal"].to_list() == [
@@ -77,7 +78,7 @@ def test_a_baseline_beyond_the_grid_has_no_ratio() -> None:
 
 def test_what_is_not_known_has_no_points() -> None:
     """A refused deployment has no T(N), no ratios and no NaN."""
-    points, boundaries = surface(
+    points, boundaries, _ = surface(
         [deployment(platform="cpu"), deployment()], ANSWERER, GRID, EPSILON
     )
     for name in ("latency_us", "ratio", "ratio_full"):

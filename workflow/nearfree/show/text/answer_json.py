@@ -9,11 +9,12 @@ from msgspec import to_builtins
 
 from nearfree.core.modules.collective import COLLECTIVE, sent_bytes
 from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.doubts import all_caveats
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.first_answer import COSTS, FirstAnswer
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast, knobs
 from nearfree.derive.predict.forecast.surface import cost_of_positions
-from nearfree.derive.predict.forecast.total import ROLES
+from nearfree.derive.predict.forecast.total import ROLES, Total
 from nearfree.errors import Refusal
 from nearfree.show.text.forecast import no_forward
 from nearfree.show.text.memory import SCHEMA, memory_json
@@ -57,7 +58,7 @@ def answer(
         "predictors": [finite(row) for row in rows],
         "modules": _modules(forecast, index, epsilon) if known else [],
         "besides": _besides(forecast, index) if known else {},
-        "caveats": (*(first.doubts if first else ()), *deployment.caveats),
+        "caveats": all_caveats(forecast.total, forecast.deployments, index),
         "graphs": _graphs(forecast, index),
         "curve": forecast.curve(index).to_dicts(),
     }
@@ -150,11 +151,13 @@ def with_about(deployments: Sequence[Deployment], rows: pl.DataFrame) -> pl.Data
     return joined.select(*about.columns, *own)
 
 
-def rows_json(deployments: Sequence[Deployment], rows: pl.DataFrame) -> list[dict[str, Any]]:
+def rows_json(
+    deployments: Sequence[Deployment], rows: pl.DataFrame, total: Total
+) -> list[dict[str, Any]]:
     """Return `with_about` as dictionaries with caveats; an unbounded N_max as in `answer`."""
     described = with_about(deployments, rows).to_dicts()
     return [
-        finite(row) | {"caveats": deployments[index].caveats}
+        finite(row) | {"caveats": all_caveats(total, deployments, index)}
         for index, row in zip(rows["deployment"], described, strict=True)
     ]
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.doubts import all_caveats
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.schedule.expected import Choice, best_choice, independent_acceptance, speedups
 from nearfree.derive.schedule.merging import NearFree, losses, merged_below, short_by_speed
@@ -92,8 +93,9 @@ class ContextSchedule(Struct, frozen=True, kw_only=True):
 
 def caveats(schedules: Sequence[ContextSchedule]) -> list[str]:
     """Return the distinct caveats of T(N) at any of the contexts."""
+    forecasts = (schedule.forecast for schedule in schedules)
     every = (
-        caveat for schedule in schedules for caveat in schedule.forecast.deployments[0].caveats
+        caveat for each in forecasts for caveat in all_caveats(each.total, each.deployments, 0)
     )
     return list(dict.fromkeys(every))
 

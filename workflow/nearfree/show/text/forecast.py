@@ -10,6 +10,7 @@ from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.modules import BETWEEN
 from nearfree.derive.granularity.graphs import Step
 from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.doubts import all_caveats
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import Forecast, knobs
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
@@ -139,7 +140,8 @@ def report(
         yield from _modules(forecast, index, epsilon)
         yield from _limiter(answers)
         yield from _evidence(answers)
-        yield from (f"T(N): {caveat}" for caveat in query.caveats)
+        every = all_caveats(forecast.total, forecast.deployments, index)
+        yield from (f"T(N): {caveat}" for caveat in every)
 
 
 ROUNDING = 1e-12

@@ -5,6 +5,7 @@ from typing import Any
 
 from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.doubts import Doubt
 from nearfree.derive.predict.forecast.model_query import Unanswered
 from nearfree.errors import printable
 from nearfree.units import BYTES_PER_GB
@@ -62,10 +63,13 @@ def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
         yield from (f"  {note}" for note in memory.notes)
 
 
-def warning_lines(queries: Sequence[Deployment]) -> Iterator[str]:
+def warning_lines(
+    queries: Sequence[Deployment], doubted: Sequence[tuple[str, Doubt]] = ()
+) -> Iterator[str]:
     """Yield a warning per model and platform where some conditions do not fit in memory.
 
-    Then one per model with contexts beyond its file's limit, and one per caveat of a model's T(N).
+    Then one per model with contexts beyond its file's limit, one per doubt about a model, and one
+    per caveat of a model's T(N).
     """
     unfit_by_model: dict[tuple[str, str], list[Deployment]] = {}
     for query in queries:
@@ -83,6 +87,7 @@ def warning_lines(queries: Sequence[Deployment]) -> Iterator[str]:
     for model, too_long in too_long_by_model.items():
         shortest = min(too_long, key=lambda query: query.context)
         yield f"{model}, from L = {shortest.context} on: {shortest.too_long}"
+    yield from (f"{model}, T(N): up to {doubt}" for model, doubt in doubted)
     caveats = (
         (query.decoder.name, caveat)
         for query in queries

@@ -11,6 +11,7 @@ import polars as pl
 
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.doubts import all_caveats
 from nearfree.derive.predict.forecast.forecast import Forecast, headline
 from nearfree.derive.schedule.draft_lengths import draft_lengths, ranges
 from nearfree.derive.schedule.engines import ENGINES
@@ -140,7 +141,8 @@ def schedule_report(
     yield f"# {heading(forecast)}"
     yield from (f"# {note}" for note in notes)
     yield f"# goes to: {option.place}"
-    yield from (f"# {note}" for note in (*option.notes, *forecast.deployments[0].caveats))
+    every = all_caveats(forecast.total, forecast.deployments, 0)
+    yield from (f"# {note}" for note in (*option.notes, *every))
     yield from (f"# {line}" for line in _read_by(option.parsers))
     yield from (f"# {line}" for line in columns(_table(list(entries(forecast, choices))), left=0))
     yield from (f"# {remark}" for remark in remarks(forecast, choices))

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from msgspec import Struct, structs
 
 from nearfree.backends.records import BY_NAME
-from nearfree.core.precision import PLAIN
 from nearfree.derive.granularity.releases import Release
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.forecast.deployment import DENSE, Deployment
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.doubts import doubts
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.padding import EAGER, PADDED
 from nearfree.derive.predict.forecast.total import ROLES, SUM, step_of
-from nearfree.derive.reference.regimes import R0
 from nearfree.errors import NearfreeError
 
 COSTS = (2, 4, 8, 16)
@@ -124,7 +123,7 @@ def first_answer(
     curve, grid = total.model_us[place], total.grid.tolist()
     shares = forecast.curve(place).row(0, named=True)
     outside = [role for role in total.roles[place].values() if role in ROLES]
-    doubts = tuple(_doubts(forecast, place))
+    doubted = tuple(map(str, doubts(total, forecast.deployments, place)))
     return FirstAnswer(
         n_max=int(row["n_max"]),
         low=int(row["low"]),
@@ -133,43 +132,14 @@ def first_answer(
         censored=row["censored"],
         limiter=None if row["censored"] else _limiter(query, row, shares, answerer),
         t1_us=float(curve[0]),
-        t1_band=step.band if step and not doubts else None,
+        t1_band=step.band if step and not doubted else None,
         cost={n: float(curve[grid.index(n)] / curve[0]) for n in COSTS if n in grid},
         eager=_eager(forecast, place),
         bases=tuple(_bases(forecast, place)),
         events=tuple(row["calibration"]),
         besides=float(sum(shares[role] for role in outside)),
-        doubts=doubts,
+        doubts=doubted,
     )
-
-
-_DOUBTFUL = 0.2
-"""The least share of T(1) of products without a measured kernel at which its band is left out."""
-
-
-def _doubts(forecast: Forecast, place: int) -> Iterator[str]:
-    """Yield a sentence where quantised dense products stand on others' kernels, with the share."""
-    total, query = forecast.total, forecast.deployments[place]
-    shares = total.latency_us[place, :, 0] / total.model_us[place, 0]
-    settings = {use.role: use.setting for use in query.uses()}
-    unmeasured = dict[str, list[tuple[float, tuple[str, ...]]]]()
-    for module, role in total.roles[place].items():
-        setting = settings.get(role)
-        if setting is None or setting.module not in DENSE or total.regimes[place][module] != R0:
-            continue
-        stored: str = setting.weights or setting.dtype
-        if stored not in PLAIN:
-            kernels = total.timed.kernels_of(int(total.asked[place, module]))
-            unmeasured.setdefault(stored, []).append((float(shares[module]), kernels))
-    for format_, parts in unmeasured.items():
-        share, (_, kernels) = sum(part for part, _ in parts), max(parts)
-        if share >= _DOUBTFUL:
-            source = f"constants of {', '.join(kernels)}" if kernels else "shared constants"
-            yield (
-                f"{share:.0%} of T(1) are dense products in {format_} whose kernel on this GPU no "
-                f"public curve measures: they are timed by {source}, and the engine's own kernel "
-                f"({query.dense or 'a library'}) may differ by far, so T(1) has no band"
-            )
 
 
 def _eager(forecast: Forecast, place: int) -> int | None:

@@ -32,7 +32,7 @@ SCHEMA = {
 
 def surface(
     deployments: Sequence[Deployment], answerer: Answerer, grid: Sequence[int], epsilon: float
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+) -> tuple[pl.DataFrame, pl.DataFrame, Total]:
     """Return T(N) of deployments point by point, and their boundaries; the grid rises from 1.
 
     Returns
@@ -42,6 +42,8 @@ def surface(
         paper's baseline N0 = ceil(E / (b k)) on, null below it and where the grid lacks it.
     boundaries
         The rows of `total_exits` by deployment and baseline.
+    total
+        T(N) module by module.
     """
     latency = total(Questions(deployments, grid), answerer)
     full_baselines = [deployment.full_baseline for deployment in deployments]
@@ -51,7 +53,8 @@ def surface(
         rows = total_exits(latency, baselines, [epsilon], SUM)
         frames.append(rows.sort("deployment").with_columns(baseline_column))
     boundaries = pl.concat(frames).unique(["deployment", "baseline"], maintain_order=True)
-    return _points(latency, full_baselines), boundaries.sort("deployment", "baseline")
+    boundaries = boundaries.sort("deployment", "baseline")
+    return _points(latency, full_baselines), boundaries, latency
 
 
 def _points(latency: Total, full_baselines: Sequence[int]) -> pl.DataFrame:

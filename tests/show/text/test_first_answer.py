@@ -55,6 +55,33 @@ def test_the_block_has_six_lines(place: int) -> None:
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
 
 
+@pytest.mark.parametrize("platform", ["h200", "l40s", "rtx_4090", "b200"])
+def test_positions_below_n_max_that_take_longer_are_told(platform: str) -> None:
+    """T(N) may fall: the N below N_max that are above the tolerance have their range and largest."""
+    query = deployment(platform=platform)
+    forecast = forecast_of(query, grid=range(1, 257))
+    first = first_answer(forecast, 0, 0.2, ANSWERER)
+    assert first is not None
+    ratios = dict(forecast.curve(0).select("n", "ratio").rows())
+    above = [n for n, ratio in ratios.items() if n < first.n_max and ratio > 1.2]
+    expected = (above[0], above[-1], max(ratios[n] for n in above)) if above else None
+    assert first.above == answer(forecast, 0, 0.2, first)["answer"]["above"] == expected
+
+
+@pytest.mark.parametrize(
+    ("above", "told"),
+    [
+        ((2, 7, 1.234), ", though some of 2 to 7 take up to 1.23 times"),
+        ((3, 3, 1.3), ", though 3 take up to 1.30 times"),
+        (None, "as long as one"),
+    ],
+)
+def test_the_line_of_n_max_names_them(above: tuple[int, int, float] | None, told: str) -> None:
+    """Who drafts fewer tokens than N_max allows reads that they may take longer."""
+    first = structs.replace(answer_about(0), n_max=8, above=above)
+    assert block(answered().deployments[0], first)[1].endswith(told)
+
+
 @pytest.mark.parametrize(
     ("us", "printed"),
     [(11_000.0, "11.0"), (6_200.0, "6.20"), (999_400.0, "999"), (1_234_000.0, "1234")],

@@ -154,6 +154,10 @@ def _n_max(answer: FirstAnswer, accepted: float | None, end: int) -> str:
     else:
         drafts = "1 draft" if n_max == 2 else f"{n_max - 1} drafts"
         verdict = f"{n_max} positions per forward ({drafts}) take at most {limit} as long as one"
+        if answer.above:
+            first, last, ratio = answer.above
+            some = f"{first}" if first == last else f"some of {first} to {last}"
+            verdict += f", though {some} take up to {ratio:.2f} times"
     sign = "at most " if n_max == end else ""
     share = f"; accepted / N_max {sign}{accepted / n_max:.2f}" if accepted else ""
     return f"N_max {value} ({low} to {high} if all parts err one way): {verdict}{share}"

@@ -13,6 +13,7 @@ from nearfree.derive.predict.forecast.doubts import doubts
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.padding import EAGER, PADDED
 from nearfree.derive.predict.forecast.total import ROLES, SUM, step_of
+from nearfree.derive.work_model.family import Array, Integers
 from nearfree.errors import NearfreeError
 
 COSTS = (2, 4, 8, 16)
@@ -84,11 +85,13 @@ class FirstAnswer(Struct, frozen=True, kw_only=True):
 
     `n_max` is the grid's end where nothing limits up to there (`censored`). `t1_us` is T(1);
     `t1_band` bounds the error of its logarithm in four of five cases, None where no engine's steps
-    were published. `cost` is T(N) / T(1) by N. From `eager` positions on no CUDA graph is large
-    enough, and a step takes at least the time of its launches; None where there is no such N.
-    `bases` are the regimes of the modules, the weakest first, and `events` the calibrations behind
-    them. `besides` is the share of T(1) that an engine's step takes outside of modules. `doubts`
-    say which products stand on curves of other kernels than theirs; T(1) has no band then.
+    were published. `cost` is T(N) / T(1) by N; `above` has the first and the last N below N_max at
+    which it is above the tolerance, as T(N) is a staircase that may fall, and its largest there.
+    From `eager` positions on no CUDA graph is large enough, and a step takes at least the time of
+    its launches; None where there is no such N. `bases` are the regimes of the modules, the weakest
+    first, and `events` the calibrations behind them. `besides` is the share of T(1) that an
+    engine's step takes outside of modules. `doubts` say which products stand on curves of other
+    kernels than theirs; T(1) has no band then.
     """
 
     n_max: int
@@ -100,6 +103,7 @@ class FirstAnswer(Struct, frozen=True, kw_only=True):
     t1_us: float
     t1_band: float | None
     cost: dict[int, float]
+    above: tuple[int, int, float] | None
     eager: int | None
     bases: tuple[Basis, ...]
     events: tuple[str, ...]
@@ -134,12 +138,21 @@ def first_answer(
         t1_us=float(curve[0]),
         t1_band=step.band if step and not doubted else None,
         cost={n: float(curve[grid.index(n)] / curve[0]) for n in COSTS if n in grid},
+        above=_above(total.grid, curve / curve[0], int(row["n_max"]), 1 + epsilon),
         eager=_eager(forecast, place),
         bases=tuple(_bases(forecast, place)),
         events=tuple(row["calibration"]),
         besides=float(sum(shares[role] for role in outside)),
         doubts=doubted,
     )
+
+
+def _above(grid: Integers, ratio: Array, n_max: int, limit: float) -> tuple[int, int, float] | None:
+    """Return the first and last N below N_max whose ratio is above the limit, and their largest."""
+    above = (grid < n_max) & (ratio > limit)
+    if not above.any():
+        return None
+    return int(grid[above][0]), int(grid[above][-1]), float(ratio[above].max())
 
 
 def _eager(forecast: Forecast, place: int) -> int | None:

@@ -57,7 +57,7 @@ def test_the_block_has_six_lines(place: int) -> None:
 
 @pytest.mark.parametrize("platform", ["h200", "l40s", "rtx_4090", "b200"])
 def test_positions_below_n_max_that_take_longer_are_told(platform: str) -> None:
-    """T(N) may fall: the N below N_max that are above the tolerance have their range and largest."""
+    """T(N) may fall: N below N_max above the tolerance are told by range, with their largest."""
     query = deployment(platform=platform)
     forecast = forecast_of(query, grid=range(1, 257))
     first = first_answer(forecast, 0, 0.2, ANSWERER)

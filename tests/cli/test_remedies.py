@@ -94,3 +94,13 @@ def test_a_remedy_leaves_no_new_reason(
                 following = refusals(call, {**options, **changed})
                 assert refusal not in following, remedy
                 assert reasons(following) <= reasons(first), remedy
+
+
+@pytest.mark.parametrize("command", [("predict",), ("lookup",), ("surface",), ("schedule", "vllm")])
+def test_every_command_names_every_reason(call: Call, command: tuple[str, ...]) -> None:
+    """A degree that divides nothing does not hide what the kernels lack, whatever is asked."""
+    about = ("--model", "qwen3_30b_a3b", "--platform", "h100", "--tp", "3", "--weights", "nvfp4")
+    code, _, err = call(*command, *about)
+    assert code == 2
+    assert "tp 3 does not divide 32 heads" in err
+    assert "h100 has no nvfp4 units; weights alone can be nvfp4 there" in err

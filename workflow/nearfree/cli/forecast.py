@@ -40,6 +40,8 @@ from nearfree.errors import ConfigError, Refusal, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from nearfree.config.files import Config, DeploymentSpec
+    from nearfree.derive.predict.forecast.deployment import Deployment
     from nearfree.derive.predict.forecast.first_answer import FirstAnswer
     from nearfree.derive.predict.forecast.forecast import Forecast
     from nearfree.derive.predict.forecast.model_query import Unanswered
@@ -234,6 +236,21 @@ def _unknown_latency(forecast: "Forecast") -> "Iterator[Refusal]":
         if reason is not None:
             text = f"T(N) of {query.decoder.name} on {query.platform} is not known: {reason}"
             yield Refusal("", "", text, no_forward(query))
+
+
+def answerable(
+    args: argparse.Namespace, config: "Config", spec: "DeploymentSpec"
+) -> "list[Deployment]":
+    """Return the deployments of a query; raise RefusedError with every reason if one is refused."""
+    from nearfree.derive.predict.forecast.alternatives import Alternatives
+    from nearfree.derive.predict.forecast.expand_deployments import expand
+
+    loads = loads_of(args)
+    queries, unanswered = expand(config, spec, loads)
+    if unanswered:
+        answerer = make_answerer(args, config, queries)
+        refuse(Alternatives(config, spec, answerer, loads).completed(unanswered))
+    return queries
 
 
 def refuse(unanswered: "Sequence[Unanswered]", further: "Iterable[Refusal]" = ()) -> None:

@@ -27,7 +27,7 @@ from nearfree.cli.deployment_options import (
     refuse_options,
     tolerance_of,
 )
-from nearfree.cli.forecast import BATCHES, refuse
+from nearfree.cli.forecast import BATCHES, answerable, refuse
 from nearfree.cli.serving_engine import add_serving_engine, use_only_serving_engine
 from nearfree.errors import ConfigError
 
@@ -160,7 +160,6 @@ def run_surface(args: argparse.Namespace) -> int:
     """
     in_one_thread()
     from nearfree.derive.predict.forecast.doubts import doubts_by_model
-    from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import positions
     from nearfree.derive.predict.forecast.surface import surface
     from nearfree.show.text.answer_json import rows_json
@@ -173,11 +172,8 @@ def run_surface(args: argparse.Namespace) -> int:
     config = config_of(args)
     epsilon = tolerance_of(args, config)
     routings = ("balanced", "skewed")
-    queries = deployments(
-        config,
-        make_spec(args, batch=BATCHES, context=_SURFACE_CONTEXTS, routing=routings),
-        loads_of(args),
-    )
+    spec = make_spec(args, batch=BATCHES, context=_SURFACE_CONTEXTS, routing=routings)
+    queries = answerable(args, config, spec)
     points, boundaries, total = surface(
         queries, make_answerer(args, config, queries), positions(args.largest), epsilon
     )

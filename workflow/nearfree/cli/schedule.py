@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nearfree.cli.common import command, config_of, in_one_thread
 from nearfree.cli.deployment_options import loads_of, make_answerer, make_spec, tolerance_of
 from nearfree.cli.drafters import OWN, doubts, draft_costs, drafter_deployments, names_head
+from nearfree.cli.forecast import answerable
 from nearfree.cli.schedule_options import (
     THROUGHPUT,
     TOLERANCE,
@@ -118,7 +119,6 @@ def _schedule(args: argparse.Namespace, config: "Config", context: int) -> "Cont
     """Return the schedule at one context."""
     from nearfree.derive.predict.forecast.alternatives import Alternatives
     from nearfree.derive.predict.forecast.draft_memory import with_drafters
-    from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.derive.schedule import expected
     from nearfree.derive.schedule.engines import ENGINES
@@ -130,9 +130,7 @@ def _schedule(args: argparse.Namespace, config: "Config", context: int) -> "Cont
     largest_batch = engine.largest_batch or args.largest_batch
     spec = make_spec(args, batch=range(1, largest_batch + 1), moe=engine.moe)
     drafters = drafter_deployments(args, config, largest_batch)
-    every = with_drafters(
-        deployments(config, spec, loads_of(args)), drafters, own=args.drafter == OWN
-    )
+    every = with_drafters(answerable(args, config, spec), drafters, own=args.drafter == OWN)
     queries = _fitting(args, every)
     answerer = make_answerer(args, config, queries)
     epsilon = tolerance_of(args, config)

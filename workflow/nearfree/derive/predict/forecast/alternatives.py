@@ -154,9 +154,15 @@ class Alternatives:
         model's class those are named that leave no further reason; if all leave some, the reasons
         are given.
         """
-        return [self._completed(query) for query in unanswered]
+        every, completed = dict[object, tuple[Refusal, ...]](), []
+        for query in unanswered:
+            key = query.about["model"], query.about["platform"], query.refusals
+            if key not in every:  # the same at each b and L
+                every[key] = self._every_refusal(query)
+            completed.append(structs.replace(query, refusals=every[key]))
+        return completed
 
-    def _completed(self, query: Unanswered) -> Unanswered:
+    def _every_refusal(self, query: Unanswered) -> tuple[Refusal, ...]:
         asked = query.about["model"], query.about["platform"]
         refusals = dict.fromkeys(query.refusals)
         known = set(map(str, refusals))
@@ -173,11 +179,10 @@ class Alternatives:
                 why = f"with {text}, T(N) is not known: {reason}"
                 refusals[Refusal("", "", why, _ELSEWHERE)] = None
         remedy = f"Name {' or '.join(working)}" if working or not lacking else _ELSEWHERE
-        mended = (
+        return tuple(
             refusal._replace(remedy=remedy) if refusal in query.without_class else refusal
             for refusal in refusals
         )
-        return structs.replace(query, refusals=tuple(mended))
 
     def _every_reason(self, asked: tuple[str, str], changes: Changes) -> list[str]:
         """Return why a changed query is not answered, without what conceals further reasons."""

@@ -354,6 +354,6 @@ class _Sharded:
         hidden = hidden + self.wire.all_reduce(ATTENTION_SUM, out, self.rank.beside)
         name = MOE_SUM if isinstance(layer.ffn, MoeFfn) else FFN_SUM
         if isinstance(layer.ffn, MoeFfn) and decoder.experts:
-            layer.ffn._expert_runner = RankExperts(self.wire, self.rank, decoder.experts.experts)
+            layer.ffn._runner = RankExperts(self.wire, self.rank, decoder.experts.experts)
         out = layer.ffn.forward(layer.ffn_norm.forward(hidden), NO_LAPS)
         return hidden, self.wire.all_reduce(name, out, self.rank.beside)

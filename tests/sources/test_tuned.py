@@ -175,7 +175,6 @@ def test_the_known_key_beside_the_entries_is_dropped(package: str, odd: str | No
             "E=8,N=1,device_name=X,\u00e9\ud800=1.json".encode("utf-8", "replace").decode(),
             "name has the unknown part \\xe9?=1",
         ),
-        ("", "name has not the known form"),
         (
             "configs/triton_main/E=8,N=1,device_name=X.json",
             "folder triton_main names no version of triton",

@@ -165,7 +165,6 @@ def hungry() -> str:
 
 HOSTILE: Lazily[str] = Lazily(
     {
-        "nothing": lambda: "",
         "not base85": lambda: "ö" * 40,
         "no stream": lambda: base64.b85encode(b"not an LZMA stream").decode(),
         "half a stream": lambda: base64.b85encode(

@@ -92,7 +92,6 @@ def _first(first: FirstAnswer) -> dict[str, Any]:
         "t1_ms": {"value": t1_ms, "low": low, "high": high},
         "eager_from_n": first.eager,
         "cost": {str(n): first.cost.get(n) for n in COSTS},
-        "above": first.above,
     }
 
 

@@ -68,10 +68,7 @@ def sweep_plan(tuning: RecordedProof) -> DecodePlan:
     )
     runs = [
         none,
-        *(
-            structs.replace(setting, threads=where.threads, repack=where.repack)
-            for setting in drafts
-        ),
+        *(setting.placed_as(where) for setting in drafts),
     ]
     return structs.replace(
         tuning.plan, runs=tuple(dict.fromkeys(runs)), weighed=(), default=None, made_from=(),

@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 from nearfree.backends.environments.lock import WORKFLOW_ENVIRONMENT
+from nearfree.config.engine_studies import engine_sweeps
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
 from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.plan import MeasurePlan, plan_digest
+from nearfree.core.protocols import Interleaved
 from nearfree.core.weights import RandomWeights, WeightsFile
 from nearfree.errors import ConfigError
+from nearfree.measure.own_file import default_release
 
 SHA = "0123456789abcdef" * 4
 MEMBER = {"package": "demo", "version": "1.0", "path": "demo/model.gguf", "sha256": SHA}
@@ -216,3 +220,27 @@ def test_the_shipped_study_is_in_the_default_run() -> None:
     for study in studies.values():
         assert study.model in config.weights
     assert isinstance(config.weights_of(studies["llama_cpp_smollm2"]), WeightsFile)
+
+
+@pytest.mark.parametrize(
+    ("engine", "cache"),
+    [("llama_cpp", "float32"), ("openvino", "float8")],
+)
+def test_a_cache_that_an_engine_is_not_made_to_hold_is_refused(engine: str, cache: str) -> None:
+    """A study measures the engine's own cache, or the one in which it drafts."""
+    study = EngineStudy(
+        backend=engine,
+        platforms=("cpu",),
+        model="kept",
+        release=default_release(engine),
+        context=(64,),
+        positions=(1, 2),
+        protocol=Interleaved(),
+        kv_dtype=cache,  # type: ignore[arg-type]
+    )
+    weights = WeightsFile(file_type="q4_1", sha256=SHA)
+    with pytest.raises(ConfigError, match=f"{engine} is measured with its own choice of cache"):
+        engine_sweeps(study, weights)
+    own = structs.replace(study, backend="openvino", release=default_release("openvino"))
+    (sweep,) = engine_sweeps(structs.replace(own, kv_dtype="float32"), weights)
+    assert sweep.setting.kv_dtype == "float32"

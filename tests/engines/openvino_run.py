@@ -43,6 +43,12 @@ def main() -> None:
     one_by_one = np.stack(single)
     two = Pages(compiled, batch=2, cached=CACHED, positions=ROWS, vocabulary=tokens)
     two.forward(ROWS)
+    precise = Compiled(runtime, converted, 1, "float32")
+    exact = Pages(precise, batch=1, cached=CACHED, positions=ROWS, vocabulary=tokens)
+    in_float32 = {}
+    for n in range(1, ROWS + 1):
+        exact.forward(n)
+        in_float32[n] = exact.logits.copy()
     try:
         pages.forward(ROWS + 1)
         refused = ""
@@ -57,6 +63,10 @@ def main() -> None:
                 "rows": ROWS,
                 "batch": off(logits, two.logits[:ROWS]) if two._tokens[0] == own else 1.0,
                 "stateful": off(logits, stateful(runtime, converted, own)),
+                "batch_of_rows": {
+                    n: off(in_float32[ROWS][:n], in_float32[n]) for n in (2, 3, 5, 8)
+                },
+                "alone": off(in_float32[ROWS][:1], in_float32[1]),
                 "refused": refused,
             }
         )

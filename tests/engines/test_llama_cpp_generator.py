@@ -196,7 +196,7 @@ def test_a_margin_is_the_lead_of_the_best_token(generator: LlamaCppGenerator) ->
     """A margin is positive, and reading it does not change the next decode."""
     prompt = generator.tokens(TEXT)
     plain = generator.decode(prompt, Drafting(), LIMIT)
-    assert (generator.margin(prompt, repack=True) or 0) > 0
+    assert (generator.margin(prompt, Drafting()) or 0) > 0
     assert generator.decode(prompt, Drafting(), LIMIT).tokens == plain.tokens
 
 
@@ -207,7 +207,7 @@ def test_a_margin_is_asked_of_the_weights_that_decode(real: Real, repack: bool) 
     try:
         prompt = made.tokens(TEXT)
         made.decode(prompt, Drafting(repack=repack), 2)
-        assert (made.margin(prompt, repack=repack) or 0) > 0
+        assert (made.margin(prompt, Drafting(repack=repack)) or 0) > 0
         assert set(made._slots) == {repack}
     finally:
         made.close()

@@ -209,7 +209,8 @@ def test_its_forwards_are_those_of_the_model(python: Path, real: Real) -> None:
     """Positions at once give what they give one by one, over a cache that each forward finds alike.
 
     The cache holds bytes, and a product of several rows rounds otherwise: the same up to 2 % of the
-    logits' norm, and the same token. Each of two requests has what it has alone.
+    logits' norm, and the same token. Each of two requests has what it has alone. Computed and
+    cached in float32, rows beside others are the same to the bit, however many they are.
     """
     done = run(python, "-m", "engines.openvino_run", str(real.path))
     assert done.returncode == 0, done.stderr
@@ -219,6 +220,8 @@ def test_its_forwards_are_those_of_the_model(python: Path, real: Real) -> None:
     assert results["batch"] < 0.02
     assert results["stateful"] < 0.02
     assert results["same_tokens"] == results["rows"]
+    assert results["batch_of_rows"] == {str(n): 0.0 for n in (2, 3, 5, 8)}
+    assert results["alone"] < 0.02
     assert "no forward over N = 9" in results["refused"]
 
 
@@ -260,7 +263,7 @@ def test_a_model_that_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 def test_a_model_that_is_compiled_is_not_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Settings with equal threads share a model and add caches only; others add both."""
+    """Settings of equal threads and cache share a model and add caches only; others add both."""
     path = written(tmp_path, Q8_0, 16 * 34)
     weights = WeightsFile(file_type="q8_0", sha256=weights_sha256(path))
     execution = ExecutionContext(weights={"small": weights}, files={weights.sha256: path})
@@ -272,11 +275,12 @@ def test_a_model_that_is_compiled_is_not_counted_again(
     monkeypatch.setattr(openvino_kernel, "load", lambda *_: None)
     monkeypatch.setattr(openvino_kernel, "vocabulary", lambda _: 9)
     monkeypatch.setattr(openvino_kernel, "Pages", lambda *_, **__: None)
-    execution.shared["openvino", str(path), 1] = SimpleNamespace()  # type: ignore[assignment]
+    execution.shared["openvino", str(path), 1, None] = SimpleNamespace()  # type: ignore[assignment]
     execution.shared["openvino", str(path)] = SimpleNamespace()  # type: ignore[assignment]
     OpenVinoForward(setting, (1,), execution)
-    with pytest.raises(EvidenceError, match="GB are free"):
-        OpenVinoForward(structs.replace(setting, threads=2), (1,), execution)
+    for other in ({"threads": 2}, {"kv_dtype": "float32"}):
+        with pytest.raises(EvidenceError, match="GB are free"):
+            OpenVinoForward(structs.replace(setting, **other), (1,), execution)
 
 
 @pytest.mark.slow
@@ -332,8 +336,9 @@ def test_it_is_tuned_in_its_environment(
 ) -> None:
     """T(N), trace, choice and proof of a short tuning, which it drafts for by itself.
 
-    It pads drafts: each step that verifies has 1 + K rows, as replayed where outputs are alike. Its
-    own prompt lookup has no default, and no command to paste.
+    It pads drafts: each step that verifies has 1 + K rows. Computed and cached in float32, it takes
+    the steps that are replayed with every K, whether or not outputs are those of none. T(N) of its
+    own choice of precision is measured at one row, where nothing is drafted.
     """
     del python
     monkeypatch.setattr(plans, "GRID", (1, 2, 3, 4, 5, 9))
@@ -353,9 +358,20 @@ def test_it_is_tuned_in_its_environment(
     document = json.loads(output.out)
     assert document["engine"]["name"] == "openvino"
     assert {row["n"] for row in document["curve"]} == {1, 2, 3, 4, 5, 9}
-    # Rows beside others are rounded otherwise: outputs that part from none's have their own steps.
-    identical = [row for row in document["settings"] if row["identical_share"] == 1.0]
-    assert 0 in {row["k"] for row in identical}
-    assert all(row["steps_equal"] for row in identical)
+    assert document["curve_of"]["kv_dtype"] == "float32"
+    drafted = [row for row in document["settings"] if row["k"]]
+    assert drafted
+    assert all(row["steps_equal"] and row["kv_dtype"] == "float32" for row in drafted)
+    visits = [
+        event.data
+        for take in layout.takes("cpu")
+        for event in read_sealed(layout, read_seal(layout, take))
+        if isinstance(event.data, LatencyMeasured)
+    ]
+    by_cache = {
+        cache: {visit.n for visit in visits if visit.setting.kv_dtype == cache}
+        for cache in (None, "float32")
+    }
+    assert by_cache == {None: {1}, "float32": {1, 2, 3, 4, 5, 9}}
     assert all(row["tokens_s"]["value"] > 0 for row in document["settings"])
     assert verify(layout.root).findings == ()

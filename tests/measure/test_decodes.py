@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -67,15 +67,16 @@ class Rounding:
         """Look drafts up."""
         return trace_offers(prompt, output, drafting, ())
 
-    def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
+    def margin(self, tokens: Sequence[int], drafting: Drafting) -> float | None:
         """Record the storage of the query."""
         del tokens
-        self.asked.append(repack)
+        self.asked.append(drafting.repack)
         return 1.0
 
-    def loaded(self) -> EngineLoaded:
+    def loaded(self, runs: Iterable[Drafting]) -> list[EngineLoaded]:
         """Return the event of the loaded engine."""
-        return LOADED
+        del runs
+        return [LOADED]
 
     def close(self) -> None:
         """Note it."""
@@ -229,6 +230,7 @@ def test_texts_lie_beside_the_results_root_for_their_user_alone(tmp_path: Path) 
     assert texts.find("a" * 64, (1, 3), PLAIN) is None
     assert texts.find("a" * 64, (1, 2), Drafting(repack=False)) is None
     assert texts.find("a" * 64, (1, 2), Drafting(threads=2)) is None
+    assert texts.find("a" * 64, (1, 2), Drafting(kv_dtype="float32")) is None
     assert texts.find("b" * 64, (1, 2), PLAIN) is None
     hot = Texts(folder, structs.replace(PLAN, temperature=0.8))
     assert hot.find("a" * 64, (1, 2), PLAIN) is None

@@ -1,5 +1,6 @@
 """The answer of tuning as text and as JSON, and the line to paste."""
 
+import ast
 import json
 from pathlib import Path
 
@@ -63,6 +64,43 @@ def test_a_line_to_paste_asks_for_what_ran(run: Drafting, words: str) -> None:
     assert line == f"llama-server -m 'a model.gguf' {words}"
     assert paste("llama_cpp", run, MODEL, Path("d.gguf"), 0.8) == (
         f"{line} --samplers temperature --temp 0.8"
+    )
+
+
+PLACE = "INFERENCE_NUM_THREADS=2, NUM_STREAMS=1"
+PRECISE = f'{PLACE}, INFERENCE_PRECISION_HINT="f32", KV_CACHE_PRECISION="f32"'
+OPENVINO_LOOKUP = Drafting(
+    drafter="prompt_lookup", k=8, ngram_max=3, ngram_min=1, first=True, padded=True, threads=2,
+    kv_dtype="float32",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("run", "properties", "settings"),
+    [
+        (Drafting(threads=2), PLACE, "prompt"),
+        (
+            OPENVINO_LOOKUP,
+            f"{PRECISE}, prompt_lookup=True",
+            "prompt, num_assistant_tokens=8, max_ngram_size=3",
+        ),
+        (
+            Drafting(drafter="draft_model", k=3, threads=2, kv_dtype="float32"),
+            f"{PRECISE}, draft_model=ov.draft_model('d.gguf', \"CPU\", {PRECISE})",
+            "prompt, num_assistant_tokens=3",
+        ),
+    ],
+    ids=["none", "lookup", "draft_model"],
+)
+def test_a_pipeline_to_paste_computes_as_what_ran(
+    run: Drafting, properties: str, settings: str
+) -> None:
+    """OpenVINO's line is a program in Python with the properties that were compiled with."""
+    line = paste("openvino", run, MODEL, Path("d.gguf"), 0)
+    ast.parse(line)
+    assert line == (
+        f"import openvino_genai as ov; ov.LLMPipeline('a model.gguf', \"CPU\", {properties})"
+        f".generate({settings})"
     )
 
 

@@ -9,7 +9,9 @@ CONTEXT, ROUNDS = 64, 32
 """Defaults of `--context` and `--rounds`."""
 _FEWEST_ROUNDS = 3
 """The minimum of the protocol `paired`."""
-FILE_OPTIONS = ("release", "threads", "batch", "context", "positions", "rounds", "no_repack")
+FILE_OPTIONS = (
+    *("release", "threads", "batch", "context", "positions", "rounds", "no_repack", "kv_dtype"),
+)
 """Attributes of parsed arguments that apply to a user's file, not to a study."""
 STUDY_OPTIONS = ("weights", "draft_weights", "prompts", "untested", "wait")
 """Attributes of parsed arguments that apply to a study or a plan, not to a user's file."""
@@ -67,6 +69,11 @@ ENGINE_OPTIONS = (
         "--no-repack",
         "keep the weights in the file's layout (`use_extra_bufts` false)",
         default=None,
+    ),
+    argument(
+        "--kv-dtype",
+        choices=("float32",),
+        help="the format in which openvino caches and computes (default: its own choice)",
     ),
     argument(
         "--weights",

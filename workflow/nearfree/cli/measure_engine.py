@@ -46,6 +46,7 @@ def measure_file(args: argparse.Namespace) -> int:
         context=args.context or (CONTEXT,),
         threads=args.threads or (1,),
         repack=(not args.no_repack,),
+        kv_dtype=args.kv_dtype,
         positions=args.positions,
         protocol=Paired(rounds=args.rounds or ROUNDS, retries=0, seconds_max=_SECONDS_MAX),
     )

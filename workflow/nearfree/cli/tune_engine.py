@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nearfree.config.prompts import Prompt
     from nearfree.core.drafting import Drafting
     from nearfree.core.plan import DecodePlan, MeasurePlan
+    from nearfree.core.precision import Dtype
     from nearfree.derive.tune.plans import Subject
     from nearfree.derive.tune.recorded import RecordedProof
     from nearfree.log.evidence import Take
@@ -212,7 +213,7 @@ def _plans(
 ) -> "tuple[OwnFile, OwnFile | None]":
     from msgspec import structs
 
-    from nearfree.core.candidates import REPACKS
+    from nearfree.core.candidates import DRAFTED_CACHES, REPACKS
     from nearfree.core.protocols import Thinned
     from nearfree.derive.tune.plans import (
         DRAFT_GRID,
@@ -229,8 +230,10 @@ def _plans(
         path: Path,
         positions: tuple[int, ...],
         repack: tuple[bool, ...],
+        *,
         name: str | None = None,
         batch: int = 1,
+        kv_dtype: "Dtype | None" = None,
     ) -> "OwnFile":
         return own_file(
             args.engine,
@@ -241,6 +244,7 @@ def _plans(
             context=(max(length, 1),),
             threads=threads,
             repack=repack,
+            kv_dtype=kv_dtype,
             positions=positions,
             protocol=Thinned(
                 rounds=ROUNDS, forwards=1, retries=0, often_to=EVERY_ROUND_TO[args.engine]
@@ -248,17 +252,19 @@ def _plans(
             name=name,
         )
 
-    repack = REPACKS.get(args.engine, (True,))
-    target = forwards(args.model_path, GRID, repack, args.name, args.batch)
+    repack, cache = REPACKS.get(args.engine, (True,)), DRAFTED_CACHES.get(args.engine)
+    target = forwards(
+        args.model_path, GRID, repack, name=args.name, batch=args.batch, kv_dtype=cache
+    )
     _refuse_too_large(args, target)
-    if args.batch > 1:
-        unbatched = tuple(n for n in GRID if n < args.batch)
-        single = forwards(args.model_path, unbatched, repack, args.name)
+    undrafted = (1,) if cache else tuple(n for n in GRID if n < args.batch)
+    if undrafted:  # of the engine's own cache with nothing drafted, or of fewer rows than slots
+        single = forwards(args.model_path, undrafted, repack, name=args.name)
         sweeps = (*single.plan.sweeps, *target.plan.sweeps)
         target = target._replace(plan=structs.replace(target.plan, sweeps=sweeps))
     if args.draft_model is None:
         return target, None
-    return target, forwards(args.draft_model, DRAFT_GRID, (True,))
+    return target, forwards(args.draft_model, DRAFT_GRID, (True,), kv_dtype=cache)
 
 
 def _refuse_too_large(args: argparse.Namespace, own: "OwnFile") -> None:

@@ -6,6 +6,7 @@ from msgspec import structs
 
 from nearfree.core.drafting import Drafter, Drafting
 from nearfree.core.ngram_cache import SIZES
+from nearfree.core.precision import Dtype
 from nearfree.errors import ConfigError
 
 LENGTHS = (1, 2, 3, 4, 6, 7, 8, 12, 15, 16, 31, 32)
@@ -31,6 +32,13 @@ LOOKUPS: Mapping[str, tuple[Drafting, ...]] = {
 """The lookups that an engine's own options can select, by engine."""
 REPACKS: Mapping[str, tuple[bool, ...]] = {"llama_cpp": (True, False)}
 """The values of `repack` (weights in the engine's own order), for engines with that option."""
+DRAFTED_CACHES: Mapping[str, Dtype] = {"openvino": "float32"}
+"""The format of cache with which an engine drafts, where it is not its own choice.
+
+With a cache in float32 OpenVINO computes in float32, too. Only then does a row beside others not
+depend on how many they are, so that the output is the same with any drafts. A row that is alone
+runs in another kernel, whose rounding differs: outputs without drafts may part from those.
+"""
 _SIMPLE: Drafter = "ngram_simple"
 _MAPS: tuple[Drafter, ...] = (_SIMPLE, "ngram_map_k", "ngram_map_k4v")
 _DRAFT = "draft"

@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Natural, Positive
 from nearfree.errors import ConfigError
 
@@ -52,6 +53,8 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     edges: tuple[Positive, ...] = ()
     threads: Positive = 1
     repack: bool = True
+    kv_dtype: Dtype | None = None
+    """The format of the engine's KV cache, and so of what it computes; None: the engine's own."""
 
     def __post_init__(self) -> None:
         if (self.drafter == "none") != (self.k == 0):
@@ -76,17 +79,37 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     @property
     def label(self) -> str:
-        """The drafter with its n-gram lengths and flags, as text."""
+        """The drafter with its n-gram lengths and flags, and the format of the cache, as text."""
         lengths = dict.fromkeys((self.ngram_min, self.ngram_max))
         sizes = f" {'-'.join(map(str, lengths))}" if self.drafter in LOOKUPS else ""
         minimum = f" from {self.shortest}" if self.shortest else ""
         flags = f"{' first' if self.first else ''}{' cut' if self.edges else ''}"
-        return f"{self.drafter}{sizes}{minimum}{flags}"
+        cache = f", {self.kv_dtype}" if self.kv_dtype else ""
+        return f"{self.drafter}{sizes}{minimum}{flags}{cache}"
+
+    @property
+    def place(self) -> tuple[bool, str, int]:
+        """What the engine runs on, the simplest first: storage, cache and threads.
+
+        Simplest is repacked, as engines store weights by default, then the engine's own cache, then
+        fewest threads.
+        """
+        return not self.repack, self.kv_dtype or "", self.threads
+
+    def beside(self, other: "Drafting") -> bool:
+        """Return whether threads and storage are those of another setting."""
+        return (self.threads, self.repack) == (other.threads, other.repack)
+
+    def placed_as(self, other: "Drafting") -> "Drafting":
+        """Return the same drafter and K with another setting's threads, storage and cache."""
+        return structs.replace(
+            self, threads=other.threads, repack=other.repack, kv_dtype=other.kv_dtype
+        )
 
     @property
     def kin(self) -> "Drafting":
         """The same drafter with K = 1 and without engine settings, to group settings by."""
-        return structs.replace(self, k=self.k and 1, edges=(), threads=1, repack=True)
+        return structs.replace(self.placed_as(Drafting()), k=self.k and 1, edges=())
 
     @property
     def source(self) -> "Drafting":

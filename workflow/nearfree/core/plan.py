@@ -87,7 +87,7 @@ class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="d
 
     Each repeat visits every prompt with every setting of `runs`, in a new order; with a batch it
     visits all prompts together. `traced` drafters are traced along the output of a prompt's first
-    run, which has no drafts.
+    run.
     """
 
     engine: Name

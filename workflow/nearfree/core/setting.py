@@ -77,9 +77,10 @@ class Setting(
         Dtype | None,
         Field(
             "what",
-            "format of the KV cache or of a state, where it is not the element type",
+            "format of the KV cache or of a state, where it is not the element type; of an engine,"
+            " where it is not the engine's own choice",
             label="cache",
-            modules=(*_HEADED, *_STATE),
+            modules=(*_HEADED, *_STATE, *_ENGINE),
         ),
     ] = None
     batch: Annotated[

@@ -1,6 +1,6 @@
 """Decoding in a real engine, with and without drafts: the interface that `nearfree tune` uses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,17 +90,14 @@ class Generator(Protocol):
     def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Any:
         """Return a drafter's drafts over a known output, as `Available` of `core.drafting`."""
 
-    def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
+    def margin(self, tokens: Sequence[int], drafting: Drafting) -> float | None:
         """Return the difference of the two highest logits after some tokens, None if unknown.
 
-        Parameters
-        ----------
-        repack
-            As of `Drafting`: the layout of the weights.
+        `drafting` gives the storage of the weights and the cache.
         """
 
-    def loaded(self) -> EngineLoaded:
-        """Return the event that records the engine and its model."""
+    def loaded(self, runs: Iterable[Drafting]) -> list[EngineLoaded]:
+        """Return events with the engine and its model, one per storage and cache of some runs."""
 
     def close(self) -> None:
         """Free all resources."""

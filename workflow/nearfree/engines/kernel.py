@@ -8,6 +8,7 @@ from typing import Any
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.builds import build_of
 from nearfree.backends.free_memory import free_host_bytes
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.engines.files import library_folder, weights_path
@@ -23,9 +24,6 @@ from nearfree.gguf.reader import read_header
 from nearfree.log.events import EngineLoaded
 from nearfree.models.gguf_forward import matrices_of, shape_of, whole_or
 from nearfree.units import BYTES_PER_GB
-
-_FLOAT16 = 2
-"""Bytes of an element in float16."""
 
 
 class LlamaCppForward(EngineKernel):
@@ -139,10 +137,14 @@ def product_formats(header: GgufHeader) -> tuple[str, ...]:
     return tuple(f"mul_mat {name}" for name in sorted(formats))
 
 
-def cached_bytes(header: GgufHeader) -> int:
-    """Return the bytes of a cached position in all layers, in float16, llama.cpp's default."""
+def cached_bytes(header: GgufHeader, kv_dtype: str | None = None) -> int:
+    """Return the bytes of a cached position in all layers.
+
+    Without a format they are in float16, llama.cpp's default, and the largest of these engines.
+    """
     shape = shape_of(header)
-    return 2 * _FLOAT16 * shape.layers * shape.kv_heads * shape.head_dim
+    element_bytes = ELEMENT_BYTES[kv_dtype or "float16"]
+    return int(2 * element_bytes * shape.layers * shape.kv_heads * shape.head_dim)
 
 
 def forward_work(setting: Setting, header: GgufHeader, n: int, position_bytes: int) -> ExecutedWork:
@@ -174,8 +176,6 @@ def refuse_too_large(
 ) -> None:
     """Raise EvidenceError if a model does not fit into memory, or L + N into its context.
 
-    The cache is counted in float16, the largest default format of these engines.
-
     Parameters
     ----------
     shared
@@ -189,7 +189,7 @@ def refuse_too_large(
             remedy="Choose a smaller context or fewer positions",
         )
     weight_bytes = 0 if shared else stored_bytes(header)
-    needed_bytes = weight_bytes + cached_bytes(header) * setting.batch * positions
+    needed_bytes = weight_bytes + cached_bytes(header, setting.kv_dtype) * setting.batch * positions
     free_bytes = free_host_bytes()
     if free_bytes is not None and needed_bytes > free_bytes:
         raise EvidenceError(

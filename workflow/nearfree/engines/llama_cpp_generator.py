@@ -6,7 +6,7 @@ loop over `llama_decode` is this project's, and drafts as those programs do (`co
 
 import ctypes
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nearfree.backends.builds import build_of
@@ -153,29 +153,34 @@ class LlamaCppGenerator:
         draft_choices = [] if lookup else self._drafters(drafting)[0].choices_after(prompt, output)
         return trace_offers(prompt, output, drafting, draft_choices)
 
-    def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
+    def margin(self, tokens: Sequence[int], drafting: Drafting) -> float | None:
         """Return the difference of the two highest logits after some tokens."""
-        best, runner_up = sorted(self._first_sequence(repack=repack).logits(tokens))[:-3:-1]
+        best, runner_up = sorted(self._first_sequence(repack=drafting.repack).logits(tokens))[
+            :-3:-1
+        ]
         return best - runner_up
 
-    def loaded(self) -> EngineLoaded:
-        """Return the event that records the engine, its library and its model."""
+    def loaded(self, runs: Iterable[Drafting]) -> list[EngineLoaded]:
+        """Return events with the engine, its library and its model, one per storage of weights."""
         options, header = self._options, read_header(self._options.model)
-        return EngineLoaded(
-            engine=ENGINE,
-            release=options.release,
-            package=self._build.package,
-            library_sha256=self._library.files,
-            header_sha256=self._build.abi.headers,
-            system_info=self._library.system_info,
-            model=options.name,
-            weights_sha256=options.sha256,
-            weights_bytes=header.file_bytes,
-            file_type=options.file_type,
-            repack=True,
-            matrices=matrices_of(header),
-            shape=shape_of(header),
-        )
+        return [
+            EngineLoaded(
+                engine=ENGINE,
+                release=options.release,
+                package=self._build.package,
+                library_sha256=self._library.files,
+                header_sha256=self._build.abi.headers,
+                system_info=self._library.system_info,
+                model=options.name,
+                weights_sha256=options.sha256,
+                weights_bytes=header.file_bytes,
+                file_type=options.file_type,
+                repack=repack,
+                matrices=matrices_of(header),
+                shape=shape_of(header),
+            )
+            for repack in sorted({run.repack for run in runs}, reverse=True)
+        ]
 
     def close(self) -> None:
         """Free caches and weights."""

@@ -204,21 +204,35 @@ def last_line(error: BaseException) -> str:
     return (lines or ["no reason"])[-1][:200]
 
 
-def properties(threads: int) -> dict[str, Any]:
-    """Return the properties to compile a model with; others keep the release's defaults."""
-    return {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
+def properties(threads: int, kv_dtype: str | None = None) -> dict[str, Any]:
+    """Return the properties to compile a model with; others keep the release's defaults.
+
+    Parameters
+    ----------
+    kv_dtype
+        `float32` for a cache in it, for which OpenVINO has to compute in it, too; None for the
+        release's own choice, which depends on the CPU.
+    """
+    precise = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    return {
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        **(precise if kv_dtype == "float32" else {}),
+    }
 
 
 class Compiled:
     """A model compiled for this CPU, with paged attention."""
 
-    def __init__(self, runtime: Runtime, converted: Converted, threads: int) -> None:
+    def __init__(
+        self, runtime: Runtime, converted: Converted, threads: int, kv_dtype: str | None = None
+    ) -> None:
         offline = import_module("openvino._offline_transformations")
         core = runtime.openvino.Core()
         try:
             model = core.read_model(str(converted.xml))
             offline.paged_attention_transformation(model)
-            self.model = core.compile_model(model, "CPU", properties(threads))
+            self.model = core.compile_model(model, "CPU", properties(threads, kv_dtype))
         except Exception as error:
             raise EvidenceError(
                 f"OpenVINO does not compile the model: {last_line(error)}",

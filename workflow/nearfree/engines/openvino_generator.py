@@ -6,12 +6,12 @@ the drafts to K with tokens that never match, so that every step has 1 + K rows.
 """
 
 import time
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from nearfree.backends.builds import build_of
+from nearfree.core.candidates import DRAFTED_CACHES
 from nearfree.core.drafting import (
     Available,
     Drafting,
@@ -58,7 +58,8 @@ class OpenVinoGenerator:
         if options.draft_model is not None:
             self._draft = Converted(self._runtime, options.draft_model)
             self._refuse_another_vocabulary(options.draft_model)
-        self._pipelines: dict[tuple[str, int], Any] = {}
+        self._pipelines: dict[tuple[str, int, str | None], Any] = {}
+        self._compiled_by_cache: dict[str | None, Compiled] = {}
 
     def _make_tokenizer(self, converted: Converted, path: Path) -> Any:
         try:
@@ -99,9 +100,10 @@ class OpenVinoGenerator:
         return tuple(int(token) for token in encoding.input_ids.data[0])
 
     def _pipeline(self, drafting: Drafting) -> Any:
-        key = (drafting.drafter, drafting.threads)
+        key = (drafting.drafter, drafting.threads, drafting.kv_dtype)
         if key not in self._pipelines:
-            genai, options = self._runtime.genai, properties(drafting.threads)
+            genai = self._runtime.genai
+            options = properties(drafting.threads, drafting.kv_dtype)
             drafting_options: dict[str, Any] = {}
             if drafting.drafter == "prompt_lookup":
                 drafting_options = {"prompt_lookup": True}
@@ -163,16 +165,16 @@ class OpenVinoGenerator:
     def _draft_choices(self, prompt: Sequence[int], output: Sequence[int]) -> list[int]:
         """Return the draft model's best token after each token of a known output but the last."""
         draft = self._drafting_model
-        compiled = Compiled(self._runtime, draft, 1)
+        compiled = Compiled(self._runtime, draft, 1, DRAFTED_CACHES[ENGINE])
         tokens = [*prompt, *output[:-1]]
         best = [int(row.argmax()) for row in self._logits(compiled, draft.file, tokens)]
         return best[len(prompt) :]
 
-    def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
+    def margin(self, tokens: Sequence[int], drafting: Drafting) -> float | None:
         """Return the difference of the two highest logits after some tokens."""
-        del repack  # OpenVINO has a single layout of weights
         np = self._runtime.numpy
-        *_, logits = self._logits(self._compiled, self._options.model, tokens)
+        compiled = self._compiled(drafting.kv_dtype)
+        *_, logits = self._logits(compiled, self._options.model, tokens)
         runner_up, best = np.partition(logits, -2)[-2:]
         return float(best - runner_up)
 
@@ -189,26 +191,30 @@ class OpenVinoGenerator:
             pages.run([tokens[start : start + _ROWS]], start)
             yield from pages.logits
 
-    @cached_property
-    def _compiled(self) -> Compiled:
-        return Compiled(self._runtime, self._converted, 1)
+    def _compiled(self, kv_dtype: str | None) -> Compiled:
+        if kv_dtype not in self._compiled_by_cache:
+            compiled = Compiled(self._runtime, self._converted, 1, kv_dtype)
+            self._compiled_by_cache[kv_dtype] = compiled
+        return self._compiled_by_cache[kv_dtype]
 
-    def loaded(self) -> EngineLoaded:
-        """Return the event that records the engine, its model and its properties."""
+    def loaded(self, runs: Iterable[Drafting]) -> list[EngineLoaded]:
+        """Return events with the engine, its model and its properties, one per format of cache."""
         options = self._options
-        return loaded_event(
-            self._compiled,
-            options.model,
-            release=options.release,
-            package=self._build.package,
-            name=options.name,
-            file_type=options.file_type,
-        )
+        return [
+            loaded_event(
+                self._compiled(kv_dtype),
+                options.model,
+                release=options.release,
+                package=self._build.package,
+                name=options.name,
+                file_type=options.file_type,
+            )
+            for kv_dtype in dict.fromkeys(run.kv_dtype for run in runs)
+        ]
 
     def close(self) -> None:
         """Free pipelines and weights."""
-        self._pipelines = {}
-        self.__dict__.pop("_compiled", None)
+        self._pipelines, self._compiled_by_cache = {}, {}
 
 
 def _steps(

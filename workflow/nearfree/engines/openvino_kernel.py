@@ -37,12 +37,13 @@ class OpenVinoForward(EngineKernel):
         self._header = read_header(path)
         refuse_unread(self._header)
         threads = setting.threads or 1
-        shared = _key(path, threads) in execution.shared
+        key = _key(path, threads, setting.kv_dtype)
+        shared = key in execution.shared
         refuse_too_large(setting, self._header, max(positions), shared=shared)
         refuse_threads([threads])
         self._build = build_of(setting.backend, setting.release or "")
         runtime = load(setting.release or "", self._build)
-        self._compiled = _shared(execution.shared, runtime, path, threads)
+        self._compiled = _shared(execution.shared, runtime, path, key)
         self._path = path
         self._pages = Pages(
             self._compiled,
@@ -116,16 +117,20 @@ def vocabulary(header: GgufHeader) -> int:
     return embedding.dims[-1]
 
 
-def _key(path: Path, threads: int) -> tuple[str, str, int]:
-    return "openvino", str(path), threads
+_Key = tuple[str, str, int, str | None]
+"""What settings share a compiled model: engine, file, threads and the format of the cache."""
 
 
-def _shared(shared: dict[Any, Any], runtime: Runtime, path: Path, threads: int) -> Compiled:
-    """Return a file's compiled model, shared by settings with the same number of threads."""
-    model, compiled = ("openvino", str(path)), _key(path, threads)
-    if model not in shared:
-        shared[model] = Converted(runtime, path)
-    if compiled not in shared:
-        shared[compiled] = Compiled(runtime, shared[model], threads)
-    compiled_model: Compiled = shared[compiled]
+def _key(path: Path, threads: int, kv_dtype: str | None) -> _Key:
+    return "openvino", str(path), threads, kv_dtype
+
+
+def _shared(shared: dict[Any, Any], runtime: Runtime, path: Path, key: _Key) -> Compiled:
+    """Return a file's compiled model, made if no setting needed it before."""
+    engine, file, threads, kv_dtype = key
+    if (engine, file) not in shared:
+        shared[engine, file] = Converted(runtime, path)
+    if key not in shared:
+        shared[key] = Compiled(runtime, shared[engine, file], threads, kv_dtype)
+    compiled_model: Compiled = shared[key]
     return compiled_model

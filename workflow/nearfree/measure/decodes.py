@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from msgspec import structs
-
 from nearfree.config.prompts import Prompt
 from nearfree.core.drafting import Drafting, agreed_length
 from nearfree.core.memories import trace_memory
@@ -152,9 +150,8 @@ class _Decodes:
         ids = {prompt.part.sha256: self._generator.tokens(prompt.text) for prompt in prompts}
         self._refuse_long(ids)
         if not self._loaded:
-            loaded = self._generator.loaded()
-            for repack in sorted({run.repack for run in plan.runs}, reverse=True):
-                self._take.append(structs.replace(loaded, repack=repack))
+            for loaded in self._generator.loaded(plan.runs):
+                self._take.append(loaded)
         groups = [tuple(prompts)] if plan.batch > 1 else [(prompt,) for prompt in prompts]
         visits = [(repeat, group) for repeat in range(plan.repeats) for group in groups]
         for number, (repeat, group) in enumerate(visits):
@@ -234,11 +231,11 @@ class _Decodes:
         Parameters
         ----------
         drafting
-            Gives the threads and the storage of weights (`repack`).
+            Gives the threads, the storage of weights (`repack`) and the cache.
         output
             An output without drafts that was just decoded; it is stored if none is stored yet.
         """
-        plain = Drafting(threads=drafting.threads, repack=drafting.repack)
+        plain = Drafting().placed_as(drafting)
         key = (text.prompt.part.sha256, plain)
         if key not in self._outputs:
             stored = self._texts.find(key[0], text.ids, plain)
@@ -263,7 +260,7 @@ class _Decodes:
         margin = None
         if decoded.tokens != plain and not self._plan.temperature:  # a sample may not be the best
             prefix = (*text.ids, *plain[:same_tokens])
-            margin = self._generator.margin(prefix, repack=drafting.repack)
+            margin = self._generator.margin(prefix, drafting)
         return DecodeMeasured(
             **self._common_fields(text.prompt, decoded.tokens),
             drafting=drafting,

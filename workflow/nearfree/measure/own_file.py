@@ -10,6 +10,7 @@ from nearfree.backends.builds import build_of, builds, locked
 from nearfree.config.engine_studies import engine_sweeps
 from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.plan import MeasurePlan
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Timing
 from nearfree.core.weights import WeightsFile
 from nearfree.engines.kernel import refuse_too_large
@@ -44,6 +45,7 @@ def own_file(
     context: tuple[int, ...],
     threads: tuple[int, ...],
     repack: tuple[bool, ...],
+    kv_dtype: Dtype | None = None,
     positions: tuple[int, ...] | None,
     protocol: Timing,
     name: str | None = None,
@@ -77,6 +79,7 @@ def own_file(
         context=context,
         threads=threads,
         repack=repack,
+        kv_dtype=kv_dtype,
         positions=positions or POSITIONS,
         protocol=structs.replace(protocol, warmup=WARMUP.get(engine, 0)),
     )

@@ -51,6 +51,7 @@ class Texts:
 
     def _path(self, sha256: str, plain: Drafting) -> Path:
         key = " ".join((*self._model, sha256, str(plain.repack), str(plain.threads)))
+        key += f" {plain.kv_dtype}" if plain.kv_dtype else ""
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
     def find(self, sha256: str, prompt_ids: tuple[int, ...], plain: Drafting) -> StoredText | None:

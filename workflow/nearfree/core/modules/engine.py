@@ -24,6 +24,7 @@ class EngineStudy(StudyBase, frozen=True, kw_only=True, tag="engine"):
     context: Axis
     threads: Axis = (1,)
     repack: Annotated[tuple[bool, ...], Meta(min_length=1)] = (True,)
+    kv_dtype: Dtype | None = None
     dtype: Dtype = "float32"
 
     axes = ("threads", "repack", "batch", "context")
@@ -41,6 +42,7 @@ class EngineStudy(StudyBase, frozen=True, kw_only=True, tag="engine"):
             batch=self.batch[0],
             context=self.context[0],
             threads=self.threads[0],
+            kv_dtype=self.kv_dtype,
         )
 
 

@@ -38,9 +38,9 @@ def choose(traces: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]) -
     `traces` are those of the tuning prompts, `cost` has the curves of every candidate number of
     threads and way to store weights, and `sources` are the candidate drafters.
     """
-    bases = [_undrafted(curve) for curve in cost.curves]
+    bases = [curve.undrafted for curve in cost.curves]
     settings = [
-        structs.replace(candidate, threads=base.threads, repack=base.repack)
+        candidate.placed_as(base)
         for base in bases
         for candidate in candidates(sources, _measured_lengths(cost, base))
     ]
@@ -80,17 +80,13 @@ def fastest(curves: Sequence[EngineCurve]) -> Drafting:
     Among those within WORTH of it, the engines' default wins: repacked, on fewest threads.
     """
     least = min(curve.at(1) for curve in curves)
-    near = [_undrafted(curve) for curve in curves if curve.at(1) * (1 - WORTH) <= least]
-    return min(near, key=_placement)
-
-
-def _undrafted(curve: EngineCurve) -> Drafting:
-    return Drafting(threads=curve.setting.threads or 1, repack=bool(curve.setting.repack))
+    near = [curve.undrafted for curve in curves if curve.at(1) * (1 - WORTH) <= least]
+    return min(near, key=lambda drafting: drafting.place)
 
 
 def _measured_lengths(cost: Cost, run: Drafting) -> tuple[int, ...]:
     """Return the K whose 1 + K rows lie on the measured T(N)."""
-    longest = curve_of(cost.curves, threads=run.threads, repack=run.repack).n[-1] - 1
+    longest = curve_of(cost.curves, run).n[-1] - 1
     return tuple(k for k in LENGTHS if k <= longest)
 
 
@@ -112,15 +108,9 @@ def _simplest_best(ranked: Sequence[Ranked]) -> Ranked:
         candidate
         for candidate in ranked
         if candidate.tokens_s >= best.tokens_s * (1 - WORTH)
-        and structs.replace(candidate.drafting, threads=1, repack=True)
-        == structs.replace(best.drafting, threads=1, repack=True)
+        and candidate.drafting.placed_as(best.drafting) == best.drafting
     ]
-    return min(alike, key=lambda candidate: _placement(candidate.drafting))
-
-
-def _placement(drafting: Drafting) -> tuple[bool, int]:
-    """Return storage and threads of a setting, the simplest first."""
-    return not drafting.repack, drafting.threads
+    return min(alike, key=lambda candidate: candidate.drafting.place)
 
 
 def neighbours(chosen: Drafting, ranked: Sequence[Ranked]) -> tuple[Drafting, ...]:
@@ -128,12 +118,10 @@ def neighbours(chosen: Drafting, ranked: Sequence[Ranked]) -> tuple[Drafting, ..
 
     If no drafts are chosen, return the best two settings that draft.
     """
-    placed = [
-        setting.drafting for setting in ranked if _placement(setting.drafting) == _placement(chosen)
-    ]
+    settings = [setting.drafting for setting in ranked]
     if chosen.drafter == "none":
-        return tuple([setting for setting in placed if setting.drafter != "none"][:2])
-    same = [setting for setting in placed if setting.kin == chosen.kin]
+        return tuple([s for s in settings if s.beside(chosen) and s.drafter != "none"][:2])
+    same = [s for s in settings if (s.kin, s.place) == (chosen.kin, chosen.place)]
     below = [setting for setting in same if setting.k < chosen.k]
     above = [setting for setting in same if setting.k > chosen.k]
     return (
@@ -149,7 +137,7 @@ def _best_cut(traces: Sequence[Trace], settings: Iterable[Drafting], cost: Cost)
     """
     cuts = []
     for setting in settings:
-        edges = curve_of(cost.curves, threads=setting.threads, repack=setting.repack).edges
+        edges = curve_of(cost.curves, setting).edges
         if setting.drafter != "none" and not setting.remembers:
             cuts.append(
                 structs.replace(setting, edges=tuple(n for n in edges if n <= 1 + setting.k))

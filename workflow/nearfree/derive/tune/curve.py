@@ -6,6 +6,7 @@ from itertools import chain
 from msgspec import Struct, structs
 
 from nearfree.core.boundary import median, median_interval
+from nearfree.core.drafting import Drafting
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.log.curves import Curve, curve_samples
@@ -27,6 +28,15 @@ class EngineCurve(Struct, frozen=True, kw_only=True):
     """With a batch: (rows, T) for fewer rows than sequences, measured on a single sequence."""
     ids: tuple[str, ...] = ()
     """The events that the curve was made from."""
+
+    @property
+    def undrafted(self) -> Drafting:
+        """No drafts, on the curve's threads, storage and cache."""
+        return Drafting(
+            threads=self.setting.threads or 1,
+            repack=bool(self.setting.repack),
+            kv_dtype=self.setting.kv_dtype,
+        )
 
     @property
     def points(self) -> Iterator[tuple[int, float]]:
@@ -92,19 +102,15 @@ def engine_curve(curve: Curve) -> EngineCurve:
 def of_batch(curves: Iterable[EngineCurve], batch: int) -> list[EngineCurve]:
     """Return the curves of a batch, extended to fewer rows than sequences.
 
-    Those points come from the curve of a single sequence with the same threads and storage.
+    Those points come from the curve of a single sequence with the same threads, storage and cache.
     """
     measured = list(curves)
-    singles = {
-        (curve.setting.threads, curve.setting.repack): curve
-        for curve in measured
-        if curve.setting.batch == 1
-    }
+    singles = {curve.undrafted: curve for curve in measured if curve.setting.batch == 1}
     batched = []
     for curve in measured:
         if curve.setting.batch != batch:
             continue
-        single = singles.get((curve.setting.threads, curve.setting.repack)) if batch > 1 else None
+        single = singles.get(curve.undrafted) if batch > 1 else None
         if single is not None:
             few = tuple((n, us) for n, us in zip(single.n, single.t_us, strict=True) if n < batch)
             batched.append(structs.replace(curve, few=few, ids=(*single.ids, *curve.ids)))
@@ -113,15 +119,17 @@ def of_batch(curves: Iterable[EngineCurve], batch: int) -> list[EngineCurve]:
     return batched
 
 
-def curve_of(curves: Iterable[EngineCurve], *, threads: int, repack: bool) -> EngineCurve:
-    """Return the curve of a number of threads and a way of storing weights.
+def curve_of(curves: Iterable[EngineCurve], drafting: Drafting) -> EngineCurve:
+    """Return the curve of a setting's threads, storage and cache.
 
     Raises EvidenceError if no curve has them.
     """
     for curve in curves:
-        if (curve.setting.threads, bool(curve.setting.repack)) == (threads, repack):
+        if curve.undrafted.place == drafting.place:
             return curve
+    cache = f", with a cache in {drafting.kv_dtype}" if drafting.kv_dtype else ""
     raise EvidenceError(
-        f"T(N) of {threads} threads, {'' if repack else 'not '}repacked, was not measured",
+        f"T(N) of {drafting.threads} threads, {'' if drafting.repack else 'not '}repacked{cache}, "
+        "was not measured",
         remedy="Measure it first",
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from nearfree.core.candidates import LENGTHS, candidates
+from nearfree.core.candidates import DRAFTED_CACHES, LENGTHS, candidates
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan, PromptPart
 from nearfree.core.weights import AnyWeights
@@ -54,15 +54,20 @@ def typical_context(lengths: Sequence[int]) -> int:
     return max(_CONTEXT_STEP, round(middle / _CONTEXT_STEP) * _CONTEXT_STEP)
 
 
-def trace_plan(subject: Subject, sources: Iterable[Drafting], undrafted: Drafting) -> DecodePlan:
-    """Return the plan that decodes each prompt once without drafts and traces all drafters over it.
+def trace_plan(subject: Subject, sources: Sequence[Drafting], undrafted: Drafting) -> DecodePlan:
+    """Return the plan that decodes each prompt once and traces all drafters over its output.
 
-    Each prompt is decoded alone, whatever the batch: its output does not depend on others.
-    `sources` are the candidate drafters, as of `candidates.drafters`, and the engine's defaults;
-    `undrafted` gives threads and storage of the decode.
+    Each prompt is decoded alone, whatever the batch: its output does not depend on others. It is
+    decoded without drafts, or, where an engine's outputs with drafts may part from those
+    (`candidates.DRAFTED_CACHES`), with one draft. `sources` are the candidate drafters, as of
+    `candidates.drafters`, and the engine's defaults; `undrafted` gives threads and storage.
     """
     traced = dict.fromkeys(trace for source in sources for trace in _traced_drafters(source))
-    return _plan(subject, batch=1, runs=(undrafted,), traced=tuple(traced))
+    run = undrafted
+    if subject.engine in DRAFTED_CACHES and sources:
+        cache = DRAFTED_CACHES[subject.engine]
+        run = structs.replace(sources[0].placed_as(undrafted), k=1, kv_dtype=cache)
+    return _plan(subject, batch=1, runs=(run,), traced=tuple(traced))
 
 
 def _traced_drafters(source: Drafting) -> list[Drafting]:

@@ -12,7 +12,7 @@ from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
 from nearfree.core.weights import AnyWeights
 from nearfree.derive.tune.choice import Choice, choose, choose_by_kind
-from nearfree.derive.tune.curve import EngineCurve, curve_of, engine_curve, of_batch
+from nearfree.derive.tune.curve import EngineCurve, engine_curve, of_batch
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.proof import (
     RunResult,
@@ -83,7 +83,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     """The answer of tuning."""
 
     curve: EngineCurve
-    """T(N) of the threads and storage of `run`."""
+    """T(N) of the threads and storage of `run`, and of the cache with which the engine drafts."""
     settings: tuple[Setting, ...]
     choice: Choice
     run: Drafting
@@ -130,7 +130,9 @@ def answer(choice: Choice, proof: Take, traces: Sequence[Trace], cost: Cost) -> 
     }
     proof_verdict = verdict([gains[drafting] for drafting in drafted])
     run = _run(choice, gains) if proof_verdict == "speculate" else none
-    curve = curve_of(cost.curves, threads=run.threads, repack=run.repack)
+    curve = max(
+        (curve for curve in cost.curves if curve.undrafted.beside(run)), key=lambda c: len(c.n)
+    )
     return Answer(
         curve=curve,
         settings=settings,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.core.batching import batched_steps, split_forwards
 from nearfree.core.drafting import Available, Drafting, Steps, replay
@@ -18,7 +18,7 @@ _COPY_NGRAM = 3
 
 
 class Trace(Struct, frozen=True, kw_only=True):
-    """One prompt decoded without drafts, and the drafts that drafters offer over its output."""
+    """One prompt decoded once, and the drafts that drafters offer over its output."""
 
     prompt: str
     """The SHA-256 of its text."""
@@ -58,7 +58,7 @@ def _take_traces(take: Take) -> Iterator[Trace]:
     for event in take.events_of(DecodeMeasured):
         data: DecodeMeasured = event.data
         drafts = drafts_by_prompt.get(data.prompt_sha256, [])
-        if data.repeat or data.drafting.drafter != "none":
+        if data.repeat or data.drafting != take.started.data.plan.runs[0]:
             continue
         if any(draft.data.output_sha256 != data.output_sha256 for draft in drafts):
             raise EvidenceError(
@@ -83,12 +83,11 @@ def same_run(
 ) -> Drafting | None:
     """Return the first of some runs that decodes the outputs in the same steps as a setting.
 
-    Return None where every run differs in steps, threads or storage.
+    Return None where every run differs in steps, threads, storage or cache.
     """
     steps = [trace.steps(drafting) for trace in traces]
     for run in runs:
-        alike = (run.threads, run.repack) == (drafting.threads, drafting.repack)
-        if alike and [trace.steps(run) for trace in traces] == steps:
+        if run.place == drafting.place and [trace.steps(run) for trace in traces] == steps:
             return run
     return None
 
@@ -144,7 +143,7 @@ class Cost(Struct, frozen=True, kw_only=True):
         of T over the forwards into which llama.cpp splits it, and each text in it is charged its
         share of the step's rows. A draft model's own forwards are added, text by text.
         """
-        t_us = cache(curve_of(self.curves, threads=drafting.threads, repack=drafting.repack).at)
+        t_us = cache(curve_of(self.curves, drafting).at)
         if self.batch == 1:
             parts = [[*map(t_us, steps.rows)] for steps in lists]
         else:
@@ -157,7 +156,7 @@ class Cost(Struct, frozen=True, kw_only=True):
     def _draft_us(self, steps: Steps, drafting: Drafting) -> float:
         if drafting.drafter != "draft_model":
             return 0.0
-        draft = curve_of(self.draft, threads=drafting.threads, repack=True)
+        draft = curve_of(self.draft, structs.replace(drafting, repack=True))
         return sum(map(draft.at, draft_forwards(steps)))
 
 

@@ -45,7 +45,7 @@ TUNING = Table(
         "weights_sha256": text("the SHA-256 of its weights"),
         "kind": text("of the prompts; all of them together"),
         "role": text("why the setting is there", one_of=ROLES),
-        "drafter": text("the drafter, with its n-gram lengths"),
+        "drafter": text("the drafter, with its n-gram lengths and the engine's cache"),
         "k": count("K, drafts of a step at most", at_least=0),
         "temperature": number("of sampling; none of greedy decoding", nullable=True),
         "batch": count("prompts at once; none of one alone", nullable=True),
@@ -158,14 +158,10 @@ def _kind_rows(
     undrafted_tokens_s = tokens_per_second(proof_traces, none, record.cost, only_kind)
     if not undrafted_tokens_s:
         return  # every output ended with its first token: nothing was decoded
-    weighed = [
-        ranked.drafting
-        for ranked in choice.ranked
-        if (ranked.drafting.threads, ranked.drafting.repack) == (chosen.threads, chosen.repack)
-    ]
+    weighed = [ranked.drafting for ranked in choice.ranked if ranked.drafting.beside(chosen)]
     for drafting in dict.fromkeys([*runs, *weighed]):
         predicted = tokens_per_second(proof_traces, drafting, record.cost, only_kind)
-        curve = curve_of(record.cost.curves, threads=drafting.threads, repack=drafting.repack)
+        curve = curve_of(record.cost.curves, drafting)
         row: Row = _NOT_RUN | {
             "kind": kind,
             "role": _role(record, drafting),

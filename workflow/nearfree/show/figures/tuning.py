@@ -57,11 +57,14 @@ def decoded(row: dict[str, Any]) -> str:
 
 
 def curve_rows(tuning: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of T(N) that predict the steps of a proof's chosen setting."""
+    """Return the rows of T(N) that predict the steps of a proof's chosen setting.
+
+    If no drafts are chosen, they are those of the cache with which the engine drafts.
+    """
     chosen = tuning.filter(role="choice").row(0, named=True)
     stream, _, rest = chosen["forwards"].partition("/")[2].partition("/")
     take, _, plan8 = rest.partition("-")
-    return latency.filter(
+    rows = latency.filter(
         stream=stream,
         take=int(take),
         plan8=plan8,
@@ -69,7 +72,9 @@ def curve_rows(tuning: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
         threads=chosen["threads"],
         repack=chosen["repack"],
         model_digest=chosen["weights_sha256"][:12],
-    ).sort("n")
+    )
+    drafted = rows.drop_nulls("kv_dtype")
+    return (rows if drafted.is_empty() else drafted).sort("n")
 
 
 def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:

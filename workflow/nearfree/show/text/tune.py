@@ -55,6 +55,7 @@ def document(record: RecordedProof, model: Path, draft: Path | None) -> Any:
         "curve_of": {
             "threads": curve.setting.threads,
             "repack": curve.setting.repack,
+            "kv_dtype": curve.setting.kv_dtype,
             "context": curve.setting.context,
             "batch": curve.setting.batch,
             "seconds": curve.timer,
@@ -91,6 +92,7 @@ def _plain(drafting: Drafting) -> dict[str, Any]:
         "drafter": drafting.label,
         "threads": drafting.threads,
         "repack": drafting.repack,
+        "kv_dtype": drafting.kv_dtype,
     }
 
 
@@ -232,9 +234,11 @@ def _conditions(plan: DecodePlan) -> str:
 def _curve(answer: Answer) -> Iterator[str]:
     curve = answer.curve
     setting = curve.setting
+    cache = f", computed and cached in {setting.kv_dtype}" if setting.kv_dtype else ""
     yield (
         f"T(N) in {curve.timer} time, {setting.threads} thread(s), "
-        f"{'' if setting.repack else 'not '}repacked, over L = {setting.context}{_rows(curve)}:"
+        f"{'' if setting.repack else 'not '}repacked{cache}, over L = {setting.context}"
+        f"{_rows(curve)}:"
     )
     t1_us = curve.t_us[0]
     rows = [["N", "T(N), ms", "95 %", "T(N)/T(1)", "T(N)/N T(1)"]]

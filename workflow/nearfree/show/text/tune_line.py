@@ -29,7 +29,7 @@ def paste(
         gives each its own cache, as the tuning did.
     """
     if engine not in _SHELL:
-        return _python(drafting)
+        return _python(drafting, model, draft)
     program, weights, threads = _SHELL[engine]
     options = [program, weights, str(model), threads, str(drafting.threads)]
     options += [] if drafting.repack else ["--no-repack"]
@@ -56,9 +56,16 @@ def _sizes(drafting: Drafting) -> Iterator[str]:
         yield str(value)
 
 
-def _python(drafting: Drafting) -> str:
-    """Return the settings of a generation as openvino_genai's config takes them."""
-    if drafting.drafter == "none":
-        return "prompt_lookup=False"
-    lengths = f", max_ngram_size={drafting.ngram_max}" if drafting.ngram_max else ""
-    return f"num_assistant_tokens={drafting.k}{lengths}"
+def _python(drafting: Drafting, model: Path, draft: Path | None) -> str:
+    """Return a call of openvino_genai's pipeline; `prompt` stands for the user's text."""
+    properties = f"INFERENCE_NUM_THREADS={drafting.threads}, NUM_STREAMS=1"
+    if drafting.kv_dtype == "float32":
+        properties += ', INFERENCE_PRECISION_HINT="f32", KV_CACHE_PRECISION="f32"'
+    drafter, lengths = "", ""
+    if drafting.drafter == "draft_model":
+        drafter = f', draft_model=ov.draft_model({str(draft)!r}, "CPU", {properties})'
+    elif drafting.drafter != "none":
+        drafter, lengths = ", prompt_lookup=True", f", max_ngram_size={drafting.ngram_max}"
+    settings = f", num_assistant_tokens={drafting.k}{lengths}" if drafter else ""
+    pipeline = f'ov.LLMPipeline({str(model)!r}, "CPU", {properties}{drafter})'
+    return f"import openvino_genai as ov; {pipeline}.generate(prompt{settings})"

@@ -6,8 +6,9 @@ results root: `measured` holds this machine's takes and a stand-in for a GPU, `s
 curves, `formats` weights and caches in other formats, measured and imported, `kernels` what curves
 say of kernels on two GPUs, `layers` models whose layers differ, `steps` one that an engine serves,
 `engine` forwards of a real engine on this machine, `tuned` one that was tuned, `batched` one that
-was tuned with two prompts at once. Events, ledgers and tables lie there as the workflow made them;
-figures' data, report's numbers and answers of commands lie in `derived.json.gz`.
+was tuned with two prompts at once, `precise` one that drafts with another cache than its own.
+Events, ledgers and tables lie there as the workflow made them; figures' data, report's numbers and
+answers of commands lie in `derived.json.gz`.
 
 `python tests/golden/make.py --derive VERSION` keeps a version's events and writes what is derived
 from them by the code at hand: for a change of tables that is meant. Read first what
@@ -31,9 +32,11 @@ from conftest import make_plan, make_setting, write_payloads
 from derive.tables.logs import make_visits, write_probe
 from measure.machines import FakeKernel, take
 from measure.test_nsight import GEMM, report
+from nearfree.config.files import Config
 from nearfree.core.plan import MeasurePlan, ProfilePlan, Sweep
 from nearfree.core.protocols import Interleaved
 from nearfree.core.work import ExecutedWork
+from nearfree.engines.files import cached_weights
 from nearfree.errors import HardwareError
 from nearfree.log.events import DeviceState, Fingerprint, LaunchFloor, WorkCounted
 from nearfree.log.names import Layout
@@ -65,6 +68,7 @@ RECORDED = {
         "sources/compiled_sglang_0_5_9",
     ),
     "engine": ("public/constants", "sources/flash_attn_2_8_3", "sources/llama_cpp_3_22_1"),
+    "precise": ("public/constants", "sources/flash_attn_2_8_3"),
 }
 """The takes of this project's own log that are copied: rules and constants."""
 CURVES = """platform,module,backend,backend_version,dtype,batch,context,d_model,d_ff,gated,experts,\
@@ -180,11 +184,8 @@ def make_steps(folder: Path) -> tuple[Project, Path]:
 
 def make_engine(folder: Path) -> tuple[Project, Path]:
     """Return a project in which a real engine ran: its files come out of the user's cache."""
-    project = make_project(folder, "engine")
-    studies = folder / "config/studies.yaml"
-    studies.write_text(studies.read_text().replace(_SWEPT, _PAIRED))
-    _copy_recorded(project, "engine", "results")
-    with _users_cache():
+    project = _engine_project(folder, "engine")
+    with _users_machine():
         project.nearfree("fetch")
         project.snakemake()
     return project, folder / "results"
@@ -200,30 +201,55 @@ def make_batched(folder: Path) -> tuple[Project, Path]:
     return _tuned(folder, ("--batch", "2"))
 
 
-def _tuned(folder: Path, *ways: tuple[str, ...]) -> tuple[Project, Path]:
-    """Return a project in which a real engine was tuned in some ways."""
-    project = make_project(folder, "engine")
-    studies = folder / "config/studies.yaml"
-    studies.write_text(studies.read_text().replace(_SWEPT, _PAIRED))
-    _copy_recorded(project, "engine", "results")
-    (folder / "prompts.jsonl").write_text(PROMPTS)
-    with _users_cache():
+def make_precise(folder: Path) -> tuple[Project, Path]:
+    """Return a project in which OpenVINO, whose environment is made, was tuned."""
+    with _users_machine():
+        project = _engine_project(folder, "precise")
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, folder / name)
+        project.nearfree("environment", "make", "openvino")
         project.nearfree("fetch")
-        words = ("--prompts", "prompts.jsonl", "--results", "results", "--threads", "1")
-        for way in ways:
-            project.nearfree("tune", "llama_cpp", *words, "--repeats", "2", *way)
+        weights = Config(folder / "config").weights_of(Config(folder / "config").studies["smollm2"])
+        _tune(project, "openvino", "--model", str(cached_weights(weights.sha256)))
         project.snakemake()
     return project, folder / "results"
 
 
+def _tuned(folder: Path, *ways: tuple[str, ...]) -> tuple[Project, Path]:
+    """Return a project in which a real engine was tuned in some ways."""
+    project = _engine_project(folder, "engine")
+    with _users_machine():
+        project.nearfree("fetch")
+        for way in ways:
+            _tune(project, "llama_cpp", *way)
+        project.snakemake()
+    return project, folder / "results"
+
+
+def _engine_project(folder: Path, recorded: str) -> Project:
+    project = make_project(folder, "engine")
+    studies = folder / "config/studies.yaml"
+    studies.write_text(studies.read_text().replace(_SWEPT, _PAIRED))
+    _copy_recorded(project, recorded, "results")
+    (folder / "prompts.jsonl").write_text(PROMPTS)
+    return project
+
+
+def _tune(project: Project, engine: str, *words: str) -> None:
+    project.nearfree(
+        *("tune", engine, "--prompts", "prompts.jsonl", "--results", "results"),
+        *("--threads", "1", "--repeats", "2", *words),
+    )
+
+
 @contextmanager
-def _users_cache() -> Iterator[None]:
-    """Take an engine's files out of the user's cache."""
-    empty = os.environ.pop("NEARFREE_CACHE", None)
+def _users_machine() -> Iterator[None]:
+    """Take an engine's files out of the user's cache, and packages from the user's index."""
+    hidden = {name: os.environ.pop(name) for name in NO_NETWORK if name in os.environ}
     try:
         yield
     finally:
-        os.environ |= {"NEARFREE_CACHE": empty} if empty else {}
+        os.environ |= hidden
 
 
 def _latents() -> Iterator[str]:
@@ -343,7 +369,8 @@ def _write_gpu(layout: Layout) -> None:
 
 MADE = {"measured": make_measured, "simulated": make_simulated, "formats": make_formats,
         "kernels": make_kernels, "layers": make_layers, "steps": make_steps,
-        "engine": make_engine, "tuned": make_tuned, "batched": make_batched}  # fmt: skip
+        "engine": make_engine, "tuned": make_tuned, "batched": make_batched,
+        "precise": make_precise}  # fmt: skip
 
 
 def keep(project: Project, results: Path, folder: Path) -> None:

@@ -131,8 +131,9 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
     )
     return styled(
         chart,
-        f"{first['model']} in {first['engine']} on {first['platform']}, {first['origin']}",
+        f"Tokens/s by K, {first['engine']} on {first['platform']}, {first['origin']}",
         [
+            f"{first['model']}.",
             "Lines: predicted from T(N) and one trace,",
             f"on held-out prompts{decoded(first)}; grey, dashed: without drafts.",
             f"Black: measured, in {first['seconds']} time, with 95 % intervals.",

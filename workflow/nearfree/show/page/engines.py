@@ -138,6 +138,7 @@ def engine_boundaries(
         "engine": lambda row: f"{row['backend']} {row['release']}",
         "weights": "file_type",
         "repacked": lambda row: {True: "yes", False: "no"}.get(row["repack"]),
+        **({} if engines["kv_dtype"].is_null().all() else {"cache": _cache}),
         **_symbols("threads", "batch", "context"),
         **_measured(latency),
         **{
@@ -149,6 +150,10 @@ def engine_boundaries(
     }
     order = ("model", "backend", "release", "file_type", "repack", "threads", "context", "batch")
     return grid(engines.sort(*order, "setting_key").to_dicts(), columns)
+
+
+def _cache(row: Row) -> str:
+    return row["kv_dtype"] or "the engine's own"
 
 
 def _symbols(*names: str) -> dict[str, Column]:

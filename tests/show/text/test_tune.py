@@ -15,6 +15,7 @@ from derive.tune.tuned import (
     write_proof,
     write_trace,
 )
+from msgspec import structs
 from nearfree.core.drafting import Drafting
 from nearfree.derive.tune.recorded import RecordedProof, read_proof
 from nearfree.log.names import Layout
@@ -176,6 +177,34 @@ def test_the_text_says_the_verdict_and_what_to_run(
     assert text.count("drafts nothing on these prompts") == 1
     assert all(f"\n  {kind} " in text for kind in ("copying", "text", "all"))
     assert text.count("yes") >= 2 * len(proof.answer.settings)
+
+
+def test_settings_whose_outputs_differ_alike_share_a_line(layout: Layout) -> None:
+    """The text names where outputs part from those of none, and by how little the best led."""
+    proof = proof_of(layout, FLAT)
+    first, *drafted, last = sorted(
+        proof.answer.settings, key=lambda setting: setting.result.drafting.k
+    )
+    differing = [
+        structs.replace(
+            setting, result=structs.replace(setting.result, first_difference=7, margin=0.0161)
+        )
+        for setting in drafted
+    ]
+    alone = structs.replace(last, result=structs.replace(last.result, first_difference=3))
+    answer = structs.replace(proof.answer, settings=(first, *differing, alone))
+    lines = [
+        line
+        for line in tune_text(structs.replace(proof, answer=answer), MODEL, None)
+        if "outputs differ" in line
+    ]
+    names = [f"K = {s.result.drafting.k}, {s.result.drafting.label}" for s in (*drafted, last)]
+    assert lines == [
+        f"  {'; '.join(names[:-1])}: outputs differ from none after 7 tokens at the earliest, "
+        "where the best logit led by 0.016",
+        f"  {names[-1]}: outputs differ from none after 3 tokens at the earliest",
+    ]
+    assert len(drafted) > 1
 
 
 def test_json_has_what_the_text_says(layout: Layout) -> None:

@@ -284,14 +284,23 @@ def _proof(answer: Answer) -> Iterator[str]:
             ]
         )
     yield from columns(rows)
-    for setting in answer.settings:
+    yield from _differences(answer)
+
+
+def _differences(answer: Answer) -> Iterator[str]:
+    """Yield where outputs first differ from those of none, once for settings that differ alike."""
+    by_place: dict[tuple[int, float | None], list[str]] = {}
+    for setting in _by_k(answer):
         run = setting.result
         if run.first_difference is not None:
-            margin = "" if run.margin is None else f", where the best logit led by {run.margin:.3f}"
-            yield (
-                f"  K = {run.drafting.k}, {run.drafting.label}: outputs differ from none after "
-                f"{run.first_difference} tokens at the earliest{margin}"
-            )
+            place = (run.first_difference, run.margin)
+            by_place.setdefault(place, []).append(f"K = {run.drafting.k}, {run.drafting.label}")
+    for (tokens, margin), names in by_place.items():
+        lead = "" if margin is None else f", where the best logit led by {margin:.3f}"
+        yield (
+            f"  {'; '.join(names)}: outputs differ from none after {tokens} "
+            f"tokens at the earliest{lead}"
+        )
 
 
 def _kinds(answer: Answer, kinds: Sequence[str]) -> Iterator[str]:

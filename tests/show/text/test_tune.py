@@ -200,8 +200,10 @@ def test_settings_whose_outputs_differ_alike_share_a_line(layout: Layout) -> Non
     ]
     names = [f"K = {s.result.drafting.k}, {s.result.drafting.label}" for s in (*drafted, last)]
     assert lines == [
-        f"  {'; '.join(names[:-1])}: outputs differ from none after 7 tokens at the earliest, "
-        "where the best logit led by 0.016",
+        (
+            f"  {'; '.join(names[:-1])}: outputs differ from none after 7 tokens at the earliest, "
+            "where the best logit led by 0.016"
+        ),
         f"  {names[-1]}: outputs differ from none after 3 tokens at the earliest",
     ]
     assert len(drafted) > 1

@@ -11,7 +11,7 @@ from nearfree.cli.drafters import drafter_deployments
 from nearfree.core.parallel import Parallel
 
 from cli.conftest import Call
-from cli.test_schedule import KEY
+from cli.schedules import KEY
 
 SERVED = ("schedule", "vllm", "--model", "qwen3_30b_a3b", "--platform", "h200", "--context", "512",
           "--acceptance", "0.9", "--longest", "4", "--largest-batch", "2")  # fmt: skip

@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
 from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import Precision
 from nearfree.decoders.config_file import read_decoder
@@ -310,6 +311,14 @@ DEFAULTED = {
     ),
 }  # fmt: skip
 """Keys that published files leave out because their class has a default."""
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5))
+VALUES = st.one_of(
+    SCALARS,
+    st.sampled_from([0, -1, 10**7 + 1, 10**400, "1", 1.0, [], [1], {}, [[]], "\ud800"]),
+    st.lists(SCALARS, max_size=3),
+    st.dictionaries(st.text(max_size=3), SCALARS, max_size=2),
+)
+"""Values of any type, most of them wrong for any key."""
 
 
 def refusal(call: Callable[[], object]) -> ConfigError | None:

@@ -21,8 +21,7 @@ from nearfree.decoders.routers import RouterRule
 from nearfree.decoders.weights import stored
 from nearfree.errors import ConfigError
 
-from decoders.files import CONFIG, SHIPPED, SMALL, change, refusal, write
-from decoders.test_config_file import VALUES
+from decoders.files import CONFIG, SHIPPED, SMALL, VALUES, change, refusal, write
 
 _PLAIN = {"qk_norm": False, "qkv_bias": False, "output_bias": False}
 _NORMED = _PLAIN | {"qk_norm": True}

@@ -20,9 +20,8 @@ from transformers import (
     AutoModelForImageTextToText,
 )
 
-from decoders.files import CONFIG, DEFAULTED, change, parameters, refusal, write
+from decoders.files import CONFIG, DEFAULTED, VALUES, change, parameters, refusal, write
 from decoders.stored_files import NO_CLASS, STORED
-from decoders.test_config_file import VALUES
 
 
 def class_parameters(folder: Path, document: dict[str, Any]) -> int:

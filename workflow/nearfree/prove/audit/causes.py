@@ -79,7 +79,7 @@ class Causes:
         if identifier.startswith(_CONFIG):
             yield from self._config_changes(identifier)
             return
-        take = identifier.partition("#")[0].rpartition(".")[0] or identifier
+        take = identifier.partition("#")[0].rpartition(".")[0]
         for target in (identifier, take):
             if target in self._retracted:
                 yield self._retracted[target]

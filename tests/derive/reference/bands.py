@@ -1,4 +1,4 @@
-"""Calibrated bands that tests put on record."""
+"""Calibrated bands that tests seal into a log."""
 
 from nearfree.log.events import BandsCalibrated, RegimeBand
 

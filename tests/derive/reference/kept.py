@@ -1,4 +1,4 @@
-"""Kernels with made-up curves, as payloads and as a sealed take."""
+"""Kernels with made-up curves, as event payloads and as a sealed take."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ class Kept(NamedTuple):
 
 
 def kept_kernel(*curves: Kept, source: str = SOURCE, **of: Any) -> KernelReferenced:
-    """Return a kernel with its curves; `of` are fields of its key."""
+    """Return a kernel with its curves; `of` gives fields of its key."""
     named: dict[str, Any] = {
         "platform": "h100", "family": "gemm", "backend": "vllm", "kernel": "cublas",
         "dtype": "bfloat16", "weights": None, "kv_dtype": None,
@@ -75,19 +75,19 @@ def kept_kernel(*curves: Kept, source: str = SOURCE, **of: Any) -> KernelReferen
 
 
 def kept_events(*kernels: KernelReferenced) -> list[Event]:
-    """Return kernels as events of a take that is not on disk."""
+    """Return kernels as the events of a take that is not on disk."""
     return make_take(*kernels, scope=PUBLIC).events_of(KernelReferenced)
 
 
 def write_kept(layout: Layout, *kernels: KernelReferenced, take: int = 1) -> Seal:
-    """Seal kernels."""
+    """Seal a take of kernels."""
     on = tuple(sorted({kernel.platform for kernel in kernels}))
     plan = CalibratePlan(source="curves_1_0", files={}, platforms=on, epsilon=0.2, form=take)
     return write_payloads(layout, take_name(PUBLIC, STREAM, take, plan), plan, *kernels)
 
 
 def kept_on_two() -> list[KernelReferenced]:
-    """Return kernels of every module that is shown, on two platforms and by two backends."""
+    """Return kernels of every module that the table shows, on two platforms, by two backends."""
     families = {"gemm": PRODUCT, "moe_triton": LAYER, "attention_prefill": HEADS}
     return [
         kept_kernel(Kept(shape=shape), platform=platform, family=family, backend=backend)

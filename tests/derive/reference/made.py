@@ -37,7 +37,7 @@ DEPTHS = (3072, 4096, 5120, 6144, 7168, 8192)
 
 
 def products(*platforms: str, depths: tuple[int, ...] = DEPTHS, **changes: Any) -> list[Any]:
-    """Return products of some depths on some platforms."""
+    """Return questions about products, of each depth K on each platform."""
     return [
         {**ROWS, "d_model": depth, "platform": platform, **changes}
         for platform in platforms or ("h100",)
@@ -46,7 +46,7 @@ def products(*platforms: str, depths: tuple[int, ...] = DEPTHS, **changes: Any) 
 
 
 def straight(_row: dict[str, Any]) -> float:
-    """Return residuals of zero."""
+    """Return zero residuals."""
     return 0.0
 
 

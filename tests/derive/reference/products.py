@@ -1,4 +1,4 @@
-"""Curves of one kernel on two GPUs that are no siblings, and questions about its products."""
+"""Curves of one kernel on two GPUs that are not siblings, and questions about its products."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ BETWEEN = 5632
 
 
 def times_of(known: Reference, *questions: dict[str, Any]) -> GroupTimes:
-    """Return the times of questions that one set of groups answers."""
+    """Return the times that one set of groups gives for questions."""
     (part,) = prepared(*questions)
     ((rows, times),) = known.times(part)
     assert rows.all()
@@ -34,7 +34,7 @@ def question_with(**changes: Any) -> dict[str, Any]:
 
 
 def form_of(known: Reference, platform: str, question: dict[str, Any]) -> np.ndarray:
-    """Return T(N) by the constants of a platform's group alone."""
+    """Return T(N) by the form with the constants of a platform's group, without a residual."""
     (part,) = prepared(question)
     group = group_on(known, platform)
     return form_us(group.key.family, group.values, part.features)

@@ -1,4 +1,4 @@
-"""The basis of the work model's answers where no rule is read."""
+"""The hypothesis that an answer of the work model names where no rule is read."""
 
 import polars as pl
 import pytest
@@ -19,7 +19,7 @@ from derive.questions import RESOLVER
 def test_a_quantised_product_names_its_kernels_and_their_hypothesis(
     dtype: str, weights: str | None, message: str
 ) -> None:
-    """In 16 bits a library picks the tile; in fewer the kernels are known, their tiles assumed."""
+    """In 16 bits a library picks the tile; in fewer bits kernels are known, tiles assumed."""
     columns = {"backend": ["torch"], "batch": [1], "dtype": [dtype], "weights": [weights]}
     rows = pl.DataFrame(columns, schema_overrides={"weights": str})
     (place,) = rule_places(GEMM, rows, [1], RESOLVER)

@@ -23,7 +23,7 @@ from derive.reference.made import (
 
 
 def with_bands(*rows: RegimeBand) -> RecordedReference:
-    """Return a reference of these bands only."""
+    """Return a reference that has only these bands."""
     return RecordedReference(
         reference=Reference({}, CHIPS), events={},
         bands={(row.regime, row.module, row.formats, row.routing): row for row in rows},
@@ -49,9 +49,9 @@ def with_bands(*rows: RegimeBand) -> RecordedReference:
 def test_a_question_has_the_band_of_its_kind(
     regime: str, question: dict[str, Any], band: float
 ) -> None:
-    """Without one it has that of a regime that knows less, else the widest near.
+    """A question takes its own kind's band in its regime, or else one of a regime that knows less.
 
-    That is of its formats, else of its module, else of all.
+    If neither exists it takes the widest band of its formats, then of its module, then of all.
     """
     rows = only_curves(question).part.rows
     assert with_bands(*BANDS.bands).bands_of([regime], rows).tolist() == [band]
@@ -71,7 +71,7 @@ def test_formats_that_were_not_scored_have_the_band_of_like_rows() -> None:
 
 
 def test_dense_products_in_formats_that_were_not_scored_have_the_widest_band() -> None:
-    """Constants of others say nothing of a kernel for other weights: not even of the same rows."""
+    """Weights in a format that was not scored have the widest band of all, even with equal rows."""
     of = BANDS.bands[0]
     scored = [
         replace(of, regime="R0", module="gemm", formats=formats, routing="", band=band)
@@ -84,7 +84,7 @@ def test_dense_products_in_formats_that_were_not_scored_have_the_widest_band() -
 
 
 def test_bands_are_row_by_row() -> None:
-    """Each question has its own regime's band; without bands it is 1."""
+    """Each question gets the band of its own regime; without bands the factor is 1."""
     rows = pl.concat(only_curves(question).part.rows for question in (ROWS, LAYER, ROWS))
     bands = with_bands(*BANDS.bands).bands_of(["R0", "R2", "R2"], rows)
     assert bands.tolist() == [0.5, 0.2, 0.1]
@@ -92,7 +92,7 @@ def test_bands_are_row_by_row() -> None:
 
 
 def test_the_kind_of_a_question() -> None:
-    """A question's kind is its module, its formats and its routing law."""
+    """The kind of a question is its module, its formats and its routing law."""
     ffn = {**ROWS, "module": "dense_ffn", "weights": "int4"}
     rows = pl.concat(
         only_curves(question).part.rows for question in (ffn, {**LAYER, "routing": "power_law:1.2"})

@@ -1,4 +1,4 @@
-"""Groups from imported curves: which curves count, and by which kernel."""
+"""Groups from imported curves: which curves are used, and to which kernel each belongs."""
 
 from itertools import pairwise
 from typing import Any
@@ -41,12 +41,12 @@ from derive.work_model.forms import REDUCE, SPARSE_LAYER
 
 
 def imported(*every: Curves) -> ImportedCurves:
-    """Return curves as the log gives them."""
+    """Return curves as read from the log."""
     return curves_of([(event, f"e#{number}") for number, event in enumerate(events(every))])
 
 
 def test_curves_come_by_platform_and_form() -> None:
-    """Each curve has its points, file and kernel, in any order of the log."""
+    """Each curve keeps its points, file and kernel, whatever the order of the log."""
     of_all = curves(*products("h100", "a100"), LAYER, {**HEADS, "kernel": "fa3"}, bent=noisy(1))
     mixed = list(events(of_all))[::-1]
     curve_list = curves_of([(part, f"e#{number}") for number, part in enumerate(mixed)])
@@ -66,13 +66,13 @@ def test_curves_come_by_platform_and_form() -> None:
 
 
 def test_attention_counts_from_two_positions_on() -> None:
-    """N = 1 runs another kernel and is left out."""
+    """The point N = 1 is left out, since another kernel runs it."""
     (curves_by_form,) = by_form(imported(only_curves(HEADS)))
     assert curves_by_form.part.features["n"][0].tolist() == [2.0**power for power in range(1, 8)]
 
 
 def test_a_context_that_varies_is_no_curve_over_n() -> None:
-    """Curves over contexts are left out."""
+    """Curves over contexts are left out of the curves over N."""
     (event,) = events([only_curves(HEADS)])
     varied = replace(event, n=(1, 1), latency_us=(1.0, 2.0), contexts=(128, 256))
     assert by_form(curves_of([(varied, "e#1")])) == []
@@ -91,7 +91,7 @@ def test_a_context_that_varies_is_no_curve_over_n() -> None:
 def test_light_products_are_learnt_from_and_not_scored(
     question: dict[str, Any], *, learnt: bool, scored: bool
 ) -> None:
-    """Weights of 4 MB are used for fits, of 64 MB for scores, too."""
+    """Weights from 4 MB on are used for fits; only those from 64 MB on are scored as well."""
     curves = imported(only_curves(question))
     assert len(by_form(curves)) == learnt
     assert scored_truth(kernel_truth(curves, SHEETS, EPSILON)).settings.height == scored
@@ -99,7 +99,7 @@ def test_light_products_are_learnt_from_and_not_scored(
 
 @given(many=st.integers(1, 30), heavy=st.integers(0, 5), most=st.integers(1, 12))
 def test_light_products_of_a_kernel_are_thinned_evenly(many: int, heavy: int, most: int) -> None:
-    """Each kernel keeps a number of light products over all shapes, and all heavy ones."""
+    """Each kernel keeps a fixed number of light products over all shapes, and all heavy ones."""
     kernels, depths = ("one", "another"), [1024 + 128 * index for index in range(many)]
     rows = [
         {**ROWS, "kernel": kernel, "d_model": depth, "d_ff": 4096}
@@ -119,7 +119,7 @@ def test_light_products_of_a_kernel_are_thinned_evenly(many: int, heavy: int, mo
 
 @pytest.mark.parametrize(("depth", "powers"), [(4096, True), (16384, False)])
 def test_light_products_are_kept_at_powers_of_two(depth: int, *, powers: bool) -> None:
-    """Light products keep powers of two, heavy ones every N."""
+    """Light products keep the points at powers of two, heavy ones every N."""
     curves = only_curves({**ROWS, "d_model": depth, "d_ff": 4096})
     (event,) = events([curves])
     n = (8, 12, 16, 24, 32)
@@ -129,7 +129,7 @@ def test_light_products_are_kept_at_powers_of_two(depth: int, *, powers: bool) -
 
 
 def test_products_faster_than_the_memory_were_timed_from_a_cache() -> None:
-    """Products faster than the memory bandwidth are left out of fits."""
+    """Products that read their weights faster than memory can are left out of fits."""
     (cold,) = events([only_curves(ROWS)])
     weights = 2.0 * ROWS["d_model"] * ROWS["d_ff"]
     brought_us = weights / (1e3 * (SHEETS[ROWS["platform"]].bandwidth_gb_s or 0.0))
@@ -139,7 +139,7 @@ def test_products_faster_than_the_memory_were_timed_from_a_cache() -> None:
 
 
 def test_collectives_are_no_kernels_of_one_gpu() -> None:
-    """Curves of collectives are in no group."""
+    """No group holds curves of collectives."""
     (event,) = events([only_curves(ROWS)])
     setting = Setting(**{"backend": "nccl", "dtype": "bfloat16", **REDUCE})
     reduce_ = replace(event, setting=setting)
@@ -147,7 +147,7 @@ def test_collectives_are_no_kernels_of_one_gpu() -> None:
 
 
 def test_every_kernel_and_format_is_a_group_of_its_own() -> None:
-    """Curves of one kernel and format are one group over all releases."""
+    """Curves of one kernel and format are one group, over all releases."""
     every = only_curves(
         *products(), *products(backend_version="2.0"), *products(kernel="another"),
         *products(backend="sglang", depths=DEPTHS[:4]), *products(kernel="rare", depths=DEPTHS[:3]),
@@ -159,7 +159,7 @@ def test_every_kernel_and_format_is_a_group_of_its_own() -> None:
 
 
 def test_curves_that_do_not_count_are_in_no_group() -> None:
-    """Curves that are left out do not change the group."""
+    """Curves that are left out do not change a group."""
     every = only_curves(*products(), bent=lambda row: 2.0 * (row["d_model"] == DEPTHS[1]))
     mask = np.array([depth != DEPTHS[1] for depth in DEPTHS])
     (group,) = groups_of(every, EPSILON, mask).values()
@@ -170,7 +170,7 @@ def test_curves_that_do_not_count_are_in_no_group() -> None:
 
 
 def test_many_curves_of_attention_are_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A subset over all settings and releases is kept, independent of the order."""
+    """A subset spread over all settings and releases is kept, whatever the order of the curves."""
     monkeypatch.setattr(build, "MOST_ATTENTION", 5)
     questions_ = [
         {**HEADS, "heads": 8 * group_size, "kv_heads": 8, "backend_version": release}
@@ -187,7 +187,7 @@ def test_many_curves_of_attention_are_thinned_evenly(monkeypatch: pytest.MonkeyP
 
 
 def test_keys_are_those_of_the_rows() -> None:
-    """A group's key has platform, form, backend, kernel and formats."""
+    """A group's key is its platform, form, backend, kernel and formats."""
     (key,) = groups_of(only_curves(*products()), EPSILON)
     assert key == Key("h100", "gemm", "vllm", "cublas", "bfloat16", None, None)
     assert key.elsewhere == key[1:]
@@ -197,14 +197,14 @@ DECODED = {**SPARSE_LAYER, "span": 4, "platform": "h100", "context": 1}
 
 
 def layer(**changes: Any) -> Setting:
-    """Return an attention layer of entries."""
+    """Return an attention layer over compressed entries."""
     given = {**DECODED, "dtype": "float8_block", **changes}
     known = {name: value for name, value in given.items() if name in Setting.__struct_fields__}
     return Setting(**known)
 
 
 def tabled(batch: int, contexts: tuple[int, ...], latency_us: float, **changes: Any) -> Any:
-    """Return N = 1 for several batch sizes over contexts, as in a table of decoding."""
+    """Return curves at N = 1 for several batch sizes over contexts, as in a table of decoding."""
     times = tuple(latency_us + context / 1000 for context in contexts)
     return curve(
         layer(batch=batch, **changes), platform="h100", kernel="compressed_flashmla",
@@ -213,7 +213,7 @@ def tabled(batch: int, contexts: tuple[int, ...], latency_us: float, **changes: 
 
 
 def test_requests_of_one_position_are_a_curve_over_decoded_rows() -> None:
-    """Each cache length has a curve over rows; prefilled points complete it."""
+    """Each cache length gives a curve over rows, which points of prefill complete."""
     at = (128, 4096)
     every = [tabled(batch, at, 50.0 + batch) for batch in (4, 1, 2)]
     prefilled = curve(layer(batch=8, context=4096), platform="h100", kernel="compressed_flashmla",
@@ -246,7 +246,7 @@ def test_other_modules_stay_as_they_were_imported() -> None:
 
 
 def asleep(*us: float) -> ImportedCurves:
-    """Return layers timed at small N, too, with idle experts, at the given T(N)."""
+    """Return layers timed also at small N, where some experts are idle, with the given T(N)."""
     widths = [{**LAYER, "d_ff": d_ff} for d_ff in (512, 1024, 1536, 2048)]
     pairs = []
     for number, event in enumerate(events(curves(*widths))):
@@ -258,7 +258,7 @@ def asleep(*us: float) -> ImportedCurves:
 
 
 def test_experts_keep_what_was_timed_before_all_are_awake() -> None:
-    """T(N) below the baseline is kept; constants and boundaries do not change."""
+    """T(N) below the baseline is kept; it changes neither constants nor boundaries."""
     curves_by_form, plain = (by_form(part)[0] for part in (asleep(900.0, 950.0), imported(
         *curves(*({**LAYER, "d_ff": d_ff} for d_ff in (512, 1024, 1536, 2048))))))  # fmt: skip
     (groups,), (awake,) = (
@@ -277,7 +277,7 @@ def test_experts_keep_what_was_timed_before_all_are_awake() -> None:
 
 
 def test_experts_that_came_from_a_cache_say_nothing_of_one_position() -> None:
-    """T(1) that is faster than memory allows is left out."""
+    """A T(1) that is shorter than memory allows is left out."""
     (curves_by_form,) = by_form(asleep(0.001, 950.0))
     (group,) = groups_of(curves_by_form, EPSILON).values()
     assert group.n[:, 0].tolist() == [2.0] * 4

@@ -1,4 +1,4 @@
-"""A calibration of kernels: from imported curves to a sealed take, and refusals."""
+"""Calibration of kernels: from imported curves to a sealed take, and what is refused."""
 
 import pytest
 from nearfree.core.scopes import PUBLIC
@@ -41,7 +41,7 @@ OURS = curves(*QUESTIONS, bent=noisy(9, 0.3))
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for releases in the log alone."""
+    """Let releases be looked up in the log alone."""
     monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
@@ -52,7 +52,7 @@ def calibrated(layout: Layout, stream: str = STREAM, epsilon: float = EPSILON) -
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """Return a log with attention on three GPUs, and what it says of each kernel."""
+    """Return a log with attention on three GPUs, and the message about each kernel."""
     layout = Layout(tmp_path_factory.mktemp("kernels") / "results")
     put(layout, STREAM, *events(OURS))
     with pytest.MonkeyPatch.context() as patched:
@@ -82,7 +82,7 @@ def test_every_kernel_is_sealed(log: Layout) -> None:
 
 
 def test_what_is_sealed_is_what_the_curves_say(log: Layout) -> None:
-    """Sealed constants and residuals follow from the imported curves."""
+    """The sealed constants and residuals follow from the imported curves."""
     known, every = read(log).reference, by_form(read_curves(log, STREAM))
     made = {key: item for one in every for key, item in groups_of(one, EPSILON).items()}
     assert set(known.groups) == set(made)
@@ -96,7 +96,7 @@ def test_what_is_sealed_is_what_the_curves_say(log: Layout) -> None:
 
 
 def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
-    """Each regime's band is from curves that it did not know."""
+    """The band of a regime is computed from curves that were left out as that regime requires."""
     (take,) = read_scope(log, PUBLIC, stream=KERNELS)
     (event,) = take.events_of(BandsCalibrated)
     data: BandsCalibrated = event.data
@@ -126,7 +126,7 @@ def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
 
 @pytest.mark.slow
 def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
-    """A second calibration changes nothing."""
+    """A second calibration from the same curves seals nothing new."""
     before = {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()}
     seal = calibrated(log)
     assert {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()} == before
@@ -141,13 +141,13 @@ def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
 
 
 def test_another_tolerance_is_another_plan(log: Layout, layout: Layout) -> None:
-    """Groups and bands are made at a tolerance, which their plan names."""
+    """The tolerance of groups and bands is part of their plan."""
     put(layout, STREAM, *events(OURS[:1]))
     assert calibrated(layout, epsilon=0.1).plan_digest != calibrated(layout).plan_digest
 
 
 def test_what_cannot_be_calibrated_on_is_refused(layout: Layout) -> None:
-    """An unknown stream, and curves without a form, are refused; nothing is sealed."""
+    """An unknown stream and curves without a form are refused, and nothing is sealed."""
     with pytest.raises(EvidenceError, match="the log holds no imported curves of ours"):
         calibrated(layout)
     light = Setting(module="gemm", backend="vllm", dtype="bfloat16", d_model=512, d_ff=512)

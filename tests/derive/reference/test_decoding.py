@@ -1,4 +1,4 @@
-"""Attention that decodes: T(1) by public curves of the kernel, growth by shared constants."""
+"""Attention in decoding: T(1) from public curves of the kernel, growth from shared constants."""
 
 import re
 from functools import cache
@@ -36,7 +36,7 @@ CALL = {
 
 
 def read_us(heads: tuple[int, int], context: int) -> float:
-    """Return what a step's keys and values take at least, in microseconds."""
+    """Return the least time of reading the keys and values of a step, in microseconds."""
     return 2.0 * 64 * context * heads[1] * 128 * 2 / BETA
 
 
@@ -47,7 +47,7 @@ def decoded(
     engine: str = "vllm",
     fixed_us: float = 20.0,
 ) -> list[LatencyImported]:
-    """Return curves of one position over contexts: what is fixed, and memory at a share of beta."""
+    """Return curves of one position over contexts: a fixed time, and reads at a share of beta."""
     return [
         replace(
             curve(
@@ -64,7 +64,7 @@ def decoded(
 
 
 def timed_question(question: dict[str, Any], reference: Reference) -> Timed:
-    """Return T(N) of a question with shared constants and what is known of kernels."""
+    """Return T(N) of a question, from shared constants and the known kernels."""
     shared = recorded_constants(LOG)
     of = recorded(reference)
     (timed,) = TimedQuestions(facts_of(question), RESOLVER, shared, reference=of).curves()
@@ -76,12 +76,12 @@ NONE = Reference({}, CHIPS)
 
 @cache
 def public() -> Reference:
-    """Return the groups of a kernel that decodes."""
+    """Return the groups of a kernel for decoding."""
     return known(decoded())
 
 
 def test_curves_over_contexts_are_a_kernel_by_its_public_name() -> None:
-    """Each point says T(1) at its context and batch."""
+    """Each point gives T(1) at its context and batch, under the kernel's public name."""
     ((key, group),) = public().groups.items()
     assert (key.family, key.backend) == ("attention_cached", key.kernel)
     assert key.kernel == "vllm_flash_attn_fa3"
@@ -90,18 +90,18 @@ def test_curves_over_contexts_are_a_kernel_by_its_public_name() -> None:
 
 
 def test_what_came_from_a_cache_is_left_out() -> None:
-    """Keys and values that came faster than memory brings them are none of a step."""
+    """Points at which keys and values arrived faster than memory can read them are left out."""
     assert known(decoded(share=1.25)).groups == {}
 
 
 def test_another_kernel_is_none_of_a_backend() -> None:
-    """Curves of kernels that no backend stands for make no group."""
+    """A kernel that belongs to no backend makes no group."""
     assert known(decoded("vllm_flash_attn_fa4")).groups == {}
 
 
 @pytest.mark.parametrize("platform", ["h200", "h100"])
 def test_t1_is_the_kernels_and_growth_is_the_shared_constants(platform: str) -> None:
-    """On its GPU and on a sibling; what more positions take is as without curves."""
+    """On its GPU and a sibling T(1) is the kernel's; it grows with N as without the curves."""
     question = {**CALL, "batch": 64, "context": 4096, "platform": platform}
     ours, without = timed_question(question, public()), timed_question(question, NONE)
     if platform == "h200":
@@ -130,14 +130,14 @@ def test_t1_is_the_kernels_and_growth_is_the_shared_constants(platform: str) -> 
               {"platform": "a100", "backend": "flash_attn", "backend_version": "2.8.3"}],
 )  # fmt: skip
 def test_of_other_gpus_and_kernels_nothing_is_said(other: dict[str, Any]) -> None:
-    """Neither another architecture nor another kernel has anything of these curves."""
+    """The curves answer neither for another architecture nor for another kernel."""
     question = {**CALL, **other, "page_size": 256}
     assert timed_question(question, public()).constants == timed_question(question, NONE).constants
     assert timed_question(question, public()).kernels == [()]
 
 
 def test_an_engines_own_kernel_comes_before_its_backends() -> None:
-    """A question that names the engine's kernel stands on its curves, whatever gives the tiles."""
+    """A question that names the engine's kernel uses its curves, whatever gives the tiles."""
     other = known(decoded("fa3", engine="sglang", fixed_us=12.0))
     both = Reference({**public().groups, **other.groups}, CHIPS)
     question = {**CALL, "batch": 64, "context": 4096}
@@ -148,7 +148,7 @@ def test_an_engines_own_kernel_comes_before_its_backends() -> None:
 
 
 def test_a_grid_that_begins_later_has_constants_alone() -> None:
-    """What curves of one position say is T(1), which a grid from N = 2 on does not hold."""
+    """A grid from N = 2 on does not contain T(1), so curves of one position are not used."""
     question = {**CALL, "batch": 64, "context": 4096, "baseline": 2}
     ours, without = timed_question(question, public()), timed_question(question, NONE)
     assert ours.latency_us[0] == pytest.approx(without.latency_us[0])
@@ -156,7 +156,7 @@ def test_a_grid_that_begins_later_has_constants_alone() -> None:
 
 
 def test_several_positions_of_a_table_s_kernel_are_refused() -> None:
-    """A file's own curve of an engine's kernel over N: no rule says the tiles of more than one."""
+    """A curve over N of an engine's own kernel is refused, since no rule gives its tiles."""
     question = {**CALL, "backend": "vllm", "kernel": "vllm_flash_attn_fa3"}
     timed = TimedQuestions(facts_of(question), RESOLVER, recorded_constants(LOG))
     assert timed.refusals() == {0: "no rules of the attention kernels of vllm are read"}
@@ -164,7 +164,7 @@ def test_several_positions_of_a_table_s_kernel_are_refused() -> None:
 
 
 def test_wider_heads_have_other_kernels() -> None:
-    """Of heads of over 256 elements no curve of these speaks."""
+    """The curves do not answer for heads wider than 256 elements."""
     for width, expected in ((256, "vllm_flash_attn_fa3"), (512, None)):
         assert decoders(facts_of({**CALL, "head_dim": width})) == [expected]
 
@@ -174,7 +174,7 @@ _DECODING = sorted((key for key in _KNOWN if key.family == "attention_cached"), 
 
 
 def _questions(group: Group) -> pl.DataFrame:
-    """Return some curves of a group as calls of some backend, of the engine's kernel."""
+    """Return some curves of a group as calls of a backend with the engine's kernel."""
     names = ("batch", "context", "heads", "kv_heads", "head_dim")
     rows = group.curves.select(names).gather_every(9).to_dicts()
     return ask(
@@ -189,7 +189,7 @@ def _questions(group: Group) -> pl.DataFrame:
 
 @pytest.mark.parametrize("key", _DECODING, ids=lambda key: f"{key.platform}-{key.kernel}")
 def test_what_was_measured_is_answered(key: Any) -> None:
-    """Of the kernels on record T(1) of a shape that was measured is its own curve's."""
+    """For a measured shape T(1) is that of its own curve."""
     group = group_of(_KNOWN[key])
     answerer = Answerer(LOG, Config(ROOT / "config"), offline=True, log_alone=True)
     (timed,) = answerer.timed(_questions(group)).curves()

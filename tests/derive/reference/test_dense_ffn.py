@@ -17,7 +17,7 @@ FFN = {**DENSE, "backend": "vllm", "d_model": 4096, "d_ff": 6144, "batch": 8, "p
 
 @pytest.mark.parametrize("gated", [True, False])
 def test_a_dense_ffn_is_the_sum_of_its_products(*, gated: bool) -> None:
-    """Each product is answered as if it were asked alone; gate and up are one of both widths."""
+    """Each product is answered as if asked alone; gate and up are one product of both widths."""
     up_to = 12288 if gated else 6144
     shapes = ((4096, up_to), (6144, 4096))
     widths = (4096, 6144, 8192, 12288)
@@ -38,14 +38,14 @@ def test_a_dense_ffn_is_the_sum_of_its_products(*, gated: bool) -> None:
     ("width", "regime"), [(6144, "R3"), (8192, "R2")], ids=["both products", "one alone"]
 )
 def test_a_dense_ffn_was_measured_where_all_its_products_were(width: int, regime: str) -> None:
-    """One product that was not measured makes the module a new shape."""
+    """If one of its products was not measured, the module is a new shape."""
     other = products(d_ff=width, depths=(4096, 5120))
     known = reference(*products(d_ff=4096, depths=(4096, 6144)), *other)
     assert times_of(known, {**FFN, "gated": False}).regime == [regime]
 
 
 def test_a_dense_ffn_of_strangers_is_the_sum_by_constants() -> None:
-    """R0 of a module of several products has no residual either."""
+    """In regime R0 a module of several products has no residual either."""
     question = {**FFN, "platform": "b200", "gated": False}
     times = times_of(OURS, question)
     assert times.regime == ["R0"]

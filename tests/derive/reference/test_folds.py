@@ -1,4 +1,4 @@
-"""What is left out of what answers: folds, twins, GPUs, and the bands that follow."""
+"""What is left out when a curve is predicted: folds, twins and GPUs, and the bands that result."""
 
 import hashlib
 from collections.abc import Iterable
@@ -58,13 +58,13 @@ OURS = curves(*LAYERS, bent=noisy(7))
 
 
 def true(family: Family, _measured: Measured, _epsilon: float) -> Fitted:
-    """Return the constants that curves follow, in place of a fit."""
+    """Return the constants that the curves follow, instead of a fit."""
     return TRUE[family.name]
 
 
 @pytest.fixture(scope="module")
 def predictions() -> dict[Fold, Predictions]:
-    """Return what each regime says of the layers; R3 of those with the second release."""
+    """Return each regime's predictions for the layers; for R3 also those of the second release."""
     twins = curves(*BOTH_RELEASES, bent=noisy(8))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(groups, "fit", true)
@@ -75,12 +75,12 @@ def predictions() -> dict[Fold, Predictions]:
 
 
 def fields_of(curves: Curves, rows: Flags, *names: str) -> list[tuple[Any, ...]]:
-    """Return some fields of the rows that are asked of."""
+    """Return some fields of the predicted rows."""
     return curves.part.rows.filter(pl.Series(rows)).select(names).rows()
 
 
 def answering(known: GroupTimes, *names: str) -> set[tuple[Any, ...]]:
-    """Return some fields of all curves that answer."""
+    """Return some fields of all curves that are used for answers."""
     return {row for group in known.groups for row in group.curves.select(names).rows()}
 
 
@@ -97,7 +97,7 @@ def digest(text: str) -> bytes:
     ],
 )
 def test_folds_follow_from_a_text(question: dict[str, Any], model: str, shape: str) -> None:
-    """SHA-1 of `K`, `d_model,experts,top_k` or `heads,kv_heads,head_dim`; R2s adds `d_ff`."""
+    """The SHA-1 of `K`, `d_model,experts,top_k` or `heads,kv_heads,head_dim`; R2s adds `d_ff`."""
     rows = only_curves(question).part.rows
     assert model_digests(rows) == [digest(model)]
     assert model_digests(rows, shape=True) == [digest(shape)]
@@ -108,9 +108,10 @@ def test_folds_follow_from_a_text(question: dict[str, Any], model: str, shape: s
 def test_a_fold_is_answered_by_the_others(
     predictions: dict[Fold, Predictions], fold: Fold, *, shape: bool
 ) -> None:
-    """Neither the model (R2m) nor the shape (R2s) asked of is among the curves that answer.
+    """A fold's curves are predicted from the other folds, without its models (R2m) or shapes (R2s).
 
-    All curves of a fold, the first byte modulo 5, are asked at once, on all platforms.
+    All curves of a fold (the first byte of the hash modulo 5) are predicted at once, on all
+    platforms.
     """
     names = ("d_model", "experts", "top_k") + (("d_ff",) if shape else ())
     everywhere: set[tuple[Any, ...]] = set()
@@ -128,7 +129,7 @@ def test_a_fold_is_answered_by_the_others(
 def test_a_new_shape_of_a_known_model_is_less_than_a_new_model(
     predictions: dict[Fold, Predictions],
 ) -> None:
-    """R2s leaves other shapes of a model among what answers, R2m none."""
+    """R2s answers with other shapes of the same model; R2m answers with none."""
     known = {
         fold: any(
             set(fields_of(held_out, rows, "d_model")) & answering(group_times, "d_model")
@@ -141,7 +142,7 @@ def test_a_new_shape_of_a_known_model_is_less_than_a_new_model(
 
 @pytest.mark.parametrize("fold", ["R0", "R1", "R2m", "R2s"])
 def test_every_curve_is_asked_once(predictions: dict[Fold, Predictions], fold: Fold) -> None:
-    """Each curve of each platform is answered once, with T(N) over its grid."""
+    """Each curve of each platform is predicted once, with T(N) over its grid."""
     counted = {id(measured): np.zeros(measured.part.rows.height, dtype=int) for measured in OURS}
     for held_out, rows, known in predictions[fold]:
         counted[id(held_out)] += rows
@@ -151,7 +152,7 @@ def test_every_curve_is_asked_once(predictions: dict[Fold, Predictions], fold: F
 
 
 def test_a_gpu_is_left_out_and_its_siblings(predictions: dict[Fold, Predictions]) -> None:
-    """R1 is answered by others, siblings where there are; R0 by strangers alone."""
+    """R1 leaves out the GPU itself and uses its siblings; R0 leaves out the siblings, too."""
     for fold, expected in (
         ("R1", {"h100": {"h200"}, "h200": {"h100"}, "b200": {"h100", "h200"}}),
         ("R0", {"h100": {"b200"}, "h200": {"b200"}, "b200": {"h100", "h200"}}),
@@ -164,7 +165,7 @@ def test_a_gpu_is_left_out_and_its_siblings(predictions: dict[Fold, Predictions]
 
 
 def test_another_release_answers_for_its_twins_alone(predictions: dict[Fold, Predictions]) -> None:
-    """R3 asks of curves whose shape another release has, and none of their own release answers."""
+    """R3 predicts curves whose shape another release has, from other releases' curves alone."""
     names = ("d_model", "d_ff")
     pairs = []
     for held_out, rows, known in predictions["R3"]:
@@ -180,13 +181,13 @@ def test_another_release_answers_for_its_twins_alone(predictions: dict[Fold, Pre
 
 
 def test_one_release_has_no_twins() -> None:
-    """Where no shape was measured twice, R3 says nothing."""
+    """Where no shape was measured in two releases, R3 predicts nothing."""
     assert list(predictions_of("R3", curves(*products()), CHIPS, EPSILON)) == []
     assert list(predictions_of("R3", OURS, CHIPS, EPSILON)) == []
 
 
 def test_groups_are_made_without_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constants, too, are fitted without it: curves left out may be anything."""
+    """Constants are fitted without the curves left out, so their values do not matter."""
     left: list[list[bool]] = []
     plain = folds.groups_of
 
@@ -213,7 +214,7 @@ def test_groups_are_made_without_what_is_left_out(monkeypatch: pytest.MonkeyPatc
 
 
 def known_of(every: Curves, latency: np.ndarray) -> GroupTimes:
-    """Return what somebody says of curves."""
+    """Return predictions in regime R2 with some T(N), one row per curve."""
     height = len(latency)
     return GroupTimes(latency_us=latency, regime=["R2"] * height, groups=(), curves=[()] * height)
 
@@ -224,7 +225,7 @@ EVERY_ROW = np.ones(len(ONE.keys), dtype=bool)
 
 @given(arrays.arrays(float, ONE.latency_us.shape, elements=st.floats(-0.5, 0.5)))
 def test_a_band_of_what_is_needed_meets_the_boundary(off: np.ndarray) -> None:
-    """Moved by it the interval holds N_max, moved by less it does not; what is exact needs none."""
+    """The needed shift is the least whose interval holds N_max; for exact ratios it is 0."""
     known_models = known_of(ONE, ONE.latency_us * np.exp(off))
     moved = needed_shifts(ONE, EVERY_ROW, known_models, EPSILON)
     ratio = ONE.latency_us / ONE.latency_us[:, :1]
@@ -243,7 +244,7 @@ def test_a_band_of_what_is_needed_meets_the_boundary(off: np.ndarray) -> None:
 
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=60), st.randoms(use_true_random=False))
 def test_a_band_covers_four_in_five(values: list[float], random: Any) -> None:
-    """It covers that share of its curves, as it was rounded, and no more than one more needs."""
+    """A band, rounded as stored, covers four in five of its curves, and at most one more."""
     band = band_of(values)
     near = 5e-4 * band
     covered = sum(value <= band + near for value in values)
@@ -254,7 +255,7 @@ def test_a_band_covers_four_in_five(values: list[float], random: Any) -> None:
 
 @pytest.mark.parametrize("fold", FOLD_KINDS)
 def test_each_half_has_its_band(predictions: dict[Fold, Predictions], fold: Fold) -> None:
-    """A band covers four in five curves of the half of the models that it is calibrated on."""
+    """The band of each half covers four in five curves of the models that it is calibrated on."""
     bands = calibrated_bands(predictions[fold], EPSILON)
     moved: dict[int, list[float]] = {0: [], 1: []}
     for held_out, rows, known in predictions[fold]:
@@ -268,7 +269,7 @@ def test_each_half_has_its_band(predictions: dict[Fold, Predictions], fold: Fold
 
 
 def test_a_half_without_models_has_the_other_s_band() -> None:
-    """Where all models are in one half, both have its band."""
+    """If all models are in one half, both halves have the band of that half."""
     one = only_curves(*(
         {**HEADS, "heads": heads}
         for heads in heads_of(half=0, wanted=4)
@@ -280,7 +281,7 @@ def test_a_half_without_models_has_the_other_s_band() -> None:
 
 
 def heads_of(*, half: int, wanted: int) -> Iterable[int]:
-    """Return head counts whose models are in one half."""
+    """Return head counts whose models all fall into one half."""
     every = (8 * heads for heads in range(1, 100))
     mine = [heads for heads in every if digest(f"{heads},32,128")[1] % 2 == half]
     return mine[:wanted]

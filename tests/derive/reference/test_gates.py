@@ -1,4 +1,4 @@
-"""Experts with and without a gate: which curves answer, and how many matrices count."""
+"""Experts with and without a gate: which curves answer, and how many matrices are counted."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def times_of(known: Reference, **question: Any) -> GroupTimes:
 
 @pytest.mark.parametrize("d_ff", [928, 700], ids=["a shape with curves", "a new shape"])
 def test_curves_without_a_gate_answer_for_experts_without_one(d_ff: int) -> None:
-    """They were kept as if they had three matrices: so counted, T is what was measured."""
+    """Curves of experts without a gate are counted with two matrices, as the question is."""
     question = {**NANO, "d_ff": d_ff}
     plain, ungated = (times_of(KNOWN, **question, gated=gated_) for gated_ in (False, None))
     assert plain.regime == ungated.regime == ["R3" if d_ff in WIDTHS else "R2"]
@@ -46,7 +46,7 @@ def test_curves_without_a_gate_answer_for_experts_without_one(d_ff: int) -> None
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_other_curves_are_of_experts_with_a_gate(changes: dict[str, Any], whose: str) -> None:
-    """Experts without a gate have two of their three matrices, and take less."""
+    """Other curves have a gate: experts without one have two of three matrices, so take less."""
     question = {**NANO, "d_ff": 928, **changes}
     before = changes.get("backend_version")
     known = reference(*({**question, "d_ff": width} for width in WIDTHS)) if before else KNOWN
@@ -72,21 +72,21 @@ BOTH = reference(*(
 def test_a_kernel_without_a_gate_speaks_of_such_experts_alone(
     *, gated: bool | None, kernel: str
 ) -> None:
-    """Where no kernel is named it is one for experts as they are, whichever is newer."""
+    """Without a name, the kernel is one for experts with the asked gate, not the newest one."""
     question = {**LAYER, "d_ff": 928, "kernel": None, "backend_version": "2.0"}
     times = times_of(BOTH, **question, gated=gated)
     assert (times.regime, times.kernels) == (["R3"], (kernel,))
 
 
 def test_a_kernel_that_is_named_is_meant_as_experts_are() -> None:
-    """TensorRT-LLM's CUTLASS kernel has another name in tables where experts have no gate."""
+    """The CUTLASS kernel of TensorRT-LLM has another name in tables of experts without a gate."""
     question = {**LAYER, "d_ff": 928, "kernel": "moe_torch_flow_cutlass"}
     names = [times_of(BOTH, **question, gated=gated_).kernels for gated_ in (True, False)]
     assert names == [("moe_torch_flow_cutlass",), ("moe_torch_flow_nongated",)]
 
 
 def test_the_only_kernel_speaks_of_all() -> None:
-    """One that is named, and one without another beside it, is not left out by its gate."""
+    """A kernel that is named, or that is the only one, is used whether or not it has a gate."""
     named = times_of(BOTH, **{**PLAIN, "d_ff": 928, "gated": None})
     assert named.kernels == ("moe_torch_flow_nongated",)
     alone = reference(*({**PLAIN, "d_ff": width} for width in WIDTHS))

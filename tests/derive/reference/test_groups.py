@@ -1,4 +1,4 @@
-"""Groups: a kernel's curves in 8 bits, and what follows from them."""
+"""Groups: a kernel's curves stored in 8 bits, and the answers that follow from them."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ VALUES = arrays.arrays(
 
 
 def lengths(values: np.ndarray, data: st.DataObject) -> np.ndarray:
-    """Return a mask of valid values: the first ones of each row, at least one."""
+    """Return a mask of valid values: the first ones of each row, one or more."""
     ends = data.draw(st.lists(st.integers(1, values.shape[1]), min_size=len(values),
                               max_size=len(values)))  # fmt: skip
     return np.arange(values.shape[1])[None, :] < np.array(ends)[:, None]
@@ -50,7 +50,7 @@ def lengths(values: np.ndarray, data: st.DataObject) -> np.ndarray:
 
 @given(VALUES, st.data())
 def test_eight_bits_round_by_half_a_step_at_most(values: np.ndarray, data: Any) -> None:
-    """Numbers are off by at most half a 255th of their range."""
+    """A stored number is off by at most half a 255th of its range."""
     counts = lengths(values, data)
     coded = Coded.of(values, counts)
     back = coded.values(counts)
@@ -62,7 +62,7 @@ def test_eight_bits_round_by_half_a_step_at_most(values: np.ndarray, data: Any) 
 
 @given(VALUES, st.data())
 def test_what_came_back_is_kept_as_it_is(values: np.ndarray, data: Any) -> None:
-    """Rounding rounded numbers again moves them by at most one code."""
+    """Rounding rounded numbers again moves each by at most one code."""
     counts = lengths(values, data)
     once = Coded.of(values, counts).values(counts)
     twice = Coded.of(once, counts).values(counts)
@@ -71,7 +71,7 @@ def test_what_came_back_is_kept_as_it_is(values: np.ndarray, data: Any) -> None:
 
 @given(VALUES, st.data())
 def test_what_does_not_count_repeats_the_last_that_does(values: np.ndarray, data: Any) -> None:
-    """Beyond a row's points its last one is repeated."""
+    """After a row's last valid point that point is repeated."""
     counts = lengths(values, data)
     back = Coded.of(values, counts).values(counts)
     for row, own in zip(back, counts, strict=True):
@@ -82,7 +82,7 @@ def test_what_does_not_count_repeats_the_last_that_does(values: np.ndarray, data
 
 @pytest.mark.parametrize("value", [0.0, -0.25, 3.0])
 def test_numbers_that_are_all_one(value: float) -> None:
-    """Constant numbers, and a single one, are exact."""
+    """Equal numbers, and a single one, are stored exactly."""
     for shape in ((3, 4), (1, 1)):
         every = np.full(shape, value)
         counts = np.ones(shape, dtype=bool)
@@ -115,7 +115,7 @@ def test_a_measured_curve_is_answered_by_itself(family: str) -> None:
 
 @pytest.mark.parametrize("family", OF_EACH)
 def test_the_ratio_is_that_of_the_curve(family: str) -> None:
-    """T(N) / T(baseline) is the measured one, within rounding."""
+    """T(N) / T(baseline) of a group is the measured ratio, within rounding."""
     every = only_curves(*OF_EACH[family], bent=noisy(4))
     group = only_group(*OF_EACH[family], bent=noisy(4))
     wide = group.counts.shape[1]
@@ -142,7 +142,7 @@ def test_a_curve_is_kept_up_to_four_times_its_n_max() -> None:
 
 
 def test_two_points_of_a_coarse_grid_stay() -> None:
-    """Where the next N is more than four times N_max, it is kept."""
+    """If the N after N_max is more than four times N_max, it is kept all the same."""
     every = only_curves(*products(), bent=lambda row: np.log(np.array(row["grid"], dtype=float)))
     some = [0, 4, 7]
     features = {
@@ -158,7 +158,7 @@ def test_two_points_of_a_coarse_grid_stay() -> None:
 
 
 def test_beyond_its_ends_a_curve_s_residual_is_that_of_its_ends() -> None:
-    """Outside a curve's rows the residual of the nearest end counts."""
+    """Outside a curve's rows the residual is that of the nearer end."""
     group = only_group(*products(), bent=noisy(5))
     places = coordinates("gemm", group.curves, group.n)
     residual, _ = group.residuals(places)
@@ -169,7 +169,7 @@ def test_beyond_its_ends_a_curve_s_residual_is_that_of_its_ends() -> None:
 
 
 def test_a_curve_that_ends_early_goes_on_as_it_ended() -> None:
-    """At N beyond a curve's end its last residual counts."""
+    """Beyond a curve's last N its last residual is used."""
 
     def short(row: dict[str, Any]) -> Any:
         n = np.array(row["grid"], dtype=float)
@@ -192,7 +192,7 @@ def test_between_points_the_residual_is_between_theirs() -> None:
 
 
 def test_a_shape_between_two_takes_after_both() -> None:
-    """The residual of a depth between two is between theirs."""
+    """The residual of a depth between two measured ones lies between theirs."""
     depths = (3072, 4096, 6144, 8192)
     group = only_group(*products(depths=depths), bent=by_depth)
     every = only_curves(*products(depths=(3584, 5120, 7168)))
@@ -205,7 +205,7 @@ def test_a_shape_between_two_takes_after_both() -> None:
 
 
 def test_a_release_answers_for_itself_and_all_together_for_another() -> None:
-    """A shape uses its own release's curve, in another release the mean of all."""
+    """A shape uses its own release's curve; for another release, the mean of all."""
     bent = {"1.0": 0.0, "2.0": 0.18}
     group = only_group(
         *products(), *products(backend_version="2.0"), bent=lambda row: bent[row["backend_version"]]
@@ -222,14 +222,14 @@ def test_a_release_answers_for_itself_and_all_together_for_another() -> None:
 
 @pytest.mark.parametrize("count", range(1, len(DEPTHS) + 1))
 def test_few_curves_are_no_group(count: int) -> None:
-    """Fewer than four curves give no constants."""
+    """Fewer than four curves make no group."""
     every = only_curves(*products(depths=DEPTHS[:count]))
     group = fitted_group(every.keys[0], every.part.rows, every.measured, every.members, EPSILON)
     assert (group is None) == (count < LEAST_CURVES == 4)
 
 
 def test_float16_is_what_bfloat16_is() -> None:
-    """Float16 and bfloat16 share a key; other formats have their own."""
+    """float16 and bfloat16 have one key; every other format has its own."""
     names = ({"dtype": "float16"}, {"dtype": "bfloat16"}, {"dtype": "float8"})
     frame = pl.concat(only_curves({**ROWS, **name}).part.rows for name in names)
     float16, bfloat16, float8 = keys_of(frame)
@@ -239,7 +239,7 @@ def test_float16_is_what_bfloat16_is() -> None:
 
 
 def test_a_kernel_without_curves_has_those_of_the_same_source() -> None:
-    """FlashInfer's CUTLASS experts in blocks have TensorRT-LLM's key."""
+    """FlashInfer's CUTLASS experts in blocks use TensorRT-LLM's key."""
     (name, (backend, kernel)), *_ = TWINS.items()
     frame = only_curves(ROWS).part.rows.with_columns(kernel=pl.lit(name))
     assert {(key.backend, key.kernel) for key in keys_of(frame)} == {(backend, kernel)}
@@ -248,7 +248,7 @@ def test_a_kernel_without_curves_has_those_of_the_same_source() -> None:
 
 
 def test_a_group_says_where_each_curve_is_from() -> None:
-    """Release, shape and file of each curve stay with it, in the order of the curves."""
+    """A group names the release, shape and file of each curve, in the order of the curves."""
     group: Group = only_group(*products(), *products(backend_version="2.0"))
     assert group.curves["d_model"].to_list() == [*DEPTHS, *DEPTHS]
     assert set(group.curves.select("backend_version", "member").rows()) == {
@@ -257,7 +257,7 @@ def test_a_group_says_where_each_curve_is_from() -> None:
 
 
 def test_the_depth_of_a_tile_is_found_in_nvfp4_alone() -> None:
-    """Of curves that wait for one tile it is found again; in 16 bits it is nothing, and named."""
+    """Curves that wait for one tile give its depth in NVFP4; in 16 bits the constant is neutral."""
     depths = (16384, 24576, 32768, 49152, 65536)
     for dtype, expected in (("nvfp4", pytest.approx(2.0, rel=0.05)), ("bfloat16", 0.0)):
         curves = only_curves(*products("b200", depths=depths, d_ff=2048, dtype=dtype))

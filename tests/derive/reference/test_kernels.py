@@ -1,4 +1,4 @@
-"""Table `kernels`: which of the kept curves are shown, with their T(N)."""
+"""Table `kernels`: which stored curves are shown, with their T(N)."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,7 +41,7 @@ def made(*kernels: KernelReferenced, epsilon: float = 0.2) -> pl.DataFrame:
 
 
 def test_every_module_has_the_points_of_its_curves() -> None:
-    """A row is a point of a curve, with what the event and the file say of it."""
+    """Each row is a point of a curve, with the values of its event and of its file."""
     table = made(*kept_on_two())
     assert set(table["module"]) == {"gemm", "moe_ffn", "attention"}
     awake = [n for n in RATIOS if n >= LAYER["experts"] / LAYER["top_k"]]
@@ -53,7 +53,7 @@ def test_every_module_has_the_points_of_its_curves() -> None:
 
 
 def test_latency_is_that_of_the_baseline_times_the_kept_ratio() -> None:
-    """T(baseline) is exact to 0.1 %, the rest to half a step of 8 bits."""
+    """T(baseline) is exact to 0.1 %; other T(N) are exact to half a step of 8 bits."""
     row = made(kept_kernel(Kept(shape=PRODUCT, first_us=40.0))).sort("n")
     assert row["n"].to_list() == list(RATIOS)
     assert (row["latency_us"][0], row["ratio"][0]) == (pytest.approx(40.0, rel=1e-3), 1.0)
@@ -74,7 +74,7 @@ def test_experts_are_shown_from_where_all_are_awake() -> None:
 
 
 def test_a_baseline_that_codes_miss_is_still_its_own() -> None:
-    """T(baseline) / T(baseline) is 1 even if no code is."""
+    """T(baseline) / T(baseline) is 1 even if no 8-bit code is exactly 1."""
     ratios = {1: 1.0, 2: 0.93, 4: 1.31, 8: 2.0}
     first = made(kept_kernel(Kept(shape=PRODUCT, ratios=ratios))).sort("n").row(0, named=True)
     assert (first["ratio"], first["baseline"]) == (1.0, 1)
@@ -90,7 +90,7 @@ def test_a_baseline_that_codes_miss_is_still_its_own() -> None:
 def test_n_max_is_the_last_kept_point_within_the_tolerance(
     above: list[float], epsilon: float
 ) -> None:
-    """N_max and the next N follow from the ratios of the rows."""
+    """N_max and the next N follow from the ratios of the table's rows."""
     ratios = {2**step: ratio for step, ratio in enumerate([1.0, *above])}
     table = made(kept_kernel(Kept(shape=PRODUCT, ratios=ratios)), epsilon=epsilon).sort("n")
     within = [n for n, ratio in table.select("n", "ratio").rows() if ratio <= 1 + epsilon]
@@ -102,7 +102,7 @@ def test_n_max_is_the_last_kept_point_within_the_tolerance(
 
 
 def test_a_row_names_the_event_of_its_kernel() -> None:
-    """A row's id is the event of its platform and backend."""
+    """A row is made from the event of its platform and backend."""
     kernels = kept_on_two()
     events = {event.event_id: event.data for event in kept_events(*kernels)}
     for row in made(*kernels).to_dicts():
@@ -129,7 +129,7 @@ TYPES = {
 
 @given(st.lists(CURVE, min_size=1, max_size=40), st.randoms(use_true_random=False))
 def test_a_module_is_shown_at_the_shape_that_most_platforms_have(curves: list, shuffled) -> None:
-    """Of equals it is that of most backends, then of most weights, whatever the curves' order."""
+    """Among equals it is the shape of most backends, then most weights, in any order of curves."""
     shapes_us = at_shapes(pl.DataFrame(curves, schema=TYPES))
     for module in {curve["module"] for curve in curves}:
         mine = [curve for curve in curves if curve["module"] == module]
@@ -159,7 +159,7 @@ def test_a_module_is_shown_at_the_shape_that_most_platforms_have(curves: list, s
 
 
 def test_the_newest_release_is_that_of_each_platform_and_backend() -> None:
-    """Release 0.10 is newer than 0.9, per platform and backend."""
+    """The newest release is chosen per platform and backend, and 0.10 is newer than 0.9."""
     rows = pl.DataFrame(
         [
             ("gemm", "h100", "vllm", "0.9.0"),
@@ -188,14 +188,14 @@ def test_the_newest_release_is_that_of_each_platform_and_backend() -> None:
     ids=["float8", "int4 weights", "float8 cache", "a cache", "a power law", "eight requests"],
 )
 def test_what_is_not_plain_is_not_shown(hidden: KernelReferenced) -> None:
-    """Other formats, caches, skewed routing and several requests are not shown."""
+    """Other formats, caches, skewed routing and several requests are not in the table."""
     assert made(hidden).is_empty()
     plain = kept_kernel(Kept(shape=PRODUCT))
     assert set(made(plain, hidden)["d_model"]) == {PRODUCT["d_model"]}
 
 
 def test_of_curves_that_nothing_tells_apart_the_first_is_shown() -> None:
-    """Of two curves of one shape and release the first is shown."""
+    """Of two curves with equal shape and release the first is shown."""
     twice = kept_kernel(Kept(shape=PRODUCT, first_us=10.0), Kept(shape=PRODUCT, first_us=20.0))
     table = made(twice)
     assert table.height == len(RATIOS)
@@ -226,7 +226,7 @@ def test_the_newest_take_of_a_kernel_counts(layout: Layout) -> None:
 
 
 def test_the_same_log_gives_the_same_bytes() -> None:
-    """Made twice, in two folders, table and manifest are equal."""
+    """Two runs in two folders give equal bytes of table and manifest."""
     ratio = []
     for _ in range(2):
         with TemporaryDirectory() as folder:

@@ -25,7 +25,7 @@ HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128}
 
 
 def places(family: str, *rows: dict[str, Any]) -> Coordinates:
-    """Return the places of some shapes, by default of release 1 and with even loads."""
+    """Return the places of some shapes, by default in release 1 and with even loads."""
     usual = dict.fromkeys(COORDINATES) | dict.fromkeys(UNRELATED_FIELDS, 1) | {
         "batch": 1, "backend_version": "1", "routing": "balanced",
     }  # fmt: skip
@@ -35,7 +35,7 @@ def places(family: str, *rows: dict[str, Any]) -> Coordinates:
 
 
 def products(shapes: list[tuple[int, int]], release: str = "1") -> Coordinates:
-    """Return the places of products of some K and N."""
+    """Return the places of products with some K and N."""
     return places("gemm", *(
         {"d_model": depth, "d_ff": width, "backend_version": release} for depth, width in shapes
     ))  # fmt: skip
@@ -43,7 +43,7 @@ def products(shapes: list[tuple[int, int]], release: str = "1") -> Coordinates:
 
 @given(SHAPES)
 def test_a_curve_has_all_in_common_with_itself(shapes: list[tuple[int, int]]) -> None:
-    """The correlation is 1 at the same place and release, less elsewhere, and symmetric."""
+    """The correlation is 1 at the same place and release, lower elsewhere, and symmetric."""
     near = kernel(products(shapes), products(shapes))
     assert np.array_equal(near, near.T)
     assert np.array_equal(near == 1.0, np.eye(len(shapes), dtype=bool))
@@ -51,7 +51,7 @@ def test_a_curve_has_all_in_common_with_itself(shapes: list[tuple[int, int]]) ->
 
 
 def test_layers_of_another_span_say_nothing_of_each_other() -> None:
-    """Layers with another span are uncorrelated."""
+    """Layers with different spans are uncorrelated."""
     layer = {"heads": 64, "projected": 2**26, "batch": 1, "context": 4096}
     points = places("layer_attention", *({**layer, "span": span} for span in (1, 4, 128)))
     assert np.array_equal(kernel(points, points), np.eye(3))
@@ -64,7 +64,7 @@ def test_layers_of_another_span_say_nothing_of_each_other() -> None:
 
 @given(SHAPES)
 def test_another_release_counts_for_four_fifths(shapes: list[tuple[int, int]]) -> None:
-    """Another release has 0.8 times the correlation."""
+    """Between two releases the correlation is 0.8 times that within one."""
     one, two = products(shapes), products(shapes, release="2")
     assert kernel(one, two) == pytest.approx(0.8 * kernel(one, one))
     assert set(np.diag(kernel(one, two))) == {SAME_SHAPE[1]}
@@ -72,7 +72,7 @@ def test_another_release_counts_for_four_fifths(shapes: list[tuple[int, int]]) -
 
 @given(st.integers(0, 6), st.integers(1, 3))
 def test_farther_is_less(doublings: int, more: int) -> None:
-    """The correlation decreases with each doubling of a size, to 1/e in three."""
+    """The correlation falls with each doubling of a size, to 1/e after three."""
     here = products([(1024, 1024)])
     near, far = (1024 * 2**distance for distance in (doublings, doublings + more))
     up = kernel(here, products([(near, 1024), (far, 1024)]))[0]
@@ -93,14 +93,14 @@ def test_farther_is_less(doublings: int, more: int) -> None:
 def test_every_size_of_a_kind_sets_curves_apart(
     family: str, usual: dict[str, int], changes: tuple[str, ...]
 ) -> None:
-    """A difference in any size, or in routing, lowers the correlation."""
+    """A difference in any size or in the routing lowers the correlation."""
     others = [{**usual, name: 2 * usual.get(name, 1)} for name in changes]
     near = kernel(places(family, usual), places(family, *others))
     assert (near < 0.9).all()
 
 
 def test_a_batch_of_rows_is_no_shape_of_a_product() -> None:
-    """The batch size of products and layers does not change the correlation."""
+    """The batch size of products and layers leaves the correlation unchanged."""
     one, two = ({**LAYER, "batch": batch} for batch in (1, 4))
     assert kernel(places("moe_library", one), places("moe_library", two)) == 1.0
     assert places("moe_library", two).along == pytest.approx(np.log2(4 * N * 8 / 256))
@@ -109,7 +109,7 @@ def test_a_batch_of_rows_is_no_shape_of_a_product() -> None:
 
 
 def test_loads_lie_in_order() -> None:
-    """Even loads are nearer to a mild power law than to a steep one."""
+    """Even loads correlate more with a mild power law than with a steep one."""
     even, mild, steep = (
         {**LAYER, "routing": routing} for routing in ("balanced", "power_law:1.01", "power_law:1.2")
     )
@@ -118,7 +118,7 @@ def test_loads_lie_in_order() -> None:
 
 
 def test_loads_without_curves_are_no_law_that_has_some() -> None:
-    """Another exponent lies between its neighbours or beyond; measured loads by who sleeps."""
+    """Another exponent lies between its neighbours or beyond; measured loads by idle experts."""
     laws = [f"power_law:{exponent}" for exponent in ("0.5", "1.01", "1.1", "1.2", "1.5")]
     (axis,) = places("moe_triton", *({**LAYER, "routing": law} for law in laws)).shape.T[-1:]
     assert axis.tolist() == sorted(axis)
@@ -132,7 +132,7 @@ def test_loads_without_curves_are_no_law_that_has_some() -> None:
 
 @given(SHAPES, st.randoms(use_true_random=False))
 def test_the_order_of_curves_changes_nothing(shapes: list[tuple[int, int]], random: Any) -> None:
-    """The result does not depend on the order of the curves."""
+    """The interpolated value does not depend on the order of the curves."""
     shuffled = random.sample(range(len(shapes)), len(shapes))
     values = np.array([[depth % 7 - 3.0, width % 5 - 2.0] for depth, width in shapes])
     product_rows = products([(3000, 5000)])
@@ -146,7 +146,7 @@ def test_the_order_of_curves_changes_nothing(shapes: list[tuple[int, int]], rand
 
 @given(SIZE, SIZE, st.floats(-1, 1))
 def test_one_curve_says_its_own_value_damped(depth: int, width: int, value: float) -> None:
-    """With one curve the value is its residual times the correlation, damped by noise."""
+    """With one curve the value is its residual times the correlation, reduced by the noise."""
     here, there = products([(2048, 2048)]), products([(depth, width)])
     (value_,) = kernel(there, here) @ kriging_weights("gemm", here, np.array([[value]]))
     assert value_[0] == pytest.approx(value * kernel(there, here)[0, 0] / 1.02)

@@ -1,4 +1,4 @@
-"""Latent attention in the regimes: constants of one position, and no answer without a kernel."""
+"""Latent attention in the regimes: constants of one position, and refusals without a kernel."""
 
 from functools import cache
 from typing import Any
@@ -30,7 +30,7 @@ TRUE = start(FAMILIES["mla_cached"], reread=0.1)
 
 
 def decoded(platform: str = "h100") -> list[LatencyImported]:
-    """Return curves of one position over contexts, which follow the form."""
+    """Return curves of one position over contexts that follow the form."""
     imported = []
     for heads in HEADS:
         questions = [
@@ -53,20 +53,20 @@ def decoded(platform: str = "h100") -> list[LatencyImported]:
 
 @cache
 def ours() -> Reference:
-    """Return the groups that those curves make."""
+    """Return the groups of those curves."""
     return known(decoded())
 
 
 def timed_questions(
     *questions: dict[str, Any], reference: Reference | None = None
 ) -> TimedQuestions:
-    """Return questions with what is known of kernels, and no shared constants at all."""
+    """Return questions with the known kernels and without shared constants."""
     of = recorded(reference or ours())
     return TimedQuestions(facts_of(*questions), RESOLVER, {}, reference=of)
 
 
 def test_points_over_contexts_are_a_kernel() -> None:
-    """Each point of a curve over contexts says T(1) there; kernels are named whoever ran them."""
+    """Each point of a curve over contexts gives T(1) there; its kernel is named whoever ran it."""
     ((key, group),) = ours().groups.items()
     assert (key.family, key.backend, key.kernel) == ("mla_cached", "fa3", "fa3")
     assert group.curves.height == len(HEADS) * len(CONTEXTS)
@@ -75,7 +75,7 @@ def test_points_over_contexts_are_a_kernel() -> None:
 
 
 def test_several_positions_are_r0_with_the_kernels_constants() -> None:
-    """T(1) is as measured; of T(N) the form alone speaks, and the answer says so."""
+    """T(1) is the measured one; T(N) is from the form alone, as the answer says."""
     question = {**MLA, "platform": "h100", "heads": 16, "context": 65536}
     (timed,) = timed_questions(question).curves()
     assert timed.regime == [R0]
@@ -89,7 +89,7 @@ def test_several_positions_are_r0_with_the_kernels_constants() -> None:
 
 
 def test_t1_is_known_on_its_gpu_and_a_sibling_alone() -> None:
-    """On another GPU constants of others say T(1), too."""
+    """On any other GPU T(1) is from constants of other GPUs as well."""
     question = {**MLA, "heads": 16, "context": 65536}
     for platform, known_platforms in (("h100", True), ("h200", True), ("a100", False)):
         every = timed_questions({**question, "platform": platform})
@@ -98,7 +98,7 @@ def test_t1_is_known_on_its_gpu_and_a_sibling_alone() -> None:
 
 
 def test_an_engines_choice_is_the_kernel_that_was_measured() -> None:
-    """Up to 512 positions vLLM decodes with the kernel that SGLang measured."""
+    """Up to 512 positions vLLM decodes with the kernel that was measured in SGLang."""
     engine = {**MLA, "backend": "vllm_mla", "kernel": None, "backend_version": "0.20.2"}
     (timed,) = timed_questions({**engine, "platform": "h100", "api": None}).curves()
     assert "mla_cached by fa3 on h100" in timed.constants[0]
@@ -107,7 +107,7 @@ def test_an_engines_choice_is_the_kernel_that_was_measured() -> None:
 
 
 def test_without_its_kernel_a_question_is_refused() -> None:
-    """Nothing is guessed for a family without shared constants, whatever else is known."""
+    """A family without shared constants is refused, whatever else is known."""
     layer = {**SPARSE_LAYER, "platform": "h100"}
     for questions in (
         timed_questions(layer),
@@ -120,7 +120,7 @@ def test_without_its_kernel_a_question_is_refused() -> None:
 
 
 def test_a_layer_of_known_heads_is_r2_and_unpacks_with_its_context() -> None:
-    """A layer's curves are kept with context and projections, and a new rank is kriged."""
+    """Curves of a layer keep context and projections; a new rank is interpolated."""
     questions = [
         {**SPARSE_LAYER, "platform": "h100", "heads": heads, "context": context}
         for heads in (8, 16, 32) for context in (0, 8192)
@@ -140,7 +140,7 @@ def test_a_layer_of_known_heads_is_r2_and_unpacks_with_its_context() -> None:
 
 @pytest.mark.parametrize("span", [1, 4])
 def test_a_layer_is_kept_with_its_span(span: int) -> None:
-    """How many positions an entry stands for is unpacked with the curves; kept without it, one."""
+    """The positions per entry are stored with the curves; curves stored without them have one."""
     layer = {**SPARSE_LAYER, "platform": "h100", "span": span}
     (every,) = curves(*({**layer, "heads": heads} for heads in (4, 8, 16, 32)), bent=noisy(3))
     ((_, group),) = groups_of(every, EPSILON).items()
@@ -150,7 +150,7 @@ def test_a_layer_is_kept_with_its_span(span: int) -> None:
 
 
 def test_an_engines_layer_of_entries_is_the_one_that_was_measured() -> None:
-    """DeepSeek V4's layers have curves by their engine and span; what serves names the engine."""
+    """Curves of DeepSeek V4's layers are found by engine and span; deployments name engines."""
     layer = {**SPARSE_LAYER, "platform": "h100", "span": 4, "kernel": "FLASHMLA_SPARSE_DSV4",
              "backend": "vllm", "backend_version": "0.24.0"}  # fmt: skip
     (every,) = curves(*({**layer, "heads": heads} for heads in (4, 8, 16, 32)), bent=noisy(3))
@@ -164,7 +164,7 @@ def test_an_engines_layer_of_entries_is_the_one_that_was_measured() -> None:
 
 
 def test_another_cache_has_the_constants_of_the_known_one() -> None:
-    """Of a cache in a format without curves the form speaks, with constants of another: R0."""
+    """A cache format without curves is answered by the form with another format's constants: R0."""
     ((key, group),) = ours().groups.items()
     question = {**MLA, "platform": "h100", "heads": 16, "context": 65536}
     (part,) = prepared(question)

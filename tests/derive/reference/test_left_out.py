@@ -24,20 +24,20 @@ PLATFORMS = ("a100", "h100")
 
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory: pytest.TempPathFactory) -> ImportedCurves:
-    """Return curves of two platforms, which follow the forms."""
+    """Return curves of two platforms that follow the forms."""
     layout = Layout(tmp_path_factory.mktemp("left") / "results")
     put_curves(layout)
     return read_curves(layout)
 
 
 def left_out(curves: ImportedCurves) -> LeftOut:
-    """Return the predictor from those curves."""
+    """Return the predictor that is fitted to those curves."""
     return LeftOut(curves, FACTS, RESOLVER, epsilon=0.2)
 
 
 @pytest.mark.slow
 def test_its_own_curves_do_not_count(curves: ImportedCurves) -> None:
-    """A platform's curves change the other's constants only."""
+    """A platform's curves change only the constants of the other platform."""
     first = left_out(curves)
     mine = curves.settings.filter(pl.col("platform") == "h100")["curve"]
     slower = pl.when(pl.col("curve").is_in(mine.implode())).then(pl.col("n").sqrt()).otherwise(1.0)
@@ -49,7 +49,7 @@ def test_its_own_curves_do_not_count(curves: ImportedCurves) -> None:
 
 
 def test_it_is_scored_beside_the_others(curves: ImportedCurves) -> None:
-    """Curves that follow the forms are hit, out of sample, with an interval and with ratios."""
+    """Curves that follow the forms are hit out of sample, with an interval and with ratios."""
     gemm = curves.settings.filter(pl.col("module") == "gemm")
     known = truth(gemm, curves.points.join(gemm, on="curve", how="semi"), [0.1, 0.2])
     evaluation = evaluate(known, IdleCompute(), [0.1, 0.2], ["idle_compute"], left_out(curves))
@@ -66,7 +66,7 @@ def test_it_is_scored_beside_the_others(curves: ImportedCurves) -> None:
 
 
 def test_a_lone_platform_has_no_others(curves: ImportedCurves) -> None:
-    """With one platform there is no answer."""
+    """With a single platform there is no answer."""
     lone = curves.settings.filter(pl.col("platform") == "h100", pl.col("module") == "gemm")
     points = curves.points.join(lone, on="curve", how="semi")
     question_rows = questions(truth(lone, points, [0.2]))
@@ -78,7 +78,7 @@ def test_a_lone_platform_has_no_others(curves: ImportedCurves) -> None:
 
 
 def test_each_part_is_of_one_platform(curves: ImportedCurves) -> None:
-    """Curves are taken apart by platform and family, and none is lost or doubled."""
+    """Curves are divided by platform and family; each is in exactly one part."""
     samples_ = [(platform, family, sample) for platform, family, sample in
              parts(curves, FACTS, RESOLVER)]  # fmt: skip
     assert {platform for platform, _, _ in samples_} == set(PLATFORMS)
@@ -95,7 +95,7 @@ def test_each_part_is_of_one_platform(curves: ImportedCurves) -> None:
 @settings(deadline=None, max_examples=20)
 @given(st.sampled_from(["gemm", "moe_triton", "attention_cached"]), st.integers(2, 7))
 def test_joined_curves_are_the_curves(name: str, width: int) -> None:
-    """A form gives equal values for joined and single curves."""
+    """A form gives joined curves the values of the single ones."""
     part = of_family(name)
     times = np.ones(part.counts.shape)
     full = Measured(features=part.features, latency_us=times, counts=part.counts)
@@ -122,7 +122,7 @@ def _cut(value: object, width: int) -> object:
 
 
 def test_one_product_beside_two() -> None:
-    """A product and a Dense FFN of two are joined as they are."""
+    """One product and a Dense FFN of two products are joined unchanged."""
     from derive.questions import DENSE
     from derive.work_model.forms import prepared
 
@@ -140,7 +140,7 @@ def test_one_product_beside_two() -> None:
 
 
 def test_constants_that_other_formats_tell_are_not_fitted(curves: ImportedCurves) -> None:
-    """Curves of 16 bits do not tell the depth of a tile, so that products go without it."""
+    """Curves in 16 bits do not determine the depth of a tile, so it is not fitted to them."""
     pairs = left_out(curves).fitted("gemm", "h100")
     assert pairs is not None
     assert all(

@@ -20,13 +20,13 @@ NUMBERS = {**INDEXER, "backend": "vllm", "platform": "h100"}
 
 
 def refusals(*questions: dict[str, Any]) -> dict[int, str]:
-    """Return the reasons why questions have no T(N)."""
+    """Return the reason of each question without T(N)."""
     timed_questions = TimedQuestions(facts_of(*questions), RESOLVER, CONSTANTS, reference=REFERENCE)
     return timed_questions.refusals()
 
 
 def test_other_caches_are_named_and_answered() -> None:
-    """The caches that a refusal names are answered."""
+    """Each cache format that a refusal names is answered."""
     messages = refusals({**DECODED, "kv_dtype": "int8"})[0]
     offered = re.findall(r"--kv-dtype (\w+)", messages)
     assert offered == ["bfloat16", "float8"]
@@ -37,6 +37,6 @@ def test_other_caches_are_named_and_answered() -> None:
 
 @pytest.mark.parametrize("cache", [None, "float8"])
 def test_a_cache_that_helps_nothing_is_not_offered(cache: str | None) -> None:
-    """A cache that would be refused, too, is not named."""
+    """A cache format that would be refused as well is not named."""
     messages = refusals({**NUMBERS, "kv_dtype": cache})[0]
     assert messages == "no constants of indexer_logits in the log"

@@ -1,4 +1,4 @@
-"""Packed curves of a group: nothing is lost, and other text is refused."""
+"""Packed curves of a group: nothing is lost, and any other text is refused."""
 
 import base64
 import lzma
@@ -20,12 +20,12 @@ from nearfree.derive.reference.packing import (
 
 
 def squeezed_raw(curves: Packed) -> str:
-    """Return what is packed as text, its codes as they are."""
+    """Return packed text whose codes are stored unchanged."""
     return base64.b85encode(lzma.compress(msgpack.encode(curves))).decode()
 
 
 def packed(lengths: list[int], seed: int = 1) -> Packed:
-    """Return curves of some lengths, with any codes."""
+    """Return curves of some lengths with any codes."""
     random = np.random.default_rng(seed)
     grids = [list(range(1, length + 1)) for length in dict.fromkeys(lengths)]
     every = [len(grid) for grid in grids]
@@ -47,13 +47,13 @@ def packed(lengths: list[int], seed: int = 1) -> Packed:
     st.floats(-1e300, 1e300),
 )
 def test_nothing_is_lost(lengths: list[int], seed: int, scale: float) -> None:
-    """Any codes of any lengths are unpacked bit for bit."""
+    """Codes of any values and lengths are unpacked bit for bit."""
     curves = packed(lengths, seed)
     assert unpacked(packed_text(curves, scale), scale, stepped=True) == curves
 
 
 def test_what_follows_from_the_ratio_takes_no_bytes() -> None:
-    """A residual that moves as the ratio does is next to nothing beside it."""
+    """A residual that follows the ratio adds almost no bytes to it."""
     curves = packed([64] * 64)
     twice = bytes(2 * code % 256 for code in curves.ratio)
     alike = replace(curves, residual=twice)
@@ -65,7 +65,7 @@ def test_what_follows_from_the_ratio_takes_no_bytes() -> None:
     "change", [{"ratio": b"12"}, {"residual": b""}, {"first_us": b"123"}, {"grids": [[1], [1]]}]
 )
 def test_codes_that_are_not_those_of_the_points_are_refused(change: dict[str, object]) -> None:
-    """Another number of codes than of points is refused."""
+    """Codes whose number is not that of the points are refused."""
     raw = squeezed_raw(replace(packed([2, 3]), **change))
     with pytest.raises(ValueError, match=r"number of codes|cannot reshape"):
         unpacked(raw, 1.0, stepped=True)
@@ -73,14 +73,14 @@ def test_codes_that_are_not_those_of_the_points_are_refused(change: dict[str, ob
 
 @pytest.mark.parametrize("scale", [inf, -inf, nan])
 def test_ends_that_are_too_far_apart_are_refused(scale: float) -> None:
-    """A range without a finite number is refused."""
+    """A range whose width is not a finite number is refused."""
     with pytest.raises(ValueError, match="too far apart"):
         unpacked(packed_text(packed([2]), 1.0), scale, stepped=True)
 
 
 @given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=20))
 def test_a_first_time_is_kept_within_a_tenth_of_a_percent(times: list[float]) -> None:
-    """As a logarithm in 16 bits; what was kept as it is, in 32, is read as it is."""
+    """T(baseline) is stored as a 16-bit logarithm; the older 32-bit numbers are still read."""
     first_us = np.array(times)
     assert first_us_of(first_us_codes(first_us), len(times)) == pytest.approx(first_us, rel=1.01e-3)
     as_it_is = first_us.astype("<f4")

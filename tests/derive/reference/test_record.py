@@ -1,4 +1,4 @@
-"""Groups in the log are read as written, and broken ones are refused by name."""
+"""Groups in the log are read as they were written, and damaged ones are refused by name."""
 
 import base64
 import lzma
@@ -59,7 +59,7 @@ OF_EACH: Lazily[Group] = Lazily({
 
 
 def event_of(group: Group) -> KernelReferenced:
-    """Return the event of a group, each of whose files has a digest."""
+    """Return the event of a group, with a digest for each of its files."""
     members = {name: name.encode().hex().ljust(64, "0") for name in group.curves["member"]}
     return referenced(group, source="ours", epsilon=EPSILON, members=members)
 
@@ -115,13 +115,13 @@ def test_an_event_says_what_it_holds() -> None:
 
 
 def unpacked(event: KernelReferenced) -> list[Any]:
-    """Return an event's packed fields."""
+    """Return the packed fields of an event, unpacked."""
     fields: list[Any] = msgpack.decode(lzma.decompress(base64.b85decode(event.packed)))
     return fields
 
 
 def packed(fields: object) -> str:
-    """Return fields as an event packs them."""
+    """Return fields packed as in an event."""
     return base64.b85encode(lzma.compress(msgpack.encode(fields))).decode()
 
 
@@ -129,14 +129,14 @@ RELEASES, _, _, COLUMNS, GRIDS, FIRST, RATIO, RESIDUAL = range(8)
 
 
 def changed(change: Callable[[list[Any]], object]) -> str:
-    """Return what the products' event packs, with a change."""
+    """Return the packed fields of the products' event after a change."""
     fields = unpacked(EVENTS["gemm"])
     change(fields)
     return packed(fields)
 
 
 def columns(**changes: object) -> Callable[[list[Any]], None]:
-    """Return a change of columns: of each, its new values, or those that a function makes."""
+    """Return a change of columns: each gets new values, or those that a function makes."""
 
     def change(fields: list[Any]) -> None:
         for name, of in changes.items():
@@ -147,7 +147,7 @@ def columns(**changes: object) -> Callable[[list[Any]], None]:
 
 
 def put_at(place: int, value: Any) -> Callable[[list[Any]], None]:
-    """Return a change of one field to a value, or to what a function makes of it."""
+    """Return a change that sets one field to a value, or to what a function makes of it."""
 
     def change(fields: list[Any]) -> None:
         fields[place] = value(fields[place]) if callable(value) else value
@@ -156,7 +156,7 @@ def put_at(place: int, value: Any) -> Callable[[list[Any]], None]:
 
 
 def hungry() -> str:
-    """Return the curves as a stream whose header asks for 4 GiB to open it."""
+    """Return the curves as a compressed stream whose header asks for 4 GiB of memory."""
     fields = msgpack.encode(unpacked(EVENTS["gemm"]))
     stream = bytearray(lzma.compress(fields, format=lzma.FORMAT_ALONE))
     stream[1:5] = b"\xff" * 4
@@ -215,14 +215,14 @@ HOSTILE: Lazily[str] = Lazily(
 
 
 def test_what_is_packed_again_is_the_same_group() -> None:
-    """Fields that are unpacked and packed again give the same group."""
+    """Unpacking fields and packing them again gives the same group."""
     again = replace(EVENTS["gemm"], packed=changed(lambda _fields: None))
     assert event_of(group_of(Named(again))) == EVENTS["gemm"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_cannot_be_unpacked_is_refused(layout: Layout, name: str) -> None:
-    """Any packed text is a group or refused by name."""
+    """Any packed text is either a group or refused by name."""
     event = sealed(layout, replace(EVENTS["gemm"], packed=HOSTILE[name]))
     with pytest.raises(EvidenceError, match=f"the curves of {event.event_id}") as refused:
         group_of(event)
@@ -241,14 +241,14 @@ def test_what_cannot_be_unpacked_is_refused(layout: Layout, name: str) -> None:
     ids=str,
 )
 def test_what_an_event_says_beside_is_checked(layout: Layout, changes: dict[str, Any]) -> None:
-    """Wrong counts, and constants of another form, are refused."""
+    """Wrong counts and constants of another form are refused."""
     event = sealed(layout, replace(EVENTS["gemm"], **changes))
     with pytest.raises(EvidenceError, match=event.event_id):
         group_of(event)
 
 
 def test_a_form_may_have_got_a_constant_since(layout: Layout) -> None:
-    """A missing constant with a neutral value is added; others are required."""
+    """A constant that an event lacks is added if it has a neutral value, else required."""
     event = EVENTS["gemm"]
     older = {
         hypothesis: {name: value for name, value in of.items() if name != "depth_us"}
@@ -263,7 +263,7 @@ def test_a_form_may_have_got_a_constant_since(layout: Layout) -> None:
 
 
 def test_empty_groups_are_none(layout: Layout) -> None:
-    """An event without curves, or without points, is no group."""
+    """An event without curves or without points is refused."""
     nobody = {name: [] for name in unpacked(EVENTS["gemm"])[COLUMNS]}
     fields = [[], [], [], nobody, [], b"", b"", b""]
     event = replace(EVENTS["gemm"], packed=packed(fields), curves=0, points=0)
@@ -281,7 +281,7 @@ def test_empty_groups_are_none(layout: Layout) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_are_another_error(data: bytes) -> None:
-    """Any bytes instead of the curves are refused as broken evidence."""
+    """Any bytes in place of the curves are refused as damaged evidence."""
     packed_text = base64.b85encode(lzma.compress(data)).decode()
     event = replace(EVENTS["gemm"], packed=packed_text)
     with pytest.raises(EvidenceError, match="the curves of here"):
@@ -298,7 +298,7 @@ class Named:
 
 
 def test_groups_are_unpacked_when_they_are_asked_for(layout: Layout) -> None:
-    """A broken group is refused only when it is asked for; a good one is unpacked once."""
+    """A damaged group is refused only when it is used; a sound one is unpacked once."""
     broken = replace(EVENTS["moe_library"], packed="0")
     put(layout, EVENTS["gemm"], broken)
     groups = Recorded(newest_kernels(layout)[0])
@@ -314,7 +314,7 @@ def test_groups_are_unpacked_when_they_are_asked_for(layout: Layout) -> None:
 
 @pytest.mark.parametrize("family", OF_EACH)
 def test_a_group_on_record_says_the_same(family: str) -> None:
-    """A recorded group equals its own curves' group, and no other."""
+    """A recorded group equals the group of its own curves and no other."""
     for name, event in EVENTS.items():
         held = group_of(Named(event))  # type: ignore[arg-type]
         assert OF_EACH[family].says_the_same(held) == (name == family)
@@ -326,7 +326,7 @@ def test_a_group_on_record_says_the_same(family: str) -> None:
     ids=str,
 )
 def test_a_fit_on_another_processor_is_the_same(change: dict[str, float], same: bool) -> None:  # noqa: FBT001
-    """Constants may differ in the last digit, and in neutral ones."""
+    """Constants may differ in their last digits, and neutral ones by next to nothing."""
     group = OF_EACH["gemm"]
     values = {
         name: {item: value * change.get(item, 1.0) for item, value in of.items()}
@@ -342,14 +342,14 @@ def test_a_fit_on_another_processor_is_the_same(change: dict[str, float], same: 
 
 
 def test_another_form_s_residuals_are_not_the_same() -> None:
-    """Equal constants of another form are another group."""
+    """Equal constants of another form make another group."""
     group = OF_EACH["gemm"]
     moved = replace(group.residual, low=group.residual.low + 0.5)
     assert not group.says_the_same(replace(group, residual=moved))
 
 
 def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
-    """Of each kernel the newest event counts, over all takes."""
+    """The newest event of each kernel is used, over all takes."""
     assert recorded_reference(layout, CHIPS) is None
     assert recorded_kernels(layout) == []
     put(layout, EVENTS["gemm"], BANDS)

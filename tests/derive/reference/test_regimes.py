@@ -1,4 +1,4 @@
-"""Regimes: which curves an answer stands on, and what T(N) is then."""
+"""Regimes: which curves are used for an answer, and the T(N) that results."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from derive.work_model.forms import prepared
 
 
 def residual_of(known: Reference, platform: str, question: dict[str, Any]) -> np.ndarray:
-    """Return the residual that a platform's group says of a question."""
+    """Return the residual of a platform's group for a question."""
     (part,) = prepared(question)
     places = coordinates(part.family.name, part.rows, part.features["n"])
     return group_on(known, platform).residuals(places)[0]
@@ -58,8 +58,8 @@ def test_an_answer_stands_on_the_nearest_that_is_known(
 ) -> None:
     """R3: kernel and shape, in any release; R2: the kernel; R1: a sibling's; R0: all others'.
 
-    Rows are no shape, formats of 16 bits are one, a kernel without a name is its backend's, and
-    products are those of any backend.
+    The number of rows is no part of a shape, all 16-bit formats are one, a question without a
+    kernel's name has its backend's, and products are those of any backend.
     """
     times = times_of(OURS, question_with(**changes))
     assert times.regime == [regime]
@@ -67,7 +67,7 @@ def test_an_answer_stands_on_the_nearest_that_is_known(
 
 
 def test_a_gpu_and_kernel_that_are_known_answer_by_form_and_residual() -> None:
-    """R2: the GPU's own constants, times what curves of other shapes missed."""
+    """R2 uses the GPU's own constants, times the residual interpolated from other shapes."""
     times = times_of(OURS, question_with())
     residual = residual_of(OURS, "h100", question_with())
     expected = form_of(OURS, "h100", question_with()) * np.exp(residual)
@@ -76,7 +76,7 @@ def test_a_gpu_and_kernel_that_are_known_answer_by_form_and_residual() -> None:
 
 
 def test_a_sibling_answers_by_its_constants_and_residuals() -> None:
-    """R1: siblings' constants and residuals on this GPU's facts; of several, the geometric mean."""
+    """R1 uses the siblings' constants and residuals with this GPU's facts: their geometric mean."""
     known = reference(*products("h100", "h800", "a100"), bent=by_depth)
     question = question_with(platform="h200")
     times = times_of(known, question)
@@ -89,7 +89,7 @@ def test_a_sibling_answers_by_its_constants_and_residuals() -> None:
 
 
 def test_strangers_answer_by_constants_alone() -> None:
-    """R0: the geometric mean over the GPUs of what their constants say, without a residual."""
+    """R0 is the geometric mean of the form over other GPUs' constants, without a residual."""
     question = question_with(platform="b200")
     times = times_of(OURS, question)
     logs = [np.log(form_of(OURS, name, question)) for name in ("a100", "h100")]
@@ -108,7 +108,7 @@ def test_strangers_answer_by_constants_alone() -> None:
 def test_siblings_share_their_compute_capability(
     here: int | None, there: int | None, *, siblings: bool
 ) -> None:
-    """Equal ones are siblings, from 10.0 on all of a major version; unknown ones never are."""
+    """GPUs of equal compute capability are siblings, from 10.0 on of equal major version."""
     only = {key: item for key, item in OURS.groups.items() if key.platform == "h100"}
     known = Reference(only, {"h100": Chip(there, 295.0), "h200": Chip(here, 206.0)})
     assert times_of(known, question_with(platform="h200")).regime == ["R1" if siblings else "R0"]
@@ -127,7 +127,7 @@ def test_siblings_share_their_compute_capability(
 def test_siblings_have_a_balance_that_is_alike(
     here: float | None, there: float | None, *, siblings: bool
 ) -> None:
-    """Within a factor of four, either way; where it is not known, there are none."""
+    """Compute per bandwidth of siblings is within a factor of four; without it there are none."""
     only = {key: item for key, item in OURS.groups.items() if key.platform == "h100"}
     known = Reference(only, {"h100": Chip(90, there), "h200": Chip(90, here)})
     assert times_of(known, question_with(platform="h200")).regime == ["R1" if siblings else "R0"]
@@ -140,7 +140,7 @@ BY_SGLANG = PUBLIC_NAMES["sglang", "int4", MARLIN]
 
 
 def experts(kernel: str, platform: str, weights: str, backend: str = "vllm") -> list[Any]:
-    """Return layers that a kernel of Marlin's was measured on."""
+    """Return layers of experts on which a Marlin kernel was measured."""
     return [
         {**LAYER, "backend": backend, "kernel": kernel, "platform": platform, "weights": weights,
          "dtype": "bfloat16", "d_model": depth}
@@ -165,9 +165,10 @@ def experts(kernel: str, platform: str, weights: str, backend: str = "vllm") -> 
 def test_marlin_answers_by_what_is_nearest_of_it(
     kernel: str, platform: str, weights: str, regime: str, groups: set[tuple[str, str, str]]
 ) -> None:
-    """The constants of other formats and engines on the GPU or a sibling; then of other GPUs.
+    """Marlin uses constants of other formats and engines on the GPU or a sibling, then elsewhere.
 
-    Of several on one GPU those of the format are taken, and a curve of the kernel before all.
+    Among several on one GPU those of the same format are used, and a curve of the kernel itself
+    before any of them.
     """
     known = reference(
         *experts(INT4, "h100", "int4"),
@@ -188,9 +189,10 @@ def test_marlin_answers_by_what_is_nearest_of_it(
 def test_weights_alone_in_few_bits_are_known_by_the_engine_s_own_curves(
     measured: str, weights: str | None, regime: str
 ) -> None:
-    """Engines share the libraries of products in one format, but not the kernels of such weights.
+    """Products with weights alone in few bits have R3 and R2 by the engine's own curves only.
 
-    Another engine's curves on this very GPU are then constants of others.
+    Engines share the libraries of products in one format, but not the kernels of such weights:
+    another engine's curves on the same GPU give constants only.
     """
     known = reference(*products(backend=measured, kernel="matmul", weights=weights))
     asked = question_with(backend="vllm_linear", kernel=None, weights=weights)
@@ -198,7 +200,7 @@ def test_weights_alone_in_few_bits_are_known_by_the_engine_s_own_curves(
 
 
 def test_a_platform_is_left_out_with_its_siblings_or_alone() -> None:
-    """Groups of a platform, and of its siblings where that is asked, are not among the rest."""
+    """A platform's groups, and on request those of its siblings, are removed from the reference."""
     known = reference(*products("h100", "h200", "a100"))
 
     def left(*, siblings: bool) -> set[str]:
@@ -221,9 +223,9 @@ def test_a_platform_is_left_out_with_its_siblings_or_alone() -> None:
 def test_without_a_name_the_newest_kernel_of_the_release_answers(
     release: str | None, kernel: str
 ) -> None:
-    """It is the one measured in the newest release up to that asked of; without, the newest.
+    """Without a name the kernel measured in the newest release up to the asked one answers.
 
-    Before all releases it is the one with most curves.
+    For a release older than all it is the kernel with most curves.
     """
     known = reference(
         *products(kernel="old", backend_version="1.0"),
@@ -247,9 +249,9 @@ def test_without_a_name_the_newest_kernel_of_the_release_answers(
     ],
 )
 def test_curves_unlike_a_step_speak_for_none(platform: str, dtype: str, left: set[str]) -> None:
-    """Of a product whose kernel is not named, an engine's own library's do before others'.
+    """Curves unlike an engine's step are not used; those of the engine's library come first.
 
-    A kernel that is named has its own curves.
+    A named kernel uses its own curves.
     """
     on = {"platform": platform, "dtype": dtype}
     known = reference(
@@ -266,9 +268,9 @@ def test_curves_unlike_a_step_speak_for_none(platform: str, dtype: str, left: se
 
 
 def test_an_engine_s_own_curves_have_its_rules_steps_already() -> None:
-    """R3 is the kernel's own curve: what its rules say of rows is in it, and is not said again.
+    """A kernel's own curve (R3) already holds the steps of its rules, which are not applied again.
 
-    Another library's curves have other steps, and the engine's are said beside them.
+    Another library's curves have other steps, so the engine's rules are applied to them.
     """
     on = {"platform": "h100", "dtype": "float8", "batch": 1, "d_model": DEPTHS[2]}
     question = question_with(backend="vllm_linear", backend_version="0.24.0", kernel=None, **on)
@@ -283,21 +285,21 @@ def test_an_engine_s_own_curves_have_its_rules_steps_already() -> None:
 
 
 def test_where_all_curves_are_unlike_a_step_none_answers() -> None:
-    """Curves of launches are no answer where there are no others."""
+    """Curves of single launches give no answer even if there are no others."""
     blocked = {"backend": "vllm", "dtype": "float8_block"}
     known = reference(*products(kernel="vllm", **blocked))
     assert list(known.times(*prepared(question_with(kernel=None, **blocked)))) == []
 
 
 def test_nothing_is_said_of_what_no_group_knows() -> None:
-    """Another form, or another format, is not answered by these curves."""
+    """Questions of another form or format are not answered by these curves."""
     for question in (LAYER, question_with(dtype="float8"), question_with(weights="int4")):
         (part,) = prepared(question)
         assert list(OURS.times(part)) == []
 
 
 def test_every_question_is_told_once() -> None:
-    """Questions of many regimes at once are answered as each of them alone."""
+    """Questions of several regimes asked together get the answers that each gets alone."""
     questions = [
         question_with(platform=platform, d_model=depth)
         for platform in ("h100", "h200", "b200", "a100")
@@ -316,7 +318,7 @@ def test_every_question_is_told_once() -> None:
 
 @given(st.permutations(list(OURS.groups)))
 def test_the_order_of_groups_changes_nothing(keys: list[Key]) -> None:
-    """What is told follows from the groups, not from the order that they are listed in."""
+    """Answers do not depend on the order in which groups are listed."""
     again = Reference({key: OURS.groups[key] for key in keys}, CHIPS)
     for platform in ("h100", "b200"):
         one, two = (
@@ -337,7 +339,7 @@ LAYERS = reference(*(
     [{"kernel": "another"}, {"backend": "vllm", "kernel": "flashinfer_cutlass"}],
 )
 def test_another_kernel_s_curves_are_no_shape_of_this_one(changes: dict[str, Any]) -> None:
-    """R0: a layer by a kernel or backend that nobody measured has its form's constants alone."""
+    """R0: a layer by a kernel or backend without curves uses the form's constants alone."""
     question = {**LAYER, **changes}
     times = times_of(LAYERS, question)
     assert times.regime == ["R0"]
@@ -358,12 +360,12 @@ def test_another_kernel_s_curves_are_no_shape_of_this_one(changes: dict[str, Any
 def test_a_layer_was_measured_with_its_loads_on_one_rank(
     changes: dict[str, Any], regime: str
 ) -> None:
-    """Loads by another law, and experts over several ranks, were not."""
+    """Loads by another law and experts over several ranks count as not measured."""
     assert times_of(LAYERS, {**LAYER, **changes}).regime == [regime]
 
 
 def test_an_answer_names_what_it_leans_on() -> None:
-    """The text says regime, kernel, GPUs and curves, and the nearest curves, nearest first."""
+    """The text of an answer names regime, kernel, GPUs and curves, the nearest curves first."""
     (measured,) = times_of(OURS, question_with(d_model=DEPTHS[2])).texts()
     assert measured.startswith("R3: gemm by cublas on h100, 6 curves")
     assert f"nearest {DEPTHS[2]}x8192 of 1.0, " in measured

@@ -1,4 +1,4 @@
-"""What is read of kernels, sealed again: not a number changes, and the old takes can go."""
+"""Kernels that are read and sealed again: no number changes, and the old takes can be removed."""
 
 import base64
 import lzma
@@ -21,7 +21,7 @@ from derive.reference.test_record import put
 
 
 def as_they_are(event: KernelReferenced) -> KernelReferenced:
-    """Return a kernel as version 1 packed it."""
+    """Return a kernel as event version 1 packs it."""
     curves = unpacked(event.packed, scale_of(event), stepped=True)
     text = base64.b85encode(lzma.compress(msgpack.encode(curves))).decode()
     return replace(event, packed=text, stepped=False)
@@ -41,7 +41,7 @@ OLD = [as_they_are(event) for event in NEW]
 
 
 def test_what_is_read_is_sealed_again_as_it_was(layout: Layout) -> None:
-    """Kernels and bands that are read come out alike; what newer takes replaced is left behind."""
+    """Kernels and bands are sealed with equal values; those that newer takes replaced are not."""
     changed = replace(OLD[0], constants={"tile_16": {"sharpness": 2.0}})
     put(layout, changed, *OLD[1:3], bands(bfloat16=0.1, float8=0.2))
     put(layout, OLD[0], bands(float8=0.3), take=2)
@@ -69,7 +69,7 @@ def test_what_is_read_is_sealed_again_as_it_was(layout: Layout) -> None:
 
 
 def test_nothing_is_packed_twice(layout: Layout) -> None:
-    """One take whose curves are steps is left as it is, which is said; nothing is sealed."""
+    """A single take in the newest version is left as it is, with a message; nothing is sealed."""
     put(layout, *NEW, bands(bfloat16=0.1))
     with pytest.raises(EvidenceError, match="public/kernels are packed already"):
         repack_kernels(layout)

@@ -1,4 +1,4 @@
-"""The work model's answers where public curves of a kernel are known, and where they are not."""
+"""The work model's answers with and without public curves of a kernel."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,7 +43,7 @@ class Sealed:
 
 
 def recorded(known: Reference = OURS, *, banded: bool = True) -> RecordedReference:
-    """Return groups as the log holds them, each with an event, and a band of each regime."""
+    """Return groups as the log holds them: each with an event, and one band per regime."""
     events: Mapping[Key, Any] = {key: Sealed(f"kernel of {key.platform}") for key in known.groups}
     bands_events = ("bands",) if banded else ()
     return RecordedReference(
@@ -60,7 +60,7 @@ def recorded(known: Reference = OURS, *, banded: bool = True) -> RecordedReferen
 def timed(
     *questions: dict[str, Any], known: RecordedReference | None = None
 ) -> dict[int, tuple[Timed, int]]:
-    """Return where T(N) of each question stands: its family's, and which row of it."""
+    """Return the place of each question's T(N): its family and its row there."""
     timed_questions = TimedQuestions(facts_of(*questions), RESOLVER, CONSTANTS, reference=known)
     assert timed_questions.refusals() == {}
     return {
@@ -75,26 +75,26 @@ WITHOUT = timed(*QUESTIONS)
 
 
 def field(curves: dict[int, tuple[Timed, int]], name: str) -> list[Any]:
-    """Return a field of each question, in their order."""
+    """Return one field of each question, in order."""
     return [
         getattr(curve, name)[row] for curve, row in (curves[at] for at in range(len(QUESTIONS)))
     ]
 
 
 def test_every_answer_says_its_regime() -> None:
-    """A shape that was measured, a new one, a sibling's, a stranger's, and an unknown kernel."""
+    """A measured shape, a new one, a sibling, a stranger and an unknown kernel each have one."""
     assert field(WITH, "regime") == ["R3", "R2", "R1", "R0", "R0"]
     assert set(field(WITHOUT, "regime")) == {"R0"}
 
 
 def test_a_known_gpu_is_in_sample() -> None:
-    """Where the GPU's own curves answer, they saw it; siblings and strangers did not."""
+    """Answers by the GPU's own curves are in sample; those by siblings and strangers are not."""
     assert field(WITH, "in_sample")[:4] == [True, True, False, False]
     assert field(WITH, "in_sample")[4] == field(WITHOUT, "in_sample")[4]
 
 
 def test_each_answer_has_the_band_of_its_regime() -> None:
-    """Row by row, whatever others are asked beside it; of shared constants it is theirs."""
+    """Each row has its regime's band, whatever else is asked; shared constants have theirs."""
     shared = WITHOUT[4][0].band[WITHOUT[4][1]]
     assert field(WITH, "band") == [*(BANDS[name] for name in ("R3", "R2", "R1", "R0")), shared]
     for place, question in enumerate(QUESTIONS):
@@ -103,7 +103,7 @@ def test_each_answer_has_the_band_of_its_regime() -> None:
 
 
 def test_an_answer_rests_on_the_events_of_its_groups_and_bands() -> None:
-    """Kernels by their events and the bands' one; without bands the kernels' alone."""
+    """An answer names its kernels' events and the event of bands, if there is one."""
     mine = ["kernel of h100", "bands"]
     assert field(WITH, "calibration") == [*[mine] * 4, [CONSTANTS["attention_prefill"].event_id]]
     ((timed_forward, row),) = timed(NEW, known=recorded(banded=False)).values()
@@ -112,7 +112,7 @@ def test_an_answer_rests_on_the_events_of_its_groups_and_bands() -> None:
 
 
 def test_the_constants_are_named() -> None:
-    """Of a kernel: regime, kernel, GPUs and curves; of shared ones their family and platforms."""
+    """Constants of a kernel name regime, kernel, GPUs, curves; shared ones family and platforms."""
     assert field(WITH, "kernels") == [("cublas",)] * 4 + [()]
     assert field(WITHOUT, "kernels") == [()] * 5
     texts = field(WITH, "constants")
@@ -124,7 +124,7 @@ def test_the_constants_are_named() -> None:
 
 
 def test_t_of_n_is_what_the_groups_say() -> None:
-    """T(N) and its ratio are those of the reference; of what it does not know, the shared ones."""
+    """T(N) and its ratio are the reference's; without a group they are the shared constants'."""
     for place in range(len(QUESTIONS)):
         curve, row = WITH[place]
         times, ratio = curve.latency_us[row], curve.ratio[row]
@@ -143,7 +143,7 @@ def test_t_of_n_is_what_the_groups_say() -> None:
 
 
 def test_answers_carry_it_all() -> None:
-    """The frame of answers has regime, band as low and high, constants and events of each row."""
+    """Each row of answers has its regime, band (low and high), constants and events."""
     timed_questions = TimedQuestions(
         facts_of(*QUESTIONS), RESOLVER, CONSTANTS, reference=recorded()
     )
@@ -163,7 +163,7 @@ def test_answers_carry_it_all() -> None:
 
 
 def test_a_measured_curve_is_answered_as_it_was_measured() -> None:
-    """R3 of a kernel's own curve: N_max is that of the curve where rounding does not decide."""
+    """In R3 the ratio T(N) / T(1) is that of the kernel's own curve, within rounding."""
     timed_questions = TimedQuestions(
         facts_of(*products("h100")), RESOLVER, CONSTANTS, reference=recorded()
     )
@@ -179,7 +179,7 @@ def test_a_measured_curve_is_answered_as_it_was_measured() -> None:
 
 @pytest.mark.parametrize(("platform", "regime"), [("h100", "R2"), ("h800", "R0")])
 def test_collectives_stand_on_their_own_platform_or_on_others(platform: str, regime: str) -> None:
-    """Their constants are by GPU: in sample they know it, elsewhere nothing; no kernel answers."""
+    """Constants of collectives are those of the GPU, in sample, or else of other GPUs."""
     event: Event = CONSTANTS["collective_nccl"]
     assert (platform in event.data.platforms) == (regime == "R2")
     question = {**OF_FAMILY["collective_nccl"], "platform": platform}
@@ -190,7 +190,7 @@ def test_collectives_stand_on_their_own_platform_or_on_others(platform: str, reg
 
 @pytest.mark.parametrize(("gpus", "regime"), [(4, "R2"), (8, "R0")])
 def test_collectives_of_more_gpus_than_curves_have_stand_on_others(gpus: int, regime: str) -> None:
-    """Curves of GB200 end at the GPUs of one machine, though NVLink joins those of several."""
+    """Curves of GB200 end at one machine's GPUs, though NVLink joins the GPUs of several."""
     question = {**OF_FAMILY["collective_nccl"], "platform": "gb200", "gpus": gpus}
     ((timed_forward, row),) = timed(question, known=recorded()).values()
     assert (timed_forward.regime[row], timed_forward.in_sample[row]) == (regime, regime == "R2")

@@ -100,7 +100,7 @@ SHARED = [
 
 
 def arrays(n: list[int], **facts: float) -> dict[str, Any]:
-    """Return features of one row: N [1, grid], each fact [1, 1], and b N; loads are even."""
+    """Return features of one row: N is [1, grid], each fact [1, 1], with b N; loads are even."""
     features: dict[str, Any] = {name: np.array([[float(value)]]) for name, value in facts.items()}
     grid = np.array([n], dtype=np.float64)
     tokens = grid * features.get("batch", np.ones((1, 1)))
@@ -109,19 +109,19 @@ def arrays(n: list[int], **facts: float) -> dict[str, Any]:
 
 
 def start(family: Family, **changes: float) -> dict[str, float]:
-    """Return the constants where calibration starts, some of them changed."""
+    """Return the constants at which calibration starts, some of them changed."""
     return {constant.name: constant.start for constant in family.constants} | changes
 
 
 def constants(family: Family) -> st.SearchStrategy[dict[str, float]]:
-    """Return any constants that a calibration may find."""
+    """Return a strategy of any constants that a calibration may find."""
     return st.fixed_dictionaries(
         {constant.name: st.floats(constant.low, constant.high) for constant in family.constants}
     )
 
 
 def prepared(*questions: dict[str, Any], at_once: int = ROWS_AT_ONCE) -> list[Prepared]:
-    """Return questions by family; none of them may be refused."""
+    """Return questions by family; fail if one is refused."""
     parts = list(prepare(facts_of(*questions), RESOLVER, at_once))
     ready = [part for part in parts if isinstance(part, Prepared)]
     assert sum(part.rows.height for part in ready) == len(questions)
@@ -129,7 +129,7 @@ def prepared(*questions: dict[str, Any], at_once: int = ROWS_AT_ONCE) -> list[Pr
 
 
 def facts_of(*questions: dict[str, Any]) -> pl.DataFrame:
-    """Return questions with the facts of their platform."""
+    """Return questions with the facts of their platforms."""
     return with_facts(ask(*questions), FACTS)
 
 
@@ -138,7 +138,7 @@ _MEET = {"collective_pcie": ("l40s", "rtx_pro_6000"), "mla_selected": ("h100", "
 
 
 def sizes_of(name: str) -> list[dict[str, Any]]:
-    """Return questions of one family on two platforms, in several sizes."""
+    """Return questions of one family in several sizes, on two platforms."""
     given = OF_FAMILY[name]
     wide = {"gemm": "d_ff", "moe_triton": "d_ff", "moe_library": "d_ff"}.get(name, "batch")
     meet = _MEET.get(name, ("a100", "h100"))
@@ -150,7 +150,7 @@ def sizes_of(name: str) -> list[dict[str, Any]]:
 
 
 def of_family(name: str) -> Prepared:
-    """Return those questions with their arrays."""
+    """Return the questions of one family with their arrays."""
     (part,) = prepared(*sizes_of(name))
     assert part.family is FAMILIES[name]
     return part

@@ -36,7 +36,7 @@ TRUE = {
 
 
 def along_n(*names: str) -> Iterator[LatencyImported]:
-    """Yield curves over N of some families."""
+    """Yield curves of some families over N."""
     for name in names:
         (part,) = prepared(*sizes_of(name))
         family, ratio = FAMILIES[name], ratios_of(FAMILIES[name], TRUE[name], part.features)
@@ -52,7 +52,7 @@ def along_n(*names: str) -> Iterator[LatencyImported]:
 
 
 def along_contexts(*platforms: str) -> Iterator[LatencyImported]:
-    """Yield curves of one position over contexts, in the tiles of a decode kernel."""
+    """Yield curves of one position over contexts, with the tiles of a decode kernel."""
     family = FAMILIES["attention_cached"]
     for platform in platforms:
         facts = FACTS.row(by_predicate=_is(platform), named=True)
@@ -76,13 +76,13 @@ def _is(platform: str) -> Any:
 
 
 def put_curves(layout: Layout) -> None:
-    """Import curves of every family on two platforms, and the rules of their releases."""
+    """Import curves of every family on two platforms, with the rules of their releases."""
     names = [name for name in COMPUTED if name != "attention_cached"]
     put(layout, STREAM, *along_n(*names), *along_contexts("a100", "h100"))
     put_rules(layout)
 
 
 def put_rules(layout: Layout) -> None:
-    """Put the rules of those releases into a log."""
+    """Write the rules of those releases into a log."""
     for stream in RULES:
         shutil.copytree(LOG.events / "sources" / stream, layout.events / "sources" / stream)

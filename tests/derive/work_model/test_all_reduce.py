@@ -88,7 +88,7 @@ LARGER = {
 def test_larger_messages_never_go_back_to_an_algorithm_of_smaller_ones(
     engine: tuple[str, str | None], sm: int, gpus: int, sizes: list[int], dtype: str
 ) -> None:
-    """Any GPUs have an algorithm at any size; larger messages never return to an earlier one."""
+    """As messages grow, no algorithm comes back once another has replaced it, on any GPUs."""
     algorithms = [
         algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size, dtype=dtype)
         for size in sorted(sizes)
@@ -107,14 +107,14 @@ def test_larger_messages_never_go_back_to_an_algorithm_of_smaller_ones(
     ],
 )
 def test_symmetric_memory_is_of_bfloat16(dtype: str, size: int, algorithms: str) -> None:
-    """Own kernels of vLLM end at the same size in float16, and NCCL has what is larger."""
+    """From 256 KiB on vLLM sums bfloat16 in symmetric memory, and float16 by NCCL."""
     given = algorithm_of("vllm", None, sm=90, nvlink=True, gpus=8, size=size, dtype=dtype)
     assert given == algorithms
 
 
 @pytest.mark.parametrize(("gpus", "algorithm"), [(2, "one_shot"), (4, "nccl")])
 def test_over_pcie_more_than_two_use_nccl(gpus: int, algorithm: str) -> None:
-    """Without NVLink the engines' own kernels join two GPUs at most."""
+    """Without NVLink the engines' own kernels join at most two GPUs."""
     assert algorithm_of("vllm", "0.24.0", sm=89, nvlink=False, gpus=gpus, size=16) == algorithm
 
 
@@ -126,7 +126,7 @@ def test_own_kernels_end_at_the_machine(backend: str, algorithm: str) -> None:
 
 
 def test_rounds_of_a_grid() -> None:
-    """A grid of 36 blocks of 512 threads loads 288 KiB at once; two shots load a part each."""
+    """A grid of 36 blocks of 512 threads loads 288 KiB a round; in two shots each loads a part."""
     assert rounds_of("one_shot", 2, 288 * KIB) == 1
     assert rounds_of("one_shot", 2, 288 * KIB + 1) == 2
     assert rounds_of("two_shot", 4, 4 * 288 * KIB) == 2

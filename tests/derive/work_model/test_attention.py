@@ -1,4 +1,4 @@
-"""T(N) of attention: keys seen tile by tile, and the waves of prefill."""
+"""T(N) of attention: the keys that each tile reads, and the waves of prefill."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ VALUES = start(ATTENTION_CACHED, tile_us=0.0)
 def test_the_keys_that_tiles_see(
     *, group: int, kv_heads: int, tile: int, context: int, batch: int, n: int, packs: bool
 ) -> None:
-    """The keys that tiles see equal a count tile by tile."""
+    """The closed form of the keys that tiles read equals a count tile by tile."""
     shape = {"heads": group * kv_heads, "kv_heads": kv_heads, "head_dim": 64, "batch": batch}
     call = make_setting(module="attention", backend="any", context=context, **shape)
     rows = group if packs else 1
@@ -48,7 +48,7 @@ def test_the_keys_that_tiles_see(
 
 
 def test_no_tile_computes_fewer_keys_than_a_step() -> None:
-    """A tile over few keys costs as much as one over 64."""
+    """A tile over fewer than 64 keys costs as much as one over 64."""
     shape = {"heads": 8, "kv_heads": 8, "head_dim": 64, "batch": 1, "tile_rows": 64}
     times_us = [
         _parts(arrays([1], **H100, **shape, context=context, rows_per_position=1), VALUES,
@@ -74,7 +74,7 @@ def test_tiles_without_a_cache_come_in_waves() -> None:
 
 
 def test_over_a_cache_a_full_tile_is_a_step() -> None:
-    """With keys split over all SMs, T rises with each started tile."""
+    """If keys are split over all SMs, T rises with each started tile."""
     values = start(ATTENTION_CACHED, fixed_us=0.0, sharpness=1.0, bandwidth_share=1e9)
     shape = {"heads": 8, "kv_heads": 8, "head_dim": 128, "batch": 4, "context": 8192}
     latency_us = ATTENTION_CACHED.latency_us(
@@ -105,7 +105,7 @@ def test_keys_that_are_not_split_leave_sms_idle(heads: int, n: int) -> None:
 
 
 def test_the_context_may_vary_along_the_grid() -> None:
-    """A curve over contexts equals its points one by one."""
+    """A curve over contexts equals the answers of its points one by one."""
     shape = {"heads": 32, "kv_heads": 8, "head_dim": 128, "batch": 8, "tile_rows": 64}
     contexts = np.array([[128.0, 1024.0, 8192.0]])
     features = arrays([1, 1, 1], **H100, **shape, rows_per_position=4) | {"context": contexts}
@@ -120,7 +120,7 @@ def test_the_context_may_vary_along_the_grid() -> None:
 
 @pytest.mark.parametrize(("last", "fewer"), [(0, "one position alone"), (1, "fewer positions")])
 def test_what_stops_a_call_that_splits_no_keys(last: int, fewer: str) -> None:
-    """The limit names the N from which keys are not split."""
+    """The limit names the N from which keys are no longer split."""
     (part,) = prepared(
         {
             "module": "attention", "backend": "flash_attn", "backend_version": "2.8.3",

@@ -39,7 +39,7 @@ BOTH = ("a100", "h100")
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for releases in the log alone."""
+    """Let releases be looked up in the log alone."""
     monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
@@ -61,7 +61,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 @pytest.mark.slow
 def test_every_family_has_its_constants(log: Layout) -> None:
-    """The constants that the curves follow are found, and each says what it was found on."""
+    """The constants that the curves follow are found, with the platforms they were fitted to."""
     events = recorded_constants(log)
     assert list(events) == COMPUTED
     for name, event in events.items():
@@ -86,7 +86,7 @@ def test_every_family_has_its_constants(log: Layout) -> None:
 
 @pytest.mark.slow
 def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
-    """A second calibration changes nothing."""
+    """A second calibration from the same curves seals nothing new."""
     before = {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()}
     seal = made(log)
     assert {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()} == before
@@ -100,7 +100,7 @@ def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
 
 
 def test_an_event_is_read_as_it_was_written(log: Layout) -> None:
-    """Events round-trip through JSON, and the plan is on record with the imported files."""
+    """Events round-trip through JSON, and the plan names the imported files."""
     (take,) = read_scope(log, PUBLIC, stream=CONSTANTS)
     for event in take.events_of(ConstantsCalibrated):
         assert json.decode(json.encode(event.data), type=ConstantsCalibrated) == event.data
@@ -127,7 +127,7 @@ def test_calibrated_constants_answer(log: Layout) -> None:
 
 @pytest.mark.slow
 def test_one_platform_alone(log: Layout, layout: Layout) -> None:
-    """Constants of one platform rest on its curves alone, and are a plan of their own."""
+    """Constants of one platform are fitted to its curves alone, under a plan of their own."""
     put_curves(layout)
     assert made(layout, "h100").plan_digest != read_scope(log, PUBLIC)[0].seal.plan_digest
     constants = recorded_constants(layout)
@@ -154,7 +154,7 @@ def test_unknown_platforms_and_streams_are_refused(
 
 
 def test_curves_that_none_can_be_calibrated_on(layout: Layout) -> None:
-    """Light products, other element types and platforms without facts give no curve."""
+    """Light products, other element types and platforms without facts give no curves."""
     light = Setting(module="gemm", backend="vllm", dtype="bfloat16", d_model=512, d_ff=512)
     eight = Setting(module="gemm", backend="vllm", dtype="float8", d_model=9216, d_ff=9216)
     put(layout, STREAM, curve(light), curve(eight))
@@ -164,7 +164,7 @@ def test_curves_that_none_can_be_calibrated_on(layout: Layout) -> None:
 
 
 def test_constants_of_another_form_are_refused(log: Layout, layout: Layout) -> None:
-    """Constants of another form are named, with what to do; those of other dtypes are not used."""
+    """Constants of another form are named with a remedy; those of other dtypes are not used."""
     event = recorded_constants(log)["gemm"]
     payload: ConstantsCalibrated = event.data
 
@@ -193,7 +193,7 @@ def test_without_constants_there_are_none(layout: Layout) -> None:
 
 
 def test_a_digest_of_the_curves() -> None:
-    """A latency that differs changes the digest; curves that are left out do not."""
+    """The digest changes with a latency, and not with curves that are left out."""
     events = list(along_n("moe_library"))
     skewed = replace(events[0].setting, routing="skewed")
     bent = replace(events[0], latency_us=tuple(2 * t for t in events[0].latency_us))
@@ -208,7 +208,7 @@ def _digest(*events: object) -> str:
 
 
 def test_stated_constants_are_not_calibrated() -> None:
-    """Curves of families whose constants are stated with their source are left aside."""
+    """Families whose constants are stated with their source are not fitted to curves."""
     events = list(along_n(*STATED, "moe_library"))
     curves = curves_of([(event, f"e#{number}") for number, event in enumerate(events)])
     assert set(curves.settings["module"]) == {*STATED, "moe_ffn"}
@@ -216,7 +216,7 @@ def test_stated_constants_are_not_calibrated() -> None:
 
 
 def test_prefill_counts_from_the_smallest_n_above_1() -> None:
-    """N = 1 runs another kernel, so it is no baseline of prefill."""
+    """Another kernel runs N = 1, so the baseline of prefill is the next N."""
     (event, *_) = along_n("attention_prefill")
     sample_list = samples(curves_of([(event, "e#1")]), FACTS, RESOLVER)["attention_prefill"]
     assert sample_list.measured.features["n"][0].tolist() == [2.0**step for step in range(1, 8)]
@@ -224,7 +224,7 @@ def test_prefill_counts_from_the_smallest_n_above_1() -> None:
 
 
 def test_collectives_are_calibrated_by_themselves(log: Layout, layout: Layout) -> None:
-    """Constants of collectives have their own stream."""
+    """Constants of collectives are sealed in a stream of their own."""
     put(layout, STREAM, *along_n("collective_nccl"))
     given = {"stream": STREAM, "epsilon": 0.2, "offline": True}
     calibrate(layout, CONFIGURED.platforms, BOTH, collectives=True, **given)

@@ -1,4 +1,4 @@
-"""T(N) of collectives: what it waits for, what it sends, and the rank that all others wait for."""
+"""T(N) of collectives: waiting, sending, and the rank with the most work."""
 
 from typing import Any
 
@@ -26,13 +26,13 @@ def features(**question: Any) -> Features:
 
 
 def times(name: str, given: Features, **changes: float) -> Array:
-    """Return T(N) by the constants that a calibration starts at, some of them changed."""
+    """Return T(N) with the constants at which calibration starts, some of them changed."""
     family = FAMILIES[name]
     return family.latency_us(given, start(family, **changes), family.hypotheses[0])
 
 
 def test_bytes_and_steps_are_those_of_the_operation() -> None:
-    """A gather sends half of an all-reduce, in half the steps, over the same link."""
+    """A gather sends half the bytes of an all-reduce in half the steps, over the same link."""
     reduce, gather = features(**NCCL), features(**NCCL | {"operation": "all_gather"})
     assert (reduce["steps"].item(), gather["steps"].item()) == (14, 7)
     assert np.allclose(reduce["sent"], 2 * gather["sent"])
@@ -41,7 +41,7 @@ def test_bytes_and_steps_are_those_of_the_operation() -> None:
 
 
 def test_large_messages_take_what_links_take() -> None:
-    """As N grows T(N) / N nears the bytes of a position over the share of the link."""
+    """For large N T(N) / N approaches a position's bytes over the used share of the link."""
     given = dict(features(**NCCL | {"operation": "all_gather"}))
     given["sent"] = given["sent"] * 1e6
     latency_us = times("collective_nccl", given, simple_share=0.5, ll_share=0.02)
@@ -49,7 +49,7 @@ def test_large_messages_take_what_links_take() -> None:
 
 
 def test_own_kernels_wait_in_rounds() -> None:
-    """Above what a grid holds, a kernel that waits for each round takes as long as its rounds."""
+    """A kernel whose message exceeds its grid takes the time of all its rounds."""
     given = features(**REDUCE | {"gpus": 2, "backend": "vllm", "kernel": "vLLM_custom_graph",
                                  "backend_version": "0.14.0", "platform": "h100"})  # fmt: skip
     few = {**given, "sent": given["sent"] * 1e-6}
@@ -65,7 +65,7 @@ def test_own_kernels_wait_in_rounds() -> None:
 def test_what_no_table_measures_is_timed_as_its_like(
     platform: str, algorithm: str, like: str
 ) -> None:
-    """An algorithm that sends as many bytes as often stands for it, under its own name."""
+    """An unmeasured algorithm has the time of one that sends equal bytes equally often."""
     own = features(**REDUCE | {"backend": "sglang", "backend_version": "0.5.23",
                                "kernel": "sglang_graph", "platform": platform})  # fmt: skip
     places = own["algorithm"].astype(int)
@@ -80,7 +80,7 @@ def test_what_no_table_measures_is_timed_as_its_like(
 
 @pytest.mark.parametrize(("dtype", "larger"), [("bfloat16", "multicast"), ("float16", "nccl")])
 def test_the_element_type_decides_which_algorithm_runs(dtype: str, larger: str) -> None:
-    """Symmetric memory of vLLM sums bfloat16 alone."""
+    """Symmetric memory of vLLM sums only bfloat16."""
     given = features(**REDUCE | {"backend": "vllm", "kernel": "vLLM_custom_graph",
                                  "backend_version": "0.33.0", "platform": "h100",
                                  "dtype": dtype})  # fmt: skip
@@ -89,7 +89,7 @@ def test_the_element_type_decides_which_algorithm_runs(dtype: str, larger: str) 
 
 
 def test_an_eager_one_takes_the_host_s_time() -> None:
-    """Launched one by one, none is faster than a launch."""
+    """A collective that the host launches takes at least the time of a launch."""
     given = features(**REDUCE | {"backend": "vllm", "kernel": "vLLM_custom_eager"})
     family = FAMILIES["collective_eager"]
     latency_us = times("collective_eager", given, host_us=150.0)
@@ -99,7 +99,7 @@ def test_an_eager_one_takes_the_host_s_time() -> None:
 
 @pytest.mark.parametrize("name", [exchange.name for exchange in EXCHANGES])
 def test_the_busiest_rank_sets_the_time(name: str) -> None:
-    """Where one rank has all experts in use, the mean of all ranks misses T(N) by far."""
+    """If one rank has all used experts, the mean over ranks underestimates T(N) by far."""
     of = {exchange.name: exchange for exchange in EXCHANGES}[name]
     backend = next(b for b in ("sglang", "vllm", "trtllm") if of.covers(b, _kernel(name), False))  # noqa: FBT003
     question = {**DEEPEP, "backend": backend, "kernel": _kernel(name)}
@@ -120,9 +120,9 @@ def _kernel(name: str) -> str:
 
 
 def test_a_power_law_s_busiest_rank_is_missed_by_the_mean() -> None:
-    """128 experts under a power law of 1.2 over 8 ranks: the mean misses T by over a fifth.
+    """With 128 experts under a power law of 1.2 on 8 ranks the mean misses T by over a fifth.
 
-    The experts are laid out in the order of a seed, so that no rank has the popular ones by plan.
+    Experts are placed in the order of a seed, so that no rank is given the popular ones.
     """
     law = np.arange(1, 129) ** -1.2
     loads = np.random.default_rng(0).permutation(law)
@@ -149,7 +149,7 @@ def test_a_power_law_s_busiest_rank_is_missed_by_the_mean() -> None:
     ],
 )
 def test_what_is_not_known_is_refused(changes: dict[str, Any], what: str) -> None:
-    """A link, a node's size, a network, constants between nodes, a load: each is named."""
+    """An unknown link, node size, network, constant between nodes or load is refused by name."""
     from nearfree.derive.work_model.families import family_of, times_refusal
 
     rows = facts_of(NCCL | changes)
@@ -161,9 +161,9 @@ def test_what_is_not_known_is_refused(changes: dict[str, Any], what: str) -> Non
 
 
 def test_between_nodes_a_ring_has_the_network_and_its_hops() -> None:
-    """Of 16 GPUs on two nodes one hop is NCCL's of the network, and eight share their cards.
+    """Among 16 GPUs on two nodes one hop of NCCL uses the network, whose cards eight GPUs share.
 
-    Of two GPUs on two nodes, such as those of two stages, either has one card.
+    Two GPUs on two nodes, such as those of two pipeline stages, have a card each.
     """
     gather = NCCL | {"operation": "all_gather"}
     near, far = features(**gather), features(**gather | {"gpus": 16})
@@ -184,7 +184,7 @@ def test_between_nodes_a_ring_has_the_network_and_its_hops() -> None:
 
 
 def test_what_stops_a_collective_is_said() -> None:
-    """Beyond its plateau a collective is stopped by bytes, or by the switch of its algorithm."""
+    """Beyond its plateau the limit of a collective is its bytes or a switch of its algorithm."""
     (part,) = prepared(REDUCE | {"backend": "vllm", "kernel": "vLLM_custom_graph",
                                  "backend_version": "0.14.0", "platform": "h100"})  # fmt: skip
     places = np.arange(part.counts.shape[1] - 1)

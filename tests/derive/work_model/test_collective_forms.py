@@ -1,4 +1,4 @@
-"""T(N) of collectives, each form beside its formula of single numbers, and which form is whose."""
+"""T(N) of collectives: each form equals its scalar formula, and which kernel has which form."""
 
 from typing import Any
 
@@ -24,14 +24,14 @@ RECENT = ("push", "pull", *LIKE)
 
 
 def latency_of(name: str, values: Values, hypothesis: str = "", **facts: float) -> float:
-    """Return T of a form for one rank of facts and one N, in microseconds."""
+    """Return T of a form for one rank, at one N, in microseconds."""
     features = {fact: np.array([[float(value)]]) for fact, value in facts.items()}
     family = FAMILIES[name]
     return float(family.latency_us(features, values, hypothesis or family.hypotheses[0]).item())
 
 
 def both(one: float, other: float) -> float:
-    """Return what two that overlap in part take: (one^3 + other^3)^(1/3)."""
+    """Return the time of two parts that overlap partly: (one^3 + other^3)^(1/3)."""
     return float(np.cbrt(one**3 + other**3))
 
 
@@ -46,7 +46,7 @@ def test_an_engine_s_all_reduce_waits_by_ranks_and_sends_over_a_link(
 ) -> None:  # fmt: skip
     """T = w (fixed + hop (g - 1)) + S / (a link); loads of the own kernels overlap with the bytes.
 
-    Launched by the host it takes no less than a launch, which is longer beside Grace.
+    If the host launches it, T is at least the time of a launch, which is longer with a Grace CPU.
     """
     facts = {
         "algorithm": place, "sent": sent, "link": link, "rounds": rounds, "gpus": gpus,
@@ -75,9 +75,10 @@ def test_nccl_takes_the_fastest_of_its_protocols(
     *, values: Values, apart: Values, sent: float, switched: float, link: float, reached: float,
     steps: int, nodes: int, nvlink5: bool, nvls: bool, exchange: bool,
 ) -> None:  # fmt: skip
-    """Of LL and Simple, and of the switch where it may be used; a hop between nodes is NCCL's.
+    """T is the least of LL, Simple and, where it may be used, the switch; hops between nodes add.
 
-    A step takes as long by either, but not of TensorRT-LLM's kernels and what is behind them.
+    A step takes equal time with LL and Simple, except for TensorRT-LLM's kernels and their
+    successors.
     """
     facts = {
         "sent": sent, "switched": switched, "link": link, "reached": reached, "steps": steps,
@@ -100,7 +101,7 @@ def test_nccl_takes_the_fastest_of_its_protocols(
 
 
 def less_sharp(one: float, other: float) -> float:
-    """Return what two take over PCIe: (one^1.5 + other^1.5)^(2/3)."""
+    """Return the time of two parts that overlap over PCIe: (one^1.5 + other^1.5)^(2/3)."""
     return float((one**1.5 + other**1.5) ** (2 / 3))
 
 
@@ -113,9 +114,9 @@ def test_over_pcie_gpus_beyond_two_share_paths(
     *, values: Values, sent: float, link: float, steps: int, gpus: int, direct: bool, own: bool,
     eager: bool,
 ) -> None:  # fmt: skip
-    """Among more than two a path bounds the rate, and through the host all share one.
+    """Among more than two GPUs a path bounds the rate; through the host all share one path.
 
-    Of LL all share either. An own kernel is a line, and no launch is faster than the host's.
+    With LL all GPUs share either path. An own kernel's T is a line, at least the host's launch.
     """
     times = []
     for name, sharing in (("ll", gpus), ("simple", 1)):
@@ -146,7 +147,7 @@ def test_an_exchange_moves_rows_inside_a_node_and_between_nodes(
     name: str, *, data: st.DataObject, sent: float, between: float, link: float, network: float,
     sms: int, gpus: int, nodes: int, nvlink5: bool,
 ) -> None:  # fmt: skip
-    """Waits grow up to the eighth rank; links and copying SMs overlap, and the network adds."""
+    """Waiting grows up to the eighth rank; links and copying SMs overlap; the network adds."""
     values = data.draw(constants(FAMILIES[name]))
     slower = values["nvlink5"] if nvlink5 else 1.0
     moved = max(sent, 1.0)
@@ -192,6 +193,6 @@ def test_an_exchange_moves_rows_inside_a_node_and_between_nodes(
 def test_a_collective_has_the_form_of_its_backend_and_kernel(
     backend: str, kernel: Any, family: str | None
 ) -> None:
-    """One form alone speaks of it, and of a kernel without a form none does."""
+    """Each backend and kernel has exactly one form; a kernel without a form is refused."""
     of = [form.name for form in COLLECTIVES if form.covers(backend, kernel, False)]  # noqa: FBT003
     assert of == ([family] if family else [])

@@ -1,4 +1,4 @@
-"""T(N) of gated delta nets: the bytes of states over a share of beta, by stated constants."""
+"""T(N) of gated delta nets: bytes of states over a share of beta, with stated constants."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from derive.work_model.forms import H100, STATES, arrays, constants, facts_of, p
 
 
 def features(grid: list[int], batch: int = 1) -> dict[str, Any]:
-    """Return features of Qwen3.5 27B's states on an H100."""
+    """Return features of the states of Qwen3.5 27B on an H100."""
     (part,) = prepared({**STATES, "platform": "h100", "batch": batch})
     return {**part.features, **arrays(grid, batch=batch)}
 
@@ -25,7 +25,7 @@ def features(grid: list[int], batch: int = 1) -> dict[str, Any]:
 def test_time_is_a_floor_and_the_bytes_of_the_work(
     values: dict[str, float], n: int, batch: int
 ) -> None:
-    """The form's bytes equal the module's counted work, in arrays and in scalars."""
+    """The bytes of the form equal the module's counted work, for arrays and for scalars."""
     (latency_us,) = DELTA_NET.latency_us(features([n], batch), values, "")[0]
     moved = delta_work(Setting(**STATES, batch=batch), n, "").bytes_compulsory
     beta = values[SHARE] * H100["beta"]
@@ -33,7 +33,7 @@ def test_time_is_a_floor_and_the_bytes_of_the_work(
 
 
 def test_many_requests_pay_for_each_position() -> None:
-    """Of one request a floor hides the states; of many T(N) goes to (N + 1) / 2 of T(1)."""
+    """With one request a floor hides the states; with many, T(N) approaches (N + 1) / 2 T(1)."""
     few, many = (DELTA_NET.latency_us(features([1, 7], batch), start(DELTA_NET), "")[0]
                  for batch in (1, 1024))  # fmt: skip
     assert few[1] / few[0] < 2.2
@@ -48,14 +48,14 @@ def test_many_requests_pay_for_each_position() -> None:
 def test_published_times_of_one_position_are_met(
     platform: str, batch: int, measured_us: float
 ) -> None:
-    """Of 48 heads T(1) is within a tenth of both kernels' sum (gdn_perf, SGLang and vLLM)."""
+    """With 48 heads T(1) is within a tenth of both kernels' sum (gdn_perf, SGLang and vLLM)."""
     (part,) = prepared({**STATES, "platform": platform, "batch": batch})
     predicted_us = DELTA_NET.latency_us(part.features, start(DELTA_NET), "")[0, 0]
     assert predicted_us == pytest.approx(measured_us, rel=0.1)
 
 
 def test_an_answer_says_that_its_constants_are_stated() -> None:
-    """Without calibration T(N) is answered by stated constants, in regime R0 with its own band."""
+    """Without a calibration stated constants answer, in regime R0 with a band of their own."""
     (timed,) = TimedQuestions(facts_of({**STATES, "platform": "h100"}), RESOLVER, {}).curves()
     assert timed.regime == ["R0"]
     assert timed.in_sample == [False]

@@ -1,4 +1,4 @@
-"""T(N) of dense products whose rows an engine's rules say."""
+"""T(N) of dense products whose padded rows an engine's rules give."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ ENGINE = {"backend": "vllm_linear", "backend_version": "0.33.0"}
 
 
 def frame(*questions: dict[str, Any]) -> pl.DataFrame:
-    """Return questions with the facts of their platforms, from N = 1 over one grid."""
+    """Return questions with the facts of their platforms, all over one grid from N = 1."""
     question_rows = ask(
         *({**DENSE, "batch": 1, "gated": True, **question} for question in questions)
     )
@@ -36,7 +36,7 @@ def ratios(*questions: dict[str, Any]) -> np.ndarray:
 
 
 def test_the_products_of_a_gated_ffn_are_asked_as_they_run() -> None:
-    """An engine merges the two that the input enters; torch's products ask for none."""
+    """An engine merges gate and up into one product; torch's products have no rules to ask."""
     (row,) = frame({**FORMATS, **ENGINE, "platform": "h100"}).to_dicts()
     sides = [
         (dense_question.depth, dense_question.columns) for dense_question in dense_questions(row)
@@ -47,7 +47,7 @@ def test_the_products_of_a_gated_ffn_are_asked_as_they_run() -> None:
 
 
 def test_a_model_s_own_kernel_is_asked_in_the_place_of_the_release_s() -> None:
-    """Where DeepGEMM is off, CUTLASS has rows that are read, and the evidence is their rule's."""
+    """Without DeepGEMM CUTLASS runs, whose rows are read; the evidence is the place of its rule."""
     question = {"dtype": "float8_block", **ENGINE, "platform": "b200"}
     rows = frame(question, question)
     rows = rows.with_columns(pl.Series("dense_kernel", [None, "CUTLASS"], dtype=pl.String))
@@ -58,7 +58,7 @@ def test_a_model_s_own_kernel_is_asked_in_the_place_of_the_release_s() -> None:
 
 
 def test_marlin_s_second_pass_is_a_jump_that_goes_again() -> None:
-    """At 65 rows weights are read twice, at 128 once: T(N) falls, by rule."""
+    """By its rule Marlin reads weights twice at 65 rows and once at 128: T(N) falls again."""
     (ratio,) = ratios({**FORMATS, **ENGINE, "platform": "l40s"})
     at = dict(zip(GRID, ratio, strict=True))
     assert at[64] < 1.3
@@ -67,7 +67,7 @@ def test_marlin_s_second_pass_is_a_jump_that_goes_again() -> None:
 
 
 def test_machete_s_tile_of_128_rows_is_a_jump() -> None:
-    """Its tile doubles at 65 rows, more than the weights' traffic hides."""
+    """At 65 rows the tile doubles, and its compute exceeds the time of reading the weights."""
     ruled, library = ratios(
         {**FORMATS, **ENGINE, "platform": "h100"}, {**FORMATS, "platform": "h100"}
     )
@@ -86,7 +86,7 @@ def test_machete_s_tile_of_128_rows_is_a_jump() -> None:
 def test_without_rows_tiles_are_hypotheses_and_the_evidence_says_why(
     formats: dict[str, str], why: str
 ) -> None:
-    """T(N) is that of a library; the reason stands where a rule's place would."""
+    """T(N) is a library's; in place of a rule the evidence gives the reason."""
     both = [{**formats, **ENGINE, "platform": "h100"}, {**formats, "platform": "h100"}]
     ruled, library = ratios(*both)
     assert ruled.tolist() == library.tolist()
@@ -98,7 +98,7 @@ def test_without_rows_tiles_are_hypotheses_and_the_evidence_says_why(
 
 
 def test_an_answer_names_the_line_that_limits() -> None:
-    """And what changes there: passes over the weights, or rows of a tile."""
+    """The limit names the rule's line and what changes there: passes over weights, or tile rows."""
     timed = TimedQuestions(
         frame(
             {**FORMATS, **ENGINE, "platform": "l40s"},
@@ -115,7 +115,7 @@ def test_an_answer_names_the_line_that_limits() -> None:
 
 
 def test_no_rule_is_asked_where_no_engine_is() -> None:
-    """Scores of tables, which are a library's, cost nothing more."""
+    """Without an engine, as in scores of tables, no rule is asked."""
     rows = frame({"platform": "h100"})
     n, _ = grids(rows)
     assert dense_sizes(rows, n, RESOLVER) == {}

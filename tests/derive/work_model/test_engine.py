@@ -1,4 +1,4 @@
-"""T(N) of an engine's forward: its terms, the curves that its constants are fitted to, and gaps."""
+"""T(N) of an engine's forward: its terms, the curves for its constants, and what is refused."""
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +38,7 @@ CONSTANTS = {
 
 
 def name_of(kind: str, path: str, holds: int, known) -> str:
-    """Return the name of the one kernel of a type, path and tile."""
+    """Return the name of the only kernel of a type, path and tile."""
     (constants_,) = (
         needed_kernel
         for needed_kernel in needed_kernels(known, range(1, 34))
@@ -48,7 +48,7 @@ def name_of(kind: str, path: str, holds: int, known) -> str:
 
 
 def test_a_tile_that_is_filled_up_is_computed_whole() -> None:
-    """Nine to sixteen rows cost sixteen over stored weights, seventeen one tile more."""
+    """Stored weights: nine to sixteen rows cost as much as sixteen, seventeen one tile more."""
     known = rules("q4_k", release=BUILT, repack=False)
     served = [sum(t for name, t in terms(known, n).items() if name.endswith(SERVED))
               for n in (9, 16, 17)]  # fmt: skip
@@ -56,7 +56,7 @@ def test_a_tile_that_is_filled_up_is_computed_whole() -> None:
 
 
 def test_terms_are_elements_times_passes_and_rows() -> None:
-    """Seventeen rows over repacked weights are a pass of sixteen and one of one."""
+    """Seventeen rows over repacked weights are one pass of sixteen rows and one pass of one."""
     known = rules("q4_k", batch=1, context=100)
     elements, amounts = 60 * 1536 * 576, terms(known, 17)
     sixteen, one = (name_of("q4_k", path, holds, known)
@@ -73,7 +73,7 @@ def test_terms_are_elements_times_passes_and_rows() -> None:
 
 
 def test_rows_of_all_requests_count() -> None:
-    """Products of b requests at N have b N rows, and each request its own keys."""
+    """At N the products of b requests have b N rows, and attention reads each request's keys."""
     several, one = terms(rules("q8_0", batch=4), 3), terms(rules("q8_0"), 12)
     same = {*several} - {ATTENTION}
     assert {name: several[name] for name in same} == {name: one[name] for name in same}
@@ -83,9 +83,9 @@ def test_rows_of_all_requests_count() -> None:
 @settings(max_examples=20)
 @given(st.lists(st.floats(0.2, 5.0), min_size=6, max_size=6), st.floats(100.0, 5000.0))
 def test_known_constants_are_found_again(values: list[float], forward_us: float) -> None:
-    """Curves of two models that were made with constants give them back, and a third's T(N).
+    """Curves of two models give the constants they were made with, and T(N) of a third model.
 
-    Of one model alone the rows' constant could not be told from those of the passes.
+    With one model the constant of the rows could not be told from that of the passes.
     """
     known = rules("q4_k")
     names = [
@@ -109,7 +109,7 @@ def test_known_constants_are_found_again(values: list[float], forward_us: float)
 
 
 def test_as_few_curves_as_cover_and_then_the_first_by_name() -> None:
-    """One curve with all kernels comes before two that have them together."""
+    """One curve that has all kernels is preferred to two that have them together."""
     engine_rules = rules("q4_k", "q8_0")
     needed = needed_kernels(engine_rules, GRID)
     halves = [curve(rules("q4_k"), CONSTANTS, name="a"), curve(rules("q8_0"), CONSTANTS, name="b")]
@@ -120,7 +120,7 @@ def test_as_few_curves_as_cover_and_then_the_first_by_name() -> None:
 
 
 def test_a_context_as_long_and_a_second_one_come_first() -> None:
-    """Two contexts, one of them long enough, come before one curve."""
+    """Two contexts, one of them long enough, are preferred to a single curve."""
     needed = needed_kernels(rules(), GRID)
     known = {L: curve(rules(context=L), CONSTANTS, name=f"L={L}") for L in (64, 256, 1024)}
     for context, some, names in (
@@ -134,7 +134,7 @@ def test_a_context_as_long_and_a_second_one_come_first() -> None:
 
 
 def test_a_small_share_covers_nothing() -> None:
-    """A type with a fifth of a curve's weights does not calibrate a model of that type."""
+    """A type with a fifth of a curve's weights calibrates no model of that type."""
     mixed = curve(rules("q4_1", "q4_1", "q8_0"), CONSTANTS)
     engine_rules, same = rules("q8_0"), rules("q4_1", "q4_1", "q8_0", context=1)
     assert covered_kernels(engine_rules, needed_kernels(engine_rules, GRID), mixed) == set()
@@ -143,7 +143,7 @@ def test_a_small_share_covers_nothing() -> None:
 
 
 def test_a_curve_alone_is_in_sample() -> None:
-    """A setting calibrates itself only if other curves do not cover it."""
+    """A setting's own curve is used only if no other curves cover the setting."""
     own = curve(rules(), CONSTANTS, name="own")
     calibration = calibrated_engine(rules(), GRID, "cpu", [own])
     assert (calibration.in_sample, [c.name for c in calibration.curves]) == (True, ["own"])
@@ -168,7 +168,7 @@ def test_a_curve_alone_is_in_sample() -> None:
     ],
 )
 def test_constants_are_of_one_platform_release_threads_and_features(changes, platform) -> None:
-    """Curves of others are none, and what was sought is named."""
+    """Curves of another platform, release, thread count or feature are not used, and named."""
     with pytest.raises(
         EvidenceError, match=rf"no curve of llama_cpp .* on {platform} is on record"
     ):
@@ -176,7 +176,7 @@ def test_constants_are_of_one_platform_release_threads_and_features(changes, pla
 
 
 def test_one_n_says_nothing_of_a_ratio() -> None:
-    """Curves of one N calibrate nothing."""
+    """Curves with a single N calibrate nothing."""
     one, several = (curve(rules(context=1), CONSTANTS, name=name, grid=grid)
                     for name, grid in (("one", (1,)), ("several", GRID)))  # fmt: skip
     with pytest.raises(EvidenceError, match=r"no curve of .* over two N or more is on record"):
@@ -187,14 +187,14 @@ def test_one_n_says_nothing_of_a_ratio() -> None:
 
 
 def test_a_path_that_no_curve_ran_is_refused_by_name() -> None:
-    """The missing kernel is named by type, path and rows."""
+    """A kernel without a curve is refused by type, path and rows."""
     ran = curve(rules(batch=4), CONSTANTS, grid=(1, 2, 4, 8))
     with pytest.raises(EvidenceError, match=r"ran enough of q4_k repack_gemv \S+ of 1\. Measure"):
         calibrated_engine(rules(), GRID, "cpu", [ran])
 
 
 def test_parts_are_of_types() -> None:
-    """The parts of T(N) are its products by type, attention, and the rest; they sum to T(N)."""
+    """The parts of T(N), products by type, attention and the rest, sum to T(N)."""
     known = rules("q4_1", "q8_0")
     calibration = calibrated_engine(known, GRID, "cpu", [curve(known, CONSTANTS)]).constants
     parts = times_by_type(known, calibration, 4)

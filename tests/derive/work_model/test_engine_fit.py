@@ -1,4 +1,4 @@
-"""Constants of an engine's T(N): none negative, the nearest by relative errors, with a band."""
+"""Constants of an engine's T(N): non-negative, by least relative squares, with a band."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ VALUES = st.one_of(st.just(0.0), st.floats(0.01, 10.0))
 def test_least_squares_without_negatives_meets_its_conditions(
     seed: int, columns: int, more: int
 ) -> None:
-    """At the least error no free constant has a slope, and none at zero would lower the error."""
+    """At the minimum positive constants have slope zero, and no zero one would lower the error."""
     dice = np.random.default_rng(seed)
     matrix = dice.normal(size=(columns + more, columns))
     wanted = dice.normal(size=columns + more)
@@ -40,13 +40,13 @@ def test_exact_constants_are_found_again(values: list[float]) -> None:
 
 
 def test_a_term_that_all_points_lack_is_zero() -> None:
-    """A column of zeros says nothing, and breaks nothing."""
+    """A column of zeros gets the constant zero, and the other constants are found."""
     matrix = np.array([[1.0, 0.0], [2.0, 0.0]])
     assert nonnegative(matrix, np.array([3.0, 6.0])).tolist() == pytest.approx([3.0, 0.0])
 
 
 def curve(latency_us: dict[int, float], name: str = "a") -> FittedCurve:
-    """Return a curve of a kernel with one row a pass, and of a constant a forward."""
+    """Return a curve of a kernel with one row a pass, plus a constant per forward."""
     return FittedCurve(
         name,
         latency_us,
@@ -56,14 +56,14 @@ def curve(latency_us: dict[int, float], name: str = "a") -> FittedCurve:
 
 
 def test_relative_errors_count() -> None:
-    """Of two values of one constant, 1 and 3, the nearest by relative squares is 4/3 over 10/9."""
+    """For the values 1 and 3 of one constant the least relative squares give 4/3 over 10/9."""
     terms = {n: {"forward": 1.0} for n in (1, 2)}
     fitted = fit_engine([FittedCurve("a", {1: 1.0, 2: 3.0}, terms, 1)])
     assert fitted.values["forward"] == pytest.approx((1 + 1 / 3) / (1 + 1 / 9))
 
 
 def test_served_rows_that_go_with_passes_have_no_constant() -> None:
-    """Curves whose passes all serve as many rows cannot tell a row from a pass."""
+    """If every pass serves equally many rows, the rows have no constant of their own."""
     fitted = fit_engine([curve({n: 5.0 + 2.0 * n for n in range(1, 9)})])
     assert fitted.values == pytest.approx({f"k: {PASS}": 2.0, "forward": 5.0})
     assert fitted.latency_us({f"k: {PASS}": 10, f"k: {SERVED}": 10, "forward": 1}) == (
@@ -72,7 +72,7 @@ def test_served_rows_that_go_with_passes_have_no_constant() -> None:
 
 
 def test_the_band_is_that_of_ratios() -> None:
-    """Without an error the band is none; a level that is off in a whole curve is none of it."""
+    """Exact curves have no band; a constant factor on a whole curve does not widen it."""
     exact = curve({n: 5.0 + 2.0 * n for n in range(1, 9)})
     assert fit_engine([exact]).band == pytest.approx(0.0, abs=1e-9)
     slower = curve({n: 1.2 * us for n, us in exact.latency_us.items()}, "b")
@@ -80,7 +80,7 @@ def test_the_band_is_that_of_ratios() -> None:
 
 
 def test_the_band_holds_nine_points_in_ten_and_is_wider_for_few_points() -> None:
-    """One constant at ten points, of which one is off: sqrt(10 / 9) times what nine in ten keep."""
+    """One constant and ten points, two of them off: sqrt(10 / 9) times the ninth's error."""
     terms = {n: {"forward": 1.0} for n in range(1, 11)}
     latency = dict.fromkeys(range(1, 11), 1.0) | {5: 1.1, 6: 1.1}
     fitted = fit_engine([FittedCurve("a", latency, terms, 1)])
@@ -88,6 +88,6 @@ def test_the_band_holds_nine_points_in_ten_and_is_wider_for_few_points() -> None
 
 
 def test_what_was_not_fitted_costs_nothing() -> None:
-    """A forward's T is the sum over the constants that there are."""
+    """T of a forward is the sum over the constants that were fitted."""
     known = EngineConstants(values={"a": 2.0}, band=0.0, points=1, curves=("c",))
     assert known.latency_us({"a": 3.0, "b": 7.0}) == 6.0

@@ -14,7 +14,7 @@ TRITON = OF_FAMILY["moe_triton"]
 
 
 def judged(question: dict[str, Any], **facts: Any) -> tuple[str | None, str | None]:
-    """Return the family of a question and its refusal; some facts of its platform may differ."""
+    """Return the family of a question and its refusal; `facts` replace those of its platform."""
     changes = [pl.lit(value, FACTS_SCHEMA[name]).alias(name) for name, value in facts.items()]
     row = facts_of(question).with_columns(changes)
     return row.with_columns(family_of(row)).select("family", times_refusal().alias("why")).row(0)
@@ -33,7 +33,7 @@ def judged(question: dict[str, Any], **facts: Any) -> tuple[str | None, str | No
     ],
 )
 def test_a_question_has_one_form(question: dict[str, Any], family: str) -> None:
-    """Module, context, backend and kernel decide the form."""
+    """Module, context, backend and kernel determine the form."""
     assert judged(question) == (family, None)
     assert family in FAMILIES
 
@@ -67,7 +67,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_what_is_missing_is_named(
     question: dict[str, Any], facts: dict[str, Any], why: str
 ) -> None:
-    """A question without a form, a fact, constants or a field is refused by what is missing."""
+    """A question without a form, fact, constants or field is refused, and the refusal names it."""
     assert judged(question, **facts)[1] == why
 
 
@@ -82,13 +82,13 @@ def test_what_is_missing_is_named(
     ],
 )
 def test_constants_are_carried_to_other_formats(formats: dict[str, Any], text: str | None) -> None:
-    """Constants were fitted to 16 bits; whatever else a setting holds is named as carried to."""
+    """Constants fitted in 16 bits are used for other formats, and the answer names these."""
     facts = facts_of({**GEMM, **formats}).select(carried()).item()
     assert facts == (text and f"bfloat16's constants carried to {text}")
 
 
 def test_a_call_without_a_cache_is_answered() -> None:
-    """The paper's laws do not speak of context 0; a form does."""
+    """A form answers for context 0, which the paper's laws do not cover."""
     assert judged(PREFILL) == ("attention_prefill", None)
 
 
@@ -108,6 +108,6 @@ def test_a_call_without_a_cache_is_answered() -> None:
 def test_an_engine_s_all_reduce_is_nccl_s_where_no_own_kernel_joins_so_many(
     changes: dict[str, Any], family: str
 ) -> None:
-    """On GB300 machines have four GPUs: beyond them, and beyond eight, engines leave it to NCCL."""
+    """Beyond a GB300 machine's four GPUs, and beyond eight GPUs, engines use NCCL."""
     question = OF_FAMILY["collective_graph"] | {"platform": "gb300", "backend_version": "0.33.0"}
     assert judged(question | changes)[0] == family

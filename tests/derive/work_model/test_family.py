@@ -1,4 +1,4 @@
-"""The power-mean sum: between the largest part and the plain sum."""
+"""The power-mean sum of two parts of T(N), which overlap partly."""
 
 import math
 
@@ -27,35 +27,35 @@ PARTS = st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=4)
 
 @given(PARTS, st.floats(1.0, 8.0))
 def test_between_the_largest_part_and_the_sum(parts: list[float], sharpness: float) -> None:
-    """Whatever p is, nothing overlaps better than fully and worse than not at all."""
+    """For any p the value is between the largest part and the sum of all parts."""
     mean = power_mean_sum(sharpness, *(np.array([part]) for part in parts))[0]
     assert max(parts) * (1 - 1e-12) <= mean <= sum(parts) * (1 + 1e-12)
 
 
 @given(PARTS)
 def test_a_plain_sum_at_p_1(parts: list[float]) -> None:
-    """At p = 1 nothing overlaps."""
+    """At p = 1 nothing overlaps: the value is the sum."""
     mean = power_mean_sum(1.0, *(np.array([part]) for part in parts))[0]
     assert mean == pytest.approx(sum(parts))
 
 
 @given(PARTS, st.floats(1.0, 7.0), st.floats(0.0, 1.0))
 def test_falling_with_p(parts: list[float], sharpness: float, more: float) -> None:
-    """The larger p, the more overlaps."""
+    """The value falls as p grows."""
     arrays = [np.array([part]) for part in parts]
     sharper = power_mean_sum(sharpness + more, *arrays)[0]
     assert sharper <= power_mean_sum(sharpness, *arrays)[0] * (1 + 1e-12)
 
 
 def test_each_element_by_itself() -> None:
-    """The largest part is that of each element, not of the array."""
+    """The largest part is taken element by element, not over the array."""
     mean = power_mean_sum(2.0, np.array([3.0, 4.0]), np.array([4.0, 3.0]))
     assert mean == pytest.approx([5.0, 5.0])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_calibration_starts_between_its_ends(name: str) -> None:
-    """Each constant has a name of its own and starts strictly inside the range it is sought in."""
+    """Each constant has a name of its own, and its start lies strictly inside its range."""
     constants = FAMILIES[name].constants
     assert all(constant.low < constant.start < constant.high for constant in constants)
     assert len({constant.name for constant in constants}) == len(constants)
@@ -72,7 +72,7 @@ CURVES = st.lists(
 def test_a_boundary_is_the_one_of_a_measured_curve(
     curves: list[list[float]], epsilon: float, band: float
 ) -> None:
-    """Row by row, last pass and interval are those of a curve that is so uncertain."""
+    """Row by row N_max and interval equal those of a measured curve with that uncertainty."""
     width = 1 + max(map(len, curves))
     ratio = np.array([[1.0, *curve, *[0.5] * (width - 1 - len(curve))] for curve in curves])
     counts = np.arange(width)[None, :] <= np.array([[len(curve)] for curve in curves])
@@ -101,7 +101,7 @@ def test_ratios_are_the_mean_of_the_hypotheses(name: str) -> None:
 
 
 def test_a_format_s_own_constants() -> None:
-    """Products in NVFP4 tell the depth of a tile; in other formats the fit leaves it out."""
+    """The depth of a tile is fitted to products in NVFP4, and left out in other formats."""
     names = {
         dtype: {constant.name for constant in family_for_dtype(FAMILIES["gemm"], dtype).constants}
         for dtype in ("nvfp4", "bfloat16", "float8_block")
@@ -115,7 +115,7 @@ def test_a_format_s_own_constants() -> None:
 
 
 def test_null_columns_are_nan_or_a_default() -> None:
-    """A column is [rows, 1]; nulls are NaN, or the default where one is given."""
+    """A column is [rows, 1]; a null is NaN, or the default if one is given."""
     rows = pl.DataFrame({"span": [4, None]})
     assert column(rows, "span", 1.0).tolist() == [[4.0], [1.0]]
     assert np.isnan(column(rows, "span")).tolist() == [[False], [True]]

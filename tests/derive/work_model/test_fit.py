@@ -1,4 +1,4 @@
-"""The fit: constants are found again, the same to the byte, and the band says how far it misses."""
+"""The fit: known constants are found, runs agree to the byte, and the band covers the misses."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SINGLE = [name for name, family in FAMILIES.items() if len(family.hypotheses) ==
 
 
 def known(family: Family) -> dict[str, float]:
-    """Return constants away from where a calibration starts."""
+    """Return constants away from the start of a calibration."""
     return {
         constant.name: min(1.2 * constant.start, (constant.start + constant.high) / 2)
         for constant in family.constants
@@ -24,7 +24,7 @@ def known(family: Family) -> dict[str, float]:
 
 
 def curves(name: str, hypothesis: str, noise: float = 0.0) -> Measured:
-    """Return curves of a family under known constants, each moved up or down by `noise`."""
+    """Return curves of a family with known constants, each shifted up or down by `noise`."""
     family, part = FAMILIES[name], of_family(name)
     times = family.latency_us(part.features, known(family), hypothesis)
     off = np.random.default_rng(5).choice([-noise, noise], size=times.shape)
@@ -35,7 +35,7 @@ def curves(name: str, hypothesis: str, noise: float = 0.0) -> Measured:
     ("name", "hypothesis"), [(f.name, h) for f in FAMILIES.values() for h in f.hypotheses]
 )
 def test_known_constants_are_found_again(name: str, hypothesis: str) -> None:
-    """Of curves that follow a form without noise, T(N) is found again."""
+    """Curves that follow a form without noise give back their T(N)."""
     family, measured = FAMILIES[name], curves(name, hypothesis)
     fitted = fit(family, measured, EPSILON)
     times = family.latency_us(measured.features, fitted.values[hypothesis], hypothesis)
@@ -47,14 +47,14 @@ def test_known_constants_are_found_again(name: str, hypothesis: str) -> None:
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_no_band_where_nothing_is_missed(name: str) -> None:
-    """Curves that follow the form are met by constants of the other platform, without a band."""
+    """If curves of both platforms follow the form with equal constants, the band is near zero."""
     measured = curves(name, FAMILIES[name].hypotheses[0])
     platforms = of_family(name).rows["platform"].to_list()
     assert band(FAMILIES[name], measured, platforms, EPSILON) < 0.001
 
 
 def test_a_band_where_the_platforms_differ() -> None:
-    """Curves of one platform that rise earlier than the form says widen the band."""
+    """Curves of one platform that rise earlier than the form widen the band."""
     name = "moe_library"
     plain = curves(name, "best_tile")
     platforms = of_family(name).rows["platform"].to_list()
@@ -66,14 +66,14 @@ def test_a_band_where_the_platforms_differ() -> None:
 
 
 def test_the_band_of_one_group_is_that_of_its_own_fit() -> None:
-    """With one group alone nothing can be left out."""
+    """A single group has the band of its own fit, since no other can be left out."""
     family, measured = FAMILIES["moe_library"], curves("moe_library", "best_tile", noise=0.08)
     alone = band(family, measured, ["h100"] * len(measured.counts), EPSILON)
     assert 0 < alone < 0.2
 
 
 def test_intervals_of_the_band_meet_most_curves() -> None:
-    """A band moves T(N) far enough to meet four boundaries in five, as quantiles count."""
+    """Intervals of T(N) within the band contain four in five boundaries, as quantiles count."""
     family, measured = FAMILIES["moe_library"], curves("moe_library", "best_tile", noise=0.08)
     wide = band(family, measured, ["h100"] * len(measured.counts), EPSILON)
     predicted = np.log(ratios_of(family, fit(family, measured, EPSILON), measured.features))
@@ -92,14 +92,14 @@ def test_intervals_of_the_band_meet_most_curves() -> None:
 
 @pytest.mark.parametrize("name", ["gemm", "moe_triton"])
 def test_a_fit_is_the_same_to_the_byte(name: str) -> None:
-    """The same curves give the same constants."""
+    """Equal curves give equal constants, to the byte."""
     measured = curves(name, FAMILIES[name].hypotheses[0], noise=0.02)
     one, two = (msgspec.json.encode(fit(FAMILIES[name], measured, EPSILON)) for _ in range(2))
     assert one == two
 
 
 def test_what_follows_far_beyond_the_boundary_does_not_count() -> None:
-    """T(N) beyond four times N_max does not change a fit, nor do padding points."""
+    """Neither T(N) beyond four times N_max nor padding points change a fit."""
     name = "moe_triton"
     measured = curves(name, "rules")
     ratio = measured.latency_us / measured.latency_us[:, :1]
@@ -116,7 +116,7 @@ def test_what_follows_far_beyond_the_boundary_does_not_count() -> None:
 
 
 def test_some_of_the_curves() -> None:
-    """Every array keeps the same rows, those inside lists of products, too."""
+    """A selection keeps the same rows of every array, also inside lists of products."""
     measured = curves("gemm", "tile_16")
     mask = np.arange(len(measured.counts)) % 2 == 0
     half = selected_curves(measured, mask)
@@ -128,7 +128,7 @@ def test_some_of_the_curves() -> None:
 
 
 def test_a_fit_names_every_hypothesis() -> None:
-    """Each hypothesis has constants of its own, all inside the ends they are sought between."""
+    """Each hypothesis has constants of its own, all within their ranges."""
     family = FAMILIES["gemm"]
     fitted: Fitted = fit(family, curves("gemm", "tile_128"), EPSILON)
     assert tuple(fitted.values) == family.hypotheses

@@ -1,4 +1,4 @@
-"""What holds of every form: T(N) is a time, and no slower platform is faster."""
+"""Properties of every form: T(N) is a time, and a slower platform is never faster."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ NAMES = st.sampled_from(list(FAMILIES))
 
 @given(NAMES, st.data())
 def test_t_is_a_time(name: str, data: st.DataObject) -> None:
-    """Whatever constants a calibration finds, T(N) is finite and positive for every question."""
+    """For any constants that a calibration may find, T(N) is finite and positive."""
     family, features = FAMILIES[name], BASES[name].features
     values = data.draw(constants(family))
     for hypothesis in family.hypotheses:
@@ -32,7 +32,7 @@ FACTS = ("phi", "beta", "link", "network")
 
 @given(NAMES, st.floats(0.2, 1.0), st.data())
 def test_a_slower_platform_is_never_faster(name: str, factor: float, data: st.DataObject) -> None:
-    """With less phi or beta, or slower links, no T(N) falls while a library keeps its tile."""
+    """With less phi or beta, or slower links, no T(N) falls if the library's tile is fixed."""
     family, features = FAMILIES[name], dict(BASES[name].features)
     fact = data.draw(st.sampled_from([fact for fact in FACTS if fact in features]))
     if name == "gemm":  # a library's tile follows rho; here rho s / 2 stays above 128
@@ -46,7 +46,7 @@ def test_a_slower_platform_is_never_faster(name: str, factor: float, data: st.Da
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_more_sequences_are_never_faster(name: str) -> None:
-    """Twice the batch at the same N takes no less time, where blocks and tiles stay."""
+    """Twice the batch at the same N takes at least as long if blocks and tiles are fixed."""
     family = FAMILIES[name]
     values = {constant.name: constant.start for constant in family.constants}
     more = _twice(BASES[name].features)

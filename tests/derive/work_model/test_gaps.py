@@ -1,4 +1,4 @@
-"""What calibration and answers refuse, and what they take together."""
+"""What calibration and answers refuse, and modules of one form that are calibrated together."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ PLATFORMS = Config(CONFIG).platforms
 
 
 def made(layout: Layout, **sheets: Any) -> None:
-    """Calibrate on H100 without the network, with other facts of some platforms."""
+    """Calibrate on H100 without the network, with changed facts of some platforms."""
     calibrate(layout, PLATFORMS | sheets, ("h100",), stream=STREAM, epsilon=0.2, offline=True)
 
 
@@ -32,14 +32,14 @@ def test_curves_of_two_modules_of_one_form(layout: Layout) -> None:
 
 
 def test_curves_over_contexts_of_a_platform_without_facts(layout: Layout) -> None:
-    """A platform whose number of SMs is not known is refused by name, not fitted."""
+    """A platform without a known number of SMs is refused by name."""
     put(layout, STREAM, *along_contexts("h100"))
     with pytest.raises(NearfreeError, match="h100"):
         made(layout, h100=replace(PLATFORMS["h100"], sm_count=None))
 
 
 def test_a_refused_calibration_leaves_nothing(layout: Layout) -> None:
-    """A mistake writes nothing, not even an attempt without a seal."""
+    """A refusal leaves no file, not even an unsealed attempt."""
     put(layout, STREAM, *along_n("gemm"))
     with pytest.raises(NearfreeError, match="no curve of h20"):
         calibrate(layout, PLATFORMS, ("h20",), stream=STREAM, epsilon=0.2, offline=True)
@@ -49,7 +49,7 @@ def test_a_refused_calibration_leaves_nothing(layout: Layout) -> None:
 @pytest.mark.parametrize("lacking", ["d_model", "d_ff"])
 @pytest.mark.parametrize("module", ["gemm", "dense_ffn"])
 def test_a_product_without_a_shape_is_refused(module: str, lacking: str) -> None:
-    """T(N) of a product asks for both of its sizes; without one there is no answer."""
+    """A product without one of its two sizes is refused."""
     shape = {"d_model": 4096, "d_ff": 4096, lacking: None}
     (answer_row,) = answered({"module": module, "backend": "any", **shape})
     assert answer_row["refusal"] == f"the {module} setting lacks {lacking}"

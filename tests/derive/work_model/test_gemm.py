@@ -26,7 +26,7 @@ def of(question: dict[str, Any], hypothesis: str, **values: float) -> np.ndarray
 @pytest.mark.parametrize("hypothesis", GEMM.hypotheses)
 @pytest.mark.parametrize("gated", [None, False, True])
 def test_a_dense_ffn_is_its_products(hypothesis: str, gated: bool | None) -> None:  # noqa: FBT001
-    """Up (twice as wide where gated) and down, one after the other; what is fixed is paid once."""
+    """Up (twice as wide if gated) and down run one after the other; the fixed time counts once."""
     up = {"module": "gemm", "backend": "torch", "d_model": 4096, "d_ff": 9216 * (2 if gated else 1)}
     down = {**up, "d_model": 9216, "d_ff": 4096}
     ffn = of({**DENSE, "gated": gated}, hypothesis, fixed_us=7.0) - 7.0
@@ -36,7 +36,7 @@ def test_a_dense_ffn_is_its_products(hypothesis: str, gated: bool | None) -> Non
 
 @pytest.mark.parametrize(("hypothesis", "tile"), [("tile_16", 16), ("tile_128", 128)])
 def test_padding_to_a_tile(hypothesis: str, tile: int) -> None:
-    """But for its own rows a product costs the same up to a whole tile, and more beyond."""
+    """Apart from the traffic of its rows, T is constant within a tile and rises with the next."""
     n = [1, tile - 1, tile, tile + 1]
     features = arrays(n, **H100) | {"matrices": [(np.array([[8192.0]]), np.array([[8192.0]]), 1)]}
     time_us = latency_us(features, VALUES, hypothesis)[0]
@@ -50,7 +50,7 @@ def test_padding_to_a_tile(hypothesis: str, tile: int) -> None:
     ("flop_per_byte", "tile"), [(37.0, 32), (64.0, 64), (127.9, 64), (128.0, 128), (600.0, 128)]
 )
 def test_no_tile_outlasts_its_weights(flop_per_byte: float, tile: int) -> None:
-    """Where rho s / 2 is small, tiles are the largest power of two below it."""
+    """If rho s / 2 is small, the tile is the largest power of two below it."""
     facts = {**H100, "phi": flop_per_byte * H100["beta"]}
     n = [1, tile, tile + 1]
     features = arrays(n, **facts) | {"matrices": [(np.array([[8192.0]]), np.array([[8192.0]]), 1)]}
@@ -62,7 +62,7 @@ def test_no_tile_outlasts_its_weights(flop_per_byte: float, tile: int) -> None:
 
 
 def one_product(n: list[int], depth: float, columns: float, **values: float) -> np.ndarray:
-    """Return T(N) of a product of K by columns, but for the traffic of its own rows."""
+    """Return T(N) of a product of K by columns, without the traffic of its own rows."""
     matrix = (np.array([[depth]]), np.array([[columns]]), 1)
     features = arrays(n, **H100) | {"matrices": [matrix]}
     time_us = latency_us(features, VALUES | {"fixed_us": 0.0} | values, "tile_128")[0]
@@ -72,7 +72,7 @@ def one_product(n: list[int], depth: float, columns: float, **values: float) -> 
 
 
 def test_a_tile_goes_through_all_of_k() -> None:
-    """While tiles are fewer than SMs T(1) does not fall with fewer columns, but grows with K."""
+    """With fewer tiles than SMs T(1) does not fall with fewer columns, but it grows with K."""
     deep = {"depth_us": 5.0, "sharpness": 8.0}
     few, more = (one_product([1], 65536, columns, **deep) for columns in (2048, 4096))
     assert few == pytest.approx(5.0 * 65.536, rel=1e-2)
@@ -84,7 +84,7 @@ def test_a_tile_goes_through_all_of_k() -> None:
 
 
 def test_rows_run_on_sms_that_stand_still() -> None:
-    """T(N) waits for one tile until there are as many as SMs, then for its share of them."""
+    """T(N) is one tile's time until tiles fill the SMs, then the time of each SM's share."""
     deep = {"depth_us": 10.0, "sharpness": 8.0}
     n = [1, 128, 129, 1024, 2048]
     one, product_us, two, eight, sixteen = one_product(n, 16384, 2048, **deep)
@@ -93,7 +93,7 @@ def test_rows_run_on_sms_that_stand_still() -> None:
 
 
 def test_without_the_depth_of_a_tile() -> None:
-    """Constants that were fitted before it, and shared ones, say what they said."""
+    """Shared constants and ones fitted before the tile's depth existed give unchanged times."""
     without = {name: value for name, value in VALUES.items() if name != "depth_us"}
     features = arrays([1, 64, 512], **H100)
     features |= {"matrices": [(np.array([[8192.0]]), np.array([[4096.0]]), 1)]}
@@ -130,9 +130,9 @@ def test_products_take_what_the_formula_says(
     *, hypothesis: str, values: dict[str, float], products: list[Any], m: int,
     formats: tuple[float, float, float], phi: float, beta: float, sms: int,
 ) -> None:  # fmt: skip
-    """Compute, passes over weights and depth overlap in part; rows move besides; a call is fixed.
+    """Compute, weight passes and depth overlap partly; rows move besides; a call has a fixed time.
 
-    A rule's padded rows and passes stand for the library's tile and one pass.
+    A rule's padded rows and passes replace the library's tile and its one pass.
     """
     stored, entering, leaving = formats
     facts = {

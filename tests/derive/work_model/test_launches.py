@@ -1,4 +1,4 @@
-"""What launches one by one take: published calls, and the questions that it is a floor of."""
+"""Time of launches without graphs: published calls, and the questions whose T it bounds below."""
 
 from math import prod
 
@@ -13,19 +13,19 @@ from derive.questions import LOG, MOE, ROOT, ask
 
 
 def test_a_launch_takes_what_two_published_steps_say() -> None:
-    """Llama 3 8B without graphs: 9.28 ms of 390 launches, 8.23 ms of 358; the less is taken."""
+    """Llama 3 8B without graphs: 9.28 ms of 390 launches, 8.23 ms of 358; the less counts."""
     assert pytest.approx(9280 / 390, abs=1.0) == LAUNCH_US
     assert pytest.approx(8230 / 358, abs=0.1) == LAUNCH_US
 
 
 def test_a_call_of_experts_takes_what_three_machines_say() -> None:
-    """Each machine's time for a launching call; of the one with two engines their mean."""
+    """Each machine has a time per launched call; the one with two engines has their mean."""
     machines = (3600 / 25 / 9, 6311.1 / 25 / 8, (350 / 9 * 365 / 12) ** 0.5)
     assert pytest.approx(prod(machines) ** (1 / 3), abs=0.2) == CALL_US
 
 
 def test_only_experts_that_are_launched_one_by_one_wait() -> None:
-    """VLLM's code had two calls more before 0.10.0; a graph, a library or a product has none."""
+    """Before 0.10.0 vLLM's code had two calls more; graphs, libraries and products have none."""
     question_rows = {
         "vllm_0_9_1": 7, "vllm 0.9.2": 7, "vllm 0.10.0": 5, "vllm 0.20.2": 5,
         "sglang_0_5_9": 5, "sglang 0.5.23": 5, "trtllm 1.0.0": 0,
@@ -45,7 +45,7 @@ def test_only_experts_that_are_launched_one_by_one_wait() -> None:
 
 
 def test_the_host_is_a_floor_that_hides_what_is_fixed() -> None:
-    """T(N) is flat while experts take less than the launches, and beyond less than in a graph."""
+    """T(N) is flat while experts take less than the launches, then below T(N) within a graph."""
     skewed = {**MOE, "backend": "sglang", "routing": "skewed", "d_ff": 1024}
     one = ask({**skewed, "platform": "h20", "backend_version": "0.5.9"})
     answerer = Answerer(LOG, Config(ROOT / "config"), offline=True, log_alone=True)

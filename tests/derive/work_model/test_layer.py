@@ -1,4 +1,4 @@
-"""T(N) of attention layers and indexers: a sum of kernels in waves, over a floor of launches."""
+"""T(N) of attention layers and indexers: kernels in waves, at least the time of launches."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ from derive.work_model.forms import (
 
 
 def features(grid: list[int], **changes: Any) -> dict[str, Any]:
-    """Return features of a layer or indexer on an H100."""
+    """Return features of a layer or an indexer on an H100."""
     given = {**SPARSE_LAYER, "platform": "h100", **changes}
     (part,) = prepared(given)
     n = np.array([grid], dtype=np.float64)
@@ -31,20 +31,20 @@ def features(grid: list[int], **changes: Any) -> dict[str, Any]:
 
 @given(constants(LAYER), st.sampled_from([0, 1000, 1_000_000]))
 def test_a_latency_is_at_least_its_launches(values: dict[str, float], context: int) -> None:
-    """T is finite, and never under the host's floor."""
+    """T is finite and at least the time that the host takes for launches."""
     times = LAYER.latency_us(features([1, 8, 4096], context=context), values, "")
     assert np.isfinite(times).all()
     assert (times >= values["host_us"] * (1 - 1e-9)).all()
 
 
 def test_positions_are_free_while_launching_takes_longer() -> None:
-    """A host of 2 ms hides what 256 positions compute."""
+    """A host time of 2 ms hides the compute of 256 positions."""
     times = LAYER.latency_us(features([1, 256]), start(LAYER, host_us=2000.0, sharpness=8.0), "")[0]
     assert times[1] == pytest.approx(times[0], rel=1e-3)
 
 
 def test_attention_comes_in_waves_of_positions() -> None:
-    """132 SMs take 132 positions at once, as FlashMLA's sparse prefill does on H200."""
+    """132 SMs run 132 positions at once, as FlashMLA's sparse prefill does on H200."""
     values = start(LAYER, host_us=1.0, phi_share=1e9, bandwidth_share=1e9, passes=0.0,
                    tile_us=100.0,
                    index_tflop_s_per_sm=1e9, sharpness=8.0, tflop_s_per_sm=1e9)  # fmt: skip
@@ -54,7 +54,7 @@ def test_attention_comes_in_waves_of_positions() -> None:
 
 
 def test_only_the_indexer_grows_with_a_long_cache() -> None:
-    """A layer that takes another's selection has the same T over any cache of more than that."""
+    """A layer with another layer's selection has equal T over all caches longer than that."""
     shared = {"index_heads": None, "index_dim": None}
     values = start(LAYER, host_us=1.0)
     for changes, grows in (({}, True), (shared, False)):
@@ -66,7 +66,7 @@ def test_only_the_indexer_grows_with_a_long_cache() -> None:
 
 
 def test_dense_entries_are_all_attended_to() -> None:
-    """Where 128 positions have one entry and none is selected, attention grows with the cache."""
+    """If 128 positions share an entry and none is selected, attention grows with the cache."""
     dense = {"index_heads": None, "index_dim": None, "selected": None, "span": 128}
     values = start(LAYER, host_us=1.0)
     short, long = (
@@ -77,7 +77,7 @@ def test_dense_entries_are_all_attended_to() -> None:
 
 
 def test_an_indexer_serves_positions_by_fours() -> None:
-    """4 x 132 positions take as long as one: the step is at 529."""
+    """4 x 132 positions take as long as one; T rises at 529."""
     given = features([1, 528, 529], **INDEXER, d_model=None, latent=None, rope_dim=None,
                      selected=None, index_heads=None, index_dim=None, projected=None)  # fmt: skip
     values = start(INDEXER_LOGITS, host_us=1.0, bandwidth_share=1e9)
@@ -87,7 +87,7 @@ def test_an_indexer_serves_positions_by_fours() -> None:
 
 
 def test_layers_of_entries_are_known_by_their_engine() -> None:
-    """An engine's own choice has the engine's name and kernel; layers without entries have none."""
+    """An engine's own choice has its name and kernel; layers without entries have no kernel."""
     for backend, engine, kernel in (
         ("vllm_mla", "vllm", "FLASHMLA_SPARSE_DSV4"),
         ("sglang_mla", "sglang", "compressed_flashmla"),
@@ -102,7 +102,7 @@ def test_layers_of_entries_are_known_by_their_engine() -> None:
 def test_decoded_positions_cost_what_requests_do(
     values: dict[str, float], batch: int, n: int
 ) -> None:
-    """Where each position is a row, N of b requests are one of each of b N."""
+    """If each position is a row, N of b requests cost as much as one of b N requests."""
     of_requests = features([1], span=4, api="decode", batch=batch * n)
     of_positions = features([n], span=4, api="decode", batch=batch)
     one, other = (
@@ -117,7 +117,7 @@ def test_decoded_positions_cost_what_requests_do(
 def test_rows_of_a_request_read_the_indexer_s_keys_once(
     values: dict[str, float], context: int
 ) -> None:
-    """Verified together, rows take no longer than each by itself, and one row as long."""
+    """Rows verified together take at most the time of rows apart; for one row both are equal."""
     apart, together = (
         DECODE_LAYER.latency_us(features([1, 2, 16], context=context, api=api), values, "")[0]
         for api in (DECODE, VERIFY)
@@ -127,7 +127,7 @@ def test_rows_of_a_request_read_the_indexer_s_keys_once(
 
 
 def test_long_caches_make_the_difference() -> None:
-    """Over a million positions sixteen rows read sixteen times as many keys as one request."""
+    """Over a million positions sixteen rows apart read sixteen times the keys of one request."""
     values = start(DECODE_LAYER, host_us=1.0, index_tflop_s_per_sm=1e9, tflop_s_per_sm=1e9,
                    tile_us=0.0, passes=0.0)  # fmt: skip
     apart, together = (
@@ -159,7 +159,7 @@ SIZES = st.fixed_dictionaries(
 def _indexed(
     values: dict[str, float], sizes: dict[str, float], n: int, tokens: float, requests: float
 ) -> float:
-    """Return what numbers over all entries take of b N positions of b requests."""
+    """Return the time of scores over all entries for b N positions of b requests, in us."""
     seen = (sizes["context"] + (n + 1) / 2) / sizes["span"]
     index_us = 2 * sizes["index_width"] * seen / (values["index_tflop_s_per_sm"] * 1e6)
     keys = requests * (sizes["context"] + n) / sizes["span"] * sizes["index_stored"]
@@ -172,9 +172,9 @@ def _indexed(
 def test_a_layer_takes_what_its_kernels_take(
     values: dict[str, float], sizes: dict[str, float]
 ) -> None:
-    """A sum of kernels over the host's floor, as a formula of single numbers.
+    """T is the sum of kernels, at least the host's time, as a scalar formula.
 
-    Of a layer whose N positions are prefilled, decoded as rows apart, and verified together.
+    A layer's N positions are prefilled, decoded as rows apart, or verified together.
     """
     asked_n = int(sizes["n"])
     others = {name: value for name, value in sizes.items() if name != "n"}
@@ -205,7 +205,7 @@ def test_a_layer_takes_what_its_kernels_take(
 def test_an_indexer_takes_its_numbers_and_its_launch(
     values: dict[str, float], sizes: dict[str, float]
 ) -> None:
-    """Four positions of an SM at once multiply; keys are read, and numbers written and read."""
+    """An SM multiplies four positions at once; keys are read, scores are written and read."""
     n = int(sizes["n"])
     others = {name: value for name, value in sizes.items() if name != "n"}
     indexed = _indexed(values, sizes, n, n * sizes["batch"], sizes["batch"])

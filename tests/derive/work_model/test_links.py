@@ -1,4 +1,4 @@
-"""What the forms of collectives are asked with: bytes inside a node and between nodes, and SMs."""
+"""Features of collectives: bytes inside a node and between nodes, links, and SMs that copy."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ def features(question: dict[str, Any]) -> Features:
 def test_an_exchange_sends_each_copy_or_a_token_once_to_a_rank(
     gpus: int, nodes: int, top_k: int
 ) -> None:
-    """Of low latency k copies go to experts anywhere; else a rank and a node get a token once.
+    """Low latency sends k copies of a token; otherwise each rank and node gets a token once.
 
-    Of g ranks with experts at random one has some of a token's k with 1 - (1 - 1/g)^k.
+    With experts at random a rank of g has some of a token's k with 1 - (1 - 1/g)^k.
     """
     sizes = {"gpus": gpus, "top_k": top_k}
     copies, once = features(LOW_LATENCY | sizes), features(NORMAL | sizes)
@@ -44,7 +44,7 @@ def test_an_exchange_sends_each_copy_or_a_token_once_to_a_rank(
     [("deepep_normal_24_sms", 24), ("deepep_normal_8_sms", 8), ("deepep_ll", 20)],
 )
 def test_a_kernel_s_name_says_how_many_sms_copy(kernel: str, sms: int) -> None:
-    """Where it says none they are as many as DeepEP takes by itself."""
+    """Without a number in the name it is DeepEP's default."""
     assert features({**NORMAL, "kernel": kernel})["copying_sms"].item() == sms
 
 
@@ -63,7 +63,7 @@ def test_a_kernel_s_name_says_how_many_sms_copy(kernel: str, sms: int) -> None:
 def test_the_switch_sums_floats_of_eight_gpus_from_hopper_on(
     changes: dict[str, Any], switched: int
 ) -> None:
-    """An all-reduce there sends each byte once, and an eighth of them is what a rank sums up."""
+    """The switch of eight GPUs, Hopper or newer, sums 16-bit floats: 1 + 1/g of the bytes move."""
     features = collective_features(facts_of(NCCL | changes), np.ones((1, 1)))
     assert features["nvls"].item() == switched
     gpus = changes.get("gpus", 8)
@@ -75,7 +75,7 @@ def test_the_switch_sums_floats_of_eight_gpus_from_hopper_on(
     [("h100", 0, 0), ("h200", 0, 0), ("b200", 1, 0), ("gb200", 1, 1)],
 )
 def test_a_platform_says_its_links_and_its_host(platform: str, nvlink5: int, grace: int) -> None:
-    """NVLink 5 is Blackwell's; bandwidths are in bytes a microsecond."""
+    """Blackwell has NVLink 5; bandwidths are in bytes per microsecond."""
     feature_values, facts = (
         features(NCCL | {"platform": platform}),
         facts_of(NCCL | {"platform": platform}),
@@ -89,7 +89,7 @@ def test_a_platform_says_its_links_and_its_host(platform: str, nvlink5: int, gra
     [("all_reduce", 14, 0), ("all_gather", 7, 0), ("reduce_scatter", 7, 0), ("all_to_all", 7, 1)],
 )
 def test_an_operation_has_its_steps(operation: str, steps: int, exchange: int) -> None:
-    """An all-reduce goes around a ring twice; sends of their own cost besides."""
+    """An all-reduce goes around the ring twice; point-to-point sends have a cost of their own."""
     feature_values = features(NCCL | {"operation": operation})
     assert (feature_values["steps"].item(), feature_values["exchange"].item()) == (steps, exchange)
 
@@ -110,6 +110,6 @@ def test_an_operation_has_its_steps(operation: str, steps: int, exchange: int) -
 def test_a_platform_says_which_gpus_reach_each_other_over_pcie(
     changes: dict[str, Any], flags: tuple[int, int, int]
 ) -> None:
-    """Two of any do, and there engines sum by kernels of their own."""
+    """Any two GPUs reach each other, more by the platform's facts; engines' kernels sum there."""
     feature_values = features(NCCL | {"platform": "l40s"} | changes)
     assert tuple(feature_values[name].item() for name in ("direct", "own", "eager")) == flags

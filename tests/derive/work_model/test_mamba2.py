@@ -1,4 +1,4 @@
-"""T(N) of Mamba-2 mixers: the form and the constants of gated delta nets, stated and not fitted."""
+"""T(N) of Mamba-2 mixers, with the form and the stated constants of gated delta nets."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from derive.work_model.forms import H100, MIXER, arrays, constants, facts_of, pr
 def test_time_is_a_floor_and_the_bytes_of_the_work(
     values: dict[str, float], n: int, batch: int
 ) -> None:
-    """The form's bytes equal the module's counted work, in arrays and in scalars."""
+    """The bytes of the form equal the module's counted work, for arrays and for scalars."""
     (part,) = prepared({**MIXER, "platform": "h100", "batch": batch})
     features = {**part.features, **arrays([n], batch=batch)}
     (latency_us,) = MAMBA2.latency_us(features, values, "")[0]
@@ -28,7 +28,7 @@ def test_time_is_a_floor_and_the_bytes_of_the_work(
 
 
 def test_its_answer_is_that_of_a_delta_net_of_its_sizes() -> None:
-    """Both modules of one size have equal answers in regime R0, under their own names."""
+    """Modules of equal sizes have equal answers in regime R0, each under its own name."""
     facts = facts_of(*({**MIXER, "module": module, "platform": "h100"}
                        for module in ("mamba2", "delta_net")))  # fmt: skip
     curves = {

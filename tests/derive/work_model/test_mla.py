@@ -37,7 +37,7 @@ def features(
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @given(values=st.data())
 def test_a_latency_is_positive_and_rises_with_batch(family: Any, values: Any) -> None:
-    """Whatever constants a fit finds, T is positive and finite, and more requests take no less."""
+    """For any constants T is positive and finite, and does not fall with more requests."""
     drawn = values.draw(constants(family))
     one, two = (
         family.latency_us(features([1, 2, 8, 64], batch=batch, context=512.0, selected=256.0),
@@ -50,7 +50,7 @@ def test_a_latency_is_positive_and_rises_with_batch(family: Any, values: Any) ->
 
 
 def test_positions_are_free_until_heads_fill_the_tile() -> None:
-    """16 heads in tiles of 64 rows: 4 positions take the chip as long as one, the fifth not."""
+    """With 16 heads and tiles of 64 rows 4 positions compute as long as one, and 5 longer."""
     values = start(MLA_CACHED, fixed_us=0.0, sharpness=1.0, bandwidth_share=1e9, reread=0.0)
     times = MLA_CACHED.latency_us(features([1, 4, 5], context=65536.0), values, "")[0]
     assert times[1] == pytest.approx(times[0], rel=1e-4)
@@ -58,7 +58,7 @@ def test_positions_are_free_until_heads_fill_the_tile() -> None:
 
 
 def test_a_latent_is_read_once_whatever_the_heads() -> None:
-    """Without the chip T is that of (L + N) latents of 576 elements, and of N queries."""
+    """Without compute T is the time of reading L + N latents of 576 elements, and N queries."""
     values = start(MLA_CACHED, fixed_us=0.0, sharpness=1.0, bandwidth_share=1.0, reread=0.0,
                    tile_us=0.0, tflop_s_per_sm=1e12)  # fmt: skip
     given = features([1], heads=16, context=100_000.0) | {"phi": np.array([[1e18]])}
@@ -67,7 +67,7 @@ def test_a_latent_is_read_once_whatever_the_heads() -> None:
 
 
 def test_a_further_tile_reads_the_cache_again_in_a_share() -> None:
-    """128 heads are two tiles at N = 1: with reread 1 the cache moves twice."""
+    """128 heads fill two tiles at N = 1; with reread 1 the cache is read twice."""
     once, twice = (
         MLA_CACHED.latency_us(
             features([1], heads=128, context=1e6),
@@ -80,7 +80,7 @@ def test_a_further_tile_reads_the_cache_again_in_a_share() -> None:
 
 
 def test_a_kernel_that_splits_no_keys_waits_for_one_tile() -> None:
-    """SGLang's extending kernel has a tile a head: 16 of 132 SMs work, for as long as one tile."""
+    """SGLang's extend kernel has a tile per head: 16 of 132 SMs work, for one tile's time."""
     given = features([2], context=65536.0)
     values = start(MLA_CACHED, fixed_us=0.0, bandwidth_share=1e9, tile_us=0.0, reread=0.0)
     latency_us = MLA_CACHED.latency_us({**given, "splits": 0.0 * given["n"]}, values, "")[0, 0]
@@ -88,7 +88,7 @@ def test_a_kernel_that_splits_no_keys_waits_for_one_tile() -> None:
 
 
 def test_selected_positions_end_the_growth_with_the_cache() -> None:
-    """T over a cache of 100,000 or a million is that of the selected positions alone."""
+    """T over a cache of 100,000 or a million positions is that of the selected ones."""
     values = start(MLA_SELECTED)
     short, long = (
         MLA_SELECTED.latency_us(features([1, 64], context=context, selected=2048.0), values, "")
@@ -98,7 +98,7 @@ def test_selected_positions_end_the_growth_with_the_cache() -> None:
 
 
 def test_selected_positions_come_in_waves_of_sms() -> None:
-    """On 132 SMs 132 positions of 64 heads take as long as one, and the next a wave more."""
+    """On 132 SMs 132 positions of 64 heads take as long as one; the next adds a wave."""
     values = start(MLA_SELECTED, fixed_us=0.0, bandwidth_share=1e9)
     given = features([1, 132, 133], heads=64, context=1e5, selected=2048.0)
     times = MLA_SELECTED.latency_us(given, values, "")[0]
@@ -107,7 +107,7 @@ def test_selected_positions_come_in_waves_of_sms() -> None:
 
 
 def test_naive_heads_are_wider_in_memory_and_narrower_in_work() -> None:
-    """Widened, a position has 16 (192 + 128) elements and a pair 320; absorbed 576 and 1088."""
+    """A position stores 16 (192 + 128) elements and a pair has 320; absorbed it is 576 and 1088."""
     rows = pl.DataFrame([{**MLA, "api": api, "selected": None} for api in ("naive", "absorbed")])
     features = mla_features(rows, np.zeros((2, 1)))
     assert features["stored_width"].ravel().tolist() == [16 * 320, 576]
@@ -127,7 +127,7 @@ def _times(part: Prepared) -> Array:
 
 
 def test_beyond_an_engines_threshold_latents_are_widened_first() -> None:
-    """Up to 0.30 vLLM decodes one position on an A100; the second prefills: T jumps."""
+    """Up to 0.30 vLLM decodes one position on an A100 and prefills two: T jumps there."""
     part = _engine(platform="a100", context=32768)
     grid = part.features["n"][0].astype(int).tolist()
     widening = part.features["widening"][0]
@@ -139,7 +139,7 @@ def test_beyond_an_engines_threshold_latents_are_widened_first() -> None:
 
 
 def test_an_engines_release_is_asked_for() -> None:
-    """Without one, or where its kernel is not known, a question is refused with the reason."""
+    """A question without a release, or without a known kernel, is refused with the reason."""
     from nearfree.derive.work_model.prepare import Refused, prepare
 
     from derive.questions import RESOLVER
@@ -183,7 +183,7 @@ SHAPES = st.fixed_dictionaries(
 def test_latent_attention_takes_what_its_tiles_and_its_bytes_take(
     values: dict[str, float], shape: dict[str, float]
 ) -> None:
-    """Each form as a formula of single numbers: tiles over SMs, what is read, and their overlap."""
+    """Each form equals a scalar formula: tiles over SMs, bytes that are read, and their overlap."""
     facts = H100 | {"element_bytes": 2.0} | shape
     n = int(facts.pop("n"))
     given_ = arrays([n], **facts)

@@ -1,4 +1,4 @@
-"""Kernels and tiles of latent attention: of rows of questions as of one question by itself."""
+"""Kernels and tiles of latent attention: rows of a frame have those of single questions."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ QUESTIONS = st.fixed_dictionaries(
 
 
 def one_by_one(question: dict[str, Any], sm: int) -> list[tuple[float, ...]] | str:
-    """Return the sizes of the tile at each N that the scalar question says, or what is unknown."""
+    """Return the tile's sizes at each N for one question alone, or why they are unknown."""
     named = {name: question[name] for name in MlaQuestion.__struct_fields__ if name in question}
     try:
         tiles = LatentCall.of(MlaQuestion(**{**named, "sm": sm})).tiles(GRID)
@@ -50,9 +50,9 @@ def one_by_one(question: dict[str, Any], sm: int) -> list[tuple[float, ...]] | s
 
 @given(QUESTIONS)
 def test_rows_have_the_tiles_of_their_questions(asked: dict[str, Any]) -> None:
-    """A tile that heads share is of one row axis, another of one a head; what is refused is, too.
+    """Each row has the tile or refusal of its question, with one row axis or one per head.
 
-    What decides is the format of the cache, where that is not the element type.
+    The format of the cache decides, where it differs from the element type.
     """
     question = {**MLA, "kernel": None, **asked}
     facts = facts_of(question)
@@ -69,7 +69,7 @@ def test_rows_have_the_tiles_of_their_questions(asked: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("api", "axes"), [("absorbed", 1), ("naive", 16)])
 def test_heads_of_naive_attention_have_a_row_axis_each(api: str, axes: int) -> None:
-    """Absorbed, sixteen heads are rows of one."""
+    """Absorbed, sixteen heads share one row axis."""
     facts = facts_of({**MLA, "context": 0, "api": api, "platform": "h100"})
     sizes, refused = mla_tiles(facts, np.array([GRID], dtype=float))
     assert refused == [None]

@@ -1,4 +1,4 @@
-"""T(N) of MoE layers: blocks counted one by one, and what a larger block costs."""
+"""T(N) of MoE layers: counts of blocks, and the cost of larger blocks."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ LAYER = {
 def test_blocks_are_those_of_each_expert(
     *, experts: int, share: float, batch: int, n: int, block: int, routing: str, ep: int
 ) -> None:
-    """The most loaded rank's experts have sum of ceil(pairs / M) row blocks, one rank's are all."""
+    """A rank's experts have the sum of ceil(pairs / M) row blocks; one rank has all of them."""
     top_k, ep = max(1, round(share * experts)), min(ep, experts)
     layer = make_setting(
         module="moe_ffn", experts=experts, top_k=top_k, routing=routing, batch=batch, ep=ep
@@ -72,13 +72,13 @@ def test_blocks_are_those_of_each_expert(
 
 
 def timed(n: list[int], values: dict[str, float], block_m: int, **changes: Any) -> np.ndarray:
-    """Return T(N) with one size of block for every N."""
+    """Return T(N) with one block size for every N."""
     time_us: np.ndarray = latency_us(blocked(n, block_m, **changes), values, "rules")[0]
     return time_us
 
 
 def blocked(n: list[int], block_m: int, **changes: Any) -> dict[str, Any]:
-    """Return the features of a layer with one size of block for every N."""
+    """Return the features of a layer with one block size for every N."""
     sizes = {"block_m": block_m, "block_n": 128, "block_k": 128, "num_warps": 4, "num_stages": 3}
     sizes |= {name: changes.pop(name) for name in sizes if name in changes}
     on_sm = {"sm": 90, "smem_bytes": 228 * 1024}
@@ -91,13 +91,13 @@ def blocked(n: list[int], block_m: int, **changes: Any) -> dict[str, Any]:
 def test_a_larger_block_never_helps_experts_that_fill_none(
     values: dict[str, float], n: int, steps: tuple[int, int]
 ) -> None:
-    """Where no expert has more rows than a block, a larger one only adds padding."""
+    """If no expert fills a block, a larger block only adds padding."""
     small, large = (timed([n], values, block)[0] for block in steps)
     assert large >= small * (1 - 1e-12)
 
 
 def test_a_step_of_the_block_is_seen() -> None:
-    """Where padded compute counts, T rises where the block does."""
+    """If padded compute counts, T rises at the N where the block does."""
     values = start(MOE_TRITON, tflop_s_per_sm=500.0, tile_us=0.0)
     slow = {"phi": H100["phi"] / 8}
     assert timed([256], values, 64, **slow)[0] > 1.5 * timed([256], values, 16, **slow)[0]
@@ -105,7 +105,7 @@ def test_a_step_of_the_block_is_seen() -> None:
 
 @pytest.mark.parametrize(("block_k", "constant"), [(32, "narrow_k"), (64, "half_k")])
 def test_narrow_steps_of_k_are_slower(block_k: int, constant: str) -> None:
-    """Loading in narrow steps of K is slower by a constant of its own, and no other step is."""
+    """Narrow steps of K have a constant that slows them, and no other step."""
     plain = start(MOE_TRITON, narrow_k=1.0, half_k=1.0)
     slower = plain | {constant: 2.0}
     assert timed([64], slower, 16, block_k=block_k)[0] > timed([64], plain, 16, block_k=block_k)[0]
@@ -113,7 +113,7 @@ def test_narrow_steps_of_k_are_slower(block_k: int, constant: str) -> None:
 
 
 def test_narrow_is_in_bytes() -> None:
-    """64 weights of a byte are as narrow a step as 32 of two."""
+    """A step of 64 one-byte weights is as narrow as one of 32 two-byte weights."""
     values = start(MOE_TRITON, narrow_k=2.0, half_k=1.0)
     wide = timed([64], values, 16, block_k=128, weight_bytes=1.000244)[0]
     assert timed([64], values, 16, block_k=64, weight_bytes=1.000244)[0] > wide
@@ -134,7 +134,7 @@ def test_narrow_is_in_bytes() -> None:
 def test_an_sm_holds_as_many_blocks_as_were_compiled(
     sm: int, smem: int, block: tuple[int, ...], blocks: int
 ) -> None:
-    """Blocks an SM are those of Triton's own compiler within one, of 16-bit operands."""
+    """In 16 bits the blocks per SM are within one of those that Triton compiled."""
     rows, columns, depth, warps, stages = block
     features = blocked(
         [64], rows, block_n=columns, block_k=depth, num_warps=warps, num_stages=stages, sm=sm,
@@ -157,9 +157,10 @@ def test_an_sm_holds_what_its_memory_registers_and_threads_allow(
     *, rows: int, columns: int, depth: int, warps: int, stages: int, sm: int, kib: int,
     weight_bytes: float,
 ) -> None:  # fmt: skip
-    """Of a step's buffers and 1 KiB, and of sums and 40 registers a thread; one block at least.
+    """An SM's blocks follow from a step's buffers and 1 KiB, and sums and 40 registers a thread.
 
-    Asynchronous instructions, of 64 rows and more on 9.0 to 10.3, need a buffer for each stage.
+    An SM holds at least one block. Asynchronous instructions, with 64 rows or more on 9.0 to 10.3,
+    need a buffer per stage.
     """
     features = blocked(
         [64], rows, block_n=columns, block_k=depth, num_warps=warps, num_stages=stages, sm=sm,
@@ -173,7 +174,7 @@ def test_an_sm_holds_what_its_memory_registers_and_threads_allow(
 
 
 def test_a_load_waits_where_few_blocks_hide_it() -> None:
-    """With a latency of loads fewer stages are slower; without one they change nothing."""
+    """With a load latency fewer stages are slower; without one they change nothing."""
     values = start(MOE_TRITON, load_us=3.0)
     free = values | {"load_us": 0.0}
     two, four = (
@@ -188,13 +189,13 @@ def test_a_load_waits_where_few_blocks_hide_it() -> None:
 
 @pytest.mark.parametrize(("gated", "matrices"), [(None, 3), (True, 3), (False, 2)])
 def test_a_gated_expert_has_three_matrices(gated: bool | None, matrices: int) -> None:  # noqa: FBT001
-    """Gate, up and down; what does not say it is gated is."""
+    """Gate, up and down; an expert is gated unless a question says otherwise."""
     rows = facts_of({**MOE, "gated": gated})
     assert moe_features(rows, np.ones((1, 1)), triton=True)["matrices"].tolist() == [[matrices]]
 
 
 def test_routing_decides_which_experts_are_read() -> None:
-    """Skewed routing reads top_k experts, so at one token as much as balanced, later less."""
+    """Skewed routing reads as many experts as balanced at one token, and fewer later."""
     values = start(MOE_TRITON)
     balanced = timed([1, 32], values, 16)
     skewed = timed([1, 32], values, 16, skewed=1)
@@ -207,9 +208,9 @@ def test_routing_decides_which_experts_are_read() -> None:
     [{"routing": "power_law:1.2"}, {"routing": "loads:0123456789ab", "shares": [[0.25] * 4] * 2}],
 )
 def test_uneven_loads_fill_what_is_expected(changes: dict[str, Any]) -> None:
-    """Blocks and awake experts of a row are those of its law, those of even rows stay as they are.
+    """A row has its law's blocks and active experts; rows with even loads are unchanged.
 
-    A frame without a column of shares has none.
+    A frame without a column of shares has no uneven row.
     """
     sizes = {"experts": 4, "top_k": 2, "batch": 3}
     question = {**MOE, **sizes, **changes}
@@ -230,7 +231,7 @@ def test_uneven_loads_fill_what_is_expected(changes: dict[str, Any]) -> None:
 
 
 def test_pairs_that_are_not_aligned_have_a_block_each() -> None:
-    """Whatever the loads are, but by a power law, of whose curves such blocks were counted."""
+    """Each unaligned pair has a block, but not under a power law, whose curves shared blocks."""
     sizes = {"experts": 64, "top_k": 2}
     loads, law = "loads:0123456789ab", "power_law:1.2"
     names = ("skewed", "balanced", loads, law)
@@ -248,7 +249,7 @@ def test_pairs_that_are_not_aligned_have_a_block_each() -> None:
 
 @given(values=constants(MOE_LIBRARY), n=st.integers(1, 4096))
 def test_a_library_takes_its_best_tile(values: dict[str, float], n: int) -> None:
-    """A library is as fast as the best of the row tiles 16 to 128 with columns 128 and K 64."""
+    """A library is as fast as the best row tile of 16 to 128, with 128 columns and K 64."""
     features = with_loads(arrays([n], **H100, **LAYER))
     latency_us = MOE_LIBRARY.latency_us(features, values, "best_tile")[0, 0]
     even = values | {"narrow_k": 1.0, "half_k": 1.0, "load_us": 0.0}
@@ -282,9 +283,9 @@ LAYERS = st.fixed_dictionaries(
 def test_a_layer_takes_what_its_blocks_and_its_bytes_take(
     values: dict[str, float], layer: dict[str, float]
 ) -> None:
-    """T is a formula of single numbers: compute or L2 on the chip, the bus, and waiting for loads.
+    """T equals a scalar formula: compute or L2, memory bandwidth, and waiting for loads.
 
-    An expert's columns and depth are padded to whole blocks; up is done for the gate, too.
+    An expert's columns and depth are padded to whole blocks; a gate doubles the up product.
     """
     facts = H100 | {"sm": 90, "smem_bytes": 228 * 1024} | layer
     features = arrays([int(facts.pop("n"))], **facts)

@@ -45,7 +45,7 @@ PAPER, CONSTANTS = (LOG.events / "public" / name for name in ("near_free_paralle
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """Return a log with the paper's values, the constants, rules, and curves of our own making."""
+    """Return a log with the paper's values, the constants, rules, and made-up curves."""
     layout = Layout(tmp_path_factory.mktemp("own") / "results")
     put_curves(layout)
     shutil.rmtree(layout.events / "sources")
@@ -56,7 +56,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 def own_of(layout: Layout) -> dict[str, dict[str, Own]]:
-    """Return the own constants of a log."""
+    """Return the own constants in a log."""
     return recorded_own(layout, recorded_constants(layout))
 
 
@@ -70,7 +70,7 @@ def fit_own(layout: Layout, platform: str, source: str) -> str:
 
 @pytest.fixture(scope="module")
 def floor(shared: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """Return that log with the launch floor of the paper's machine."""
+    """Return that log with the fitted launch floor of the paper's machine."""
     layout = Layout(tmp_path_factory.mktemp("floor") / "results")
     shutil.copytree(shared.root, layout.root)
     fit_own(layout, "h20", "published")
@@ -78,7 +78,7 @@ def floor(shared: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 def test_one_number_is_fitted_to_the_paper_s_layers(floor: Layout) -> None:
-    """Its event says what the number is, what it was fitted to, and what was tried."""
+    """The event holds the number, what it was fitted to, and what was tried."""
     own = own_of(floor)["moe_triton"]["h20"]
     event: ConstantsCalibrated = own.event.data
     (constant,) = event.constants
@@ -98,7 +98,7 @@ def test_what_others_rest_on_is_unaffected(shared: Layout, floor: Layout) -> Non
 
 
 def test_scores_that_rest_on_own_constants_are_in_sample(floor: Layout) -> None:
-    """Only fused MoE layers of that platform change, and only where own constants are asked for."""
+    """Only scores of that platform's fused MoE layers change, and only with own constants."""
     _, known = load_published(floor, CONFIGURED.site.tolerances)
     hits = {}
     for own in (False, True):
@@ -115,7 +115,7 @@ def test_scores_that_rest_on_own_constants_are_in_sample(floor: Layout) -> None:
 
 
 def test_three_curves_a_kernel(shared: Layout, tmp_path: Path) -> None:
-    """Factors are fitted to at most three curves, which are named and then left out of scores."""
+    """Factors are fitted to at most three curves, which are named and left out of scores."""
     layout = Layout(tmp_path / "results")
     shutil.copytree(shared.root, layout.root)
     fit_own(layout, "h100", STREAM)
@@ -155,20 +155,20 @@ def test_three_curves_a_kernel(shared: Layout, tmp_path: Path) -> None:
 def test_nothing_to_fit_writes_nothing(
     shared: Layout, platform: str, source: str, message: str
 ) -> None:
-    """Without boundaries or curves of the platform no constants are written."""
+    """Without boundaries or curves of the platform nothing is written."""
     with pytest.raises(EvidenceError, match=message):
         fit_own(shared, platform, source)
     assert not (shared.events / "public" / "constants_own").exists()
 
 
 def test_there_must_be_constants_to_start_from(layout: Layout) -> None:
-    """Own constants need those of other platforms."""
+    """Own constants are refused without constants of other platforms."""
     with pytest.raises(EvidenceError, match="Run `nearfree calibrate` first"):
         fit_own(layout, "h20", "published")
 
 
 def test_own_constants_of_older_ones_are_refused(floor: Layout, tmp_path: Path) -> None:
-    """A new calibration makes own constants void, until they are fitted again."""
+    """After a new calibration own constants are refused until they are fitted again."""
     layout = Layout(tmp_path / "results")
     shutil.copytree(floor.root, layout.root)
     old = recorded_constants(layout)
@@ -187,7 +187,7 @@ CONSTANTS_OF = recorded_constants(LOG)
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from(sorted(COMPUTED)), st.floats(0.5, 2.0), st.floats(0.5, 2.0))
 def test_factors_of_one_change_nothing(name: str, chip: float, memory: float) -> None:
-    """Each factor scales what it is named after, and 1 leaves every constant as it was."""
+    """Each factor scales the constant in its name; the factor 1 leaves all constants unchanged."""
     for values in fitted(CONSTANTS_OF[name].data).values.values():
         assert scaled(values, {}) == scaled(values, {"chip": 1.0, "memory": 1.0}) == values
         scaled_values = scaled(values, {"chip": chip, "memory": memory})
@@ -203,7 +203,7 @@ def test_factors_of_one_change_nothing(name: str, chip: float, memory: float) ->
 @settings(deadline=None, max_examples=20)
 @given(st.floats(1.0, 400.0))
 def test_a_launch_floor_hides_what_is_fixed(host_us: float) -> None:
-    """A floor above every T(N) makes every ratio 1; without one nothing changes."""
+    """A floor above every T(N) makes every ratio 1; without a floor nothing changes."""
     part, known = of_family("moe_triton"), fitted(CONSTANTS_OF["moe_triton"].data)
     ratio = own_ratios(part.family, known, {"host_us": host_us}, part.features)
     assert (ratio[:, 0] == 1.0).all()
@@ -216,7 +216,7 @@ def test_a_launch_floor_hides_what_is_fixed(host_us: float) -> None:
 
 @pytest.mark.parametrize("name", ["gemm", "moe_triton"])
 def test_a_platform_s_own_factors_are_found(name: str) -> None:
-    """Curves of a platform with another chip and memory are met better than without factors."""
+    """With its factors a platform with other compute and bandwidth is predicted better."""
     part, known = of_family(name), fitted(CONSTANTS_OF[name].data)
     real = {"chip": 1.4, "memory": 0.8}
     hypothesis = part.family.hypotheses[0]
@@ -243,7 +243,7 @@ KERNELS = st.tuples(st.sampled_from("ab"), st.sampled_from(["k", None]), st.text
 
 @given(st.lists(KERNELS, min_size=1, max_size=30))
 def test_at_most_three_of_each(rows: list[tuple[str, str | None, str]]) -> None:
-    """Each kernel gives its first, middle and last setting by key, and every kernel gives one."""
+    """Each kernel gives its first, middle and last setting by key."""
     curves = pl.DataFrame(
         [("gemm", backend, kernel, key, "1") for backend, kernel, key in rows],
         schema=["module", "backend", "kernel", "setting_key", "backend_version"], orient="row",

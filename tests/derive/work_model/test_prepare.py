@@ -1,4 +1,4 @@
-"""Questions sorted by family: each once, prepared or refused."""
+"""Questions sorted by family, each prepared or refused once."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ ODD: list[dict[str, Any]] = [
 @given(st.lists(st.tuples(st.sampled_from([*MIXED, *ODD]), QUESTIONS), max_size=6))
 @settings(deadline=None, max_examples=60)
 def test_each_question_is_there_once(drawn: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Each question is refused with a reason or has arrays."""
+    """Each question either has arrays or is refused with a reason."""
     facts = facts_of(*({**question, **changes} for question, changes in drawn))
     keys = []
     for part in prepare(facts, RESOLVER):
@@ -57,7 +57,7 @@ def test_each_question_is_there_once(drawn: list[tuple[dict[str, Any], dict[str,
 
 
 def test_modules_of_one_form_do_not_mix() -> None:
-    """Products and Dense FFNs share a form but not a part."""
+    """Products and Dense FFNs have one form, but are in different parts."""
     parts = prepared(*MIXED, *MIXED)
     modules = [part.rows["module"].unique().to_list() for part in parts]
     assert all(len(module) == 1 for module in modules)
@@ -65,7 +65,7 @@ def test_modules_of_one_form_do_not_mix() -> None:
 
 
 def test_shorter_grids_repeat_their_end() -> None:
-    """Rows have grids of their own length; what fills them up is not counted."""
+    """Each row has a grid of its own length; the points that fill it up are not counted."""
     rows = facts_of(PREFILL, PREFILL)
     short = rows.with_columns(grid=rows["grid"].list.head(3).gather([0]).append(rows["grid"][1:]))
     (part,) = (part for part in prepare(short, RESOLVER) if isinstance(part, Prepared))
@@ -74,13 +74,13 @@ def test_shorter_grids_repeat_their_end() -> None:
 
 
 def test_large_asks_come_in_parts() -> None:
-    """At most some thousand rows are arrays at once, and none is lost between parts."""
+    """Parts hold some thousand rows at most, and no row is lost between them."""
     parts = prepared(*[PREFILL] * 5, at_once=2)
     assert [part.rows["asked"].to_list() for part in parts] == [[0, 1], [2, 3], [4]]
 
 
 def test_blocks_are_the_release_s() -> None:
-    """Blocks follow b N by the release's rules, row by row."""
+    """Blocks follow b N by the rules of the release, row by row."""
     (part,) = prepared(TRITON, {**TRITON, "batch": 64, "baseline": 1})
     assert part.features["block_m"].tolist() == [
         [16, 16, 16, 16, 64, 64, 64, 64], [16, 16, 16, 64, 64, 64, 64, 64]
@@ -89,10 +89,10 @@ def test_blocks_are_the_release_s() -> None:
 
 
 def test_pairs_that_a_release_does_not_align_share_no_block() -> None:
-    """Up to E / 4 pairs vLLM 0.14.0 aligns none: skewed, k experts have b N blocks each, not one.
+    """Up to E / 4 pairs vLLM 0.14.0 aligns none; skewed, k experts have b N blocks each, not one.
 
-    Every expert has one pair at most where loads are even, so that nothing changes; from there on
-    pairs share blocks of 16.
+    With even loads every expert has one pair at most, so that nothing changes; from there on pairs
+    share blocks of 16.
     """
     skewed = {**TRITON, "routing": "skewed"}
     (part,) = prepared(skewed, {**skewed, "batch": 3}, {**TRITON, "baseline": 1})
@@ -119,14 +119,14 @@ def test_tiles_are_the_release_s() -> None:
     ("kernel", "packed"), [("flash_attn", 4.0), ("FA3", 4.0), (None, 1.0), ("default", 1.0)]
 )
 def test_prefill_kernels_pack_by_their_name(kernel: str | None, packed: float) -> None:
-    """Without a cache a kernel's name says whether query heads share a row axis."""
+    """Without a cache the kernel's name says whether query heads share a row axis."""
     (part,) = prepared({**PREFILL, "kv_heads": 8, "kernel": kernel})
     assert part.features["rows_per_position"].tolist() == [[packed] * 8]
     assert part.features["tile_rows"].tolist() == [[128.0] * 8]
 
 
 def test_without_rules_there_is_a_reason(layout: Layout) -> None:
-    """Where the log holds no rules, only forms that ask for rules refuse, and say which."""
+    """In a log without rules only forms that need rules refuse, and name them."""
     parts = list(prepare(facts_of(*MIXED), Resolver(layout)))
     refused = [row for part in parts if isinstance(part, Refused) for row in part.rows.rows()]
     order = list(OF_FAMILY)

@@ -28,7 +28,7 @@ def features(question: dict[str, Any], dtype: str, *, triton: bool = False) -> d
 @pytest.mark.parametrize("triton", [False, True])
 @pytest.mark.parametrize("question", [ON_HOPPER, ON_BLACKWELL])
 def test_16_bits_have_nothing_besides(question: dict[str, Any], triton: bool) -> None:  # noqa: FBT001
-    """Layers of 16 bits have no additional work."""
+    """Layers in 16 bits have no additional work."""
     feature_values = features(question, "bfloat16", triton=triton)
     assert feature_values["pass_bytes"] == 0
     assert np.isnan(feature_values["tile_m"]).all()
@@ -36,7 +36,7 @@ def test_16_bits_have_nothing_besides(question: dict[str, Any], triton: bool) ->
 
 @pytest.mark.parametrize("dtype", ["float8", "float8_block"])
 def test_triton_quantises_tokens_and_what_enters_the_second_product(dtype: str) -> None:
-    """Each element that enters is written and read once more, a byte each time."""
+    """Each input element is read and written once more, a byte each time."""
     feature_values = features({**MOE, "platform": "h100"}, dtype, triton=True)
     tokens, top_k, d_model, d_ff = (feature_values[name].item() for name in SIZES)
     entering = tokens * d_model + tokens * top_k * d_ff
@@ -44,7 +44,7 @@ def test_triton_quantises_tokens_and_what_enters_the_second_product(dtype: str) 
 
 
 def test_block_scaled_layers_of_hopper_quantise_routed_rows() -> None:
-    """TensorRT-LLM routes rows first, and quantises them then; other formats where it writes."""
+    """TensorRT-LLM routes rows before it quantises them; other formats quantise as they write."""
     feature_values = features(ON_HOPPER, "float8_block")
     tokens, top_k, d_model, d_ff = (feature_values[name].item() for name in SIZES)
     entering = tokens * top_k * (d_model + d_ff)
@@ -59,13 +59,13 @@ def test_block_scaled_layers_of_hopper_quantise_routed_rows() -> None:
      (63, 78, 64), (40, 78, 40), (64, 78, 64), (65, 78, 128), (9, 78, 16)],
 )  # fmt: skip
 def test_the_tile_follows_the_tokens(tokens: float, sms: float, tile: float) -> None:
-    """Operands are swapped below 32 tokens, and below 64 on an H20."""
+    """Operands are swapped below 32 tokens, on an H20 below 64."""
     given = (np.array([[float(count)]]) for count in (tokens, sms))
     assert token_tiles(*given, np.array([[True]])) == tile
 
 
 def test_only_hopper_has_that_tile() -> None:
-    """On other GPUs and formats the library chooses the tile."""
+    """On other GPUs and in other formats the library chooses the tile."""
     assert features(ON_HOPPER, "float8_block")["tile_m"] == 16
     other = {**ON_HOPPER, "platform": "b200"}
     for question, dtype in ((other, "float8_block"), (ON_HOPPER, "float8")):
@@ -73,7 +73,7 @@ def test_only_hopper_has_that_tile() -> None:
 
 
 def test_a_tile_that_is_known_is_taken() -> None:
-    """A known tile of 128 rows pads more than the best of several."""
+    """A known tile of 128 rows pads more than the best of several tiles."""
     layer = {"experts": 256, "top_k": 8, "skewed": 0, "d_model": 4096, "d_ff": 512, "matrices": 3}
     layer |= {"ep": 1, "local_experts": 256}
     values = start(MOE_LIBRARY)

@@ -1,4 +1,4 @@
-"""The constants that this repository records, and that a calibration gives them again."""
+"""The constants in this repository's log, and that a calibration gives them again."""
 
 import os
 import shutil
@@ -47,7 +47,7 @@ CHANGED = (
 
 @pytest.mark.parametrize("predictor", HITS)
 def test_hits_on_the_paper_s_settings(predictor: str) -> None:
-    """How many of the paper's 54 settings are hit at each tolerance, none of them refused."""
+    """The hits among the paper's 54 settings at each tolerance, none of which is refused."""
     epsilons = (0.05, 0.1, 0.15, 0.2, 0.3)
     _, known = load_published(LOG, epsilons)
     answering = Answerer(LOG, CONFIGURED, offline=True)
@@ -70,7 +70,7 @@ CALIBRATED = [
 def test_the_constants_are_the_output_of_the_command(
     on: tuple[str, ...], stream: str, aiconfigurator: Release, layout: Layout
 ) -> None:
-    """Import release 0.12.0 and calibrate: the log's constants, to six digits."""
+    """Importing release 0.12.0 and calibrating gives the log's constants to six digits."""
     shutil.copytree(aiconfigurator.layout.events, layout.events, copy_function=os.link)
     shutil.copytree(LOG.events / "sources", layout.events / "sources")
     calibrate(
@@ -90,7 +90,7 @@ def test_the_constants_are_the_output_of_the_command(
 
 
 def searched(difference: Difference) -> bool:
-    """Return whether a difference is of a searched constant, which depends on the processor."""
+    """Return whether a difference is in a searched constant, which depends on the processor."""
     old, new = difference.old, difference.new
     if difference.place not in SEARCHED or not (isinstance(old, float) and isinstance(new, float)):
         return False

@@ -1,4 +1,4 @@
-"""T(N) of short convolutions: a floor and the bytes of their rows, by stated constants."""
+"""T(N) of short convolutions: a floor and the bytes of their rows, with stated constants."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from derive.work_model.forms import CONVOLUTION, H100, arrays, constants, facts_
 def test_time_is_a_floor_and_the_bytes_of_the_work(
     values: dict[str, float], n: int, batch: int
 ) -> None:
-    """The form's bytes equal the module's counted work, in arrays and in scalars."""
+    """The bytes of the form equal the module's counted work, for arrays and for scalars."""
     (part,) = prepared({**CONVOLUTION, "platform": "h100", "batch": batch})
     features = {**part.features, **arrays([n], batch=batch)}
     (latency_us,) = SHORT_CONV.latency_us(features, values, "")[0]
@@ -28,7 +28,7 @@ def test_time_is_a_floor_and_the_bytes_of_the_work(
 
 
 def test_an_answer_says_that_its_constants_are_stated() -> None:
-    """Without calibration T(N) is answered by stated constants, in regime R0 with its own band."""
+    """Without a calibration stated constants answer, in regime R0 with a band of their own."""
     (timed,) = TimedQuestions(facts_of({**CONVOLUTION, "platform": "h100"}), RESOLVER, {}).curves()
     assert (timed.regime, timed.in_sample, timed.calibration) == (["R0"], [False], [[]])
     assert timed.constants[0].startswith("short_conv by constants of its form")

@@ -1,4 +1,4 @@
-"""T(N) of mixed residual streams: a floor of two calls, then bytes, by stated constants."""
+"""T(N) of mixed residual streams: two calls or their bytes, with stated constants."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from derive.work_model.forms import H100, MIXED_STREAMS, constants, facts_of, pr
 
 
 def times(grid: list[int], values: dict[str, float], **changes: Any) -> list[float]:
-    """Return T(N) of a place of a layer, in microseconds."""
+    """Return T(N) of one place of a layer, in microseconds."""
     (part,) = prepared({**MIXED_STREAMS, "platform": "h100", **changes})
     n = np.array([grid], dtype=np.float64)
     given = {**part.features, "n": n, "tokens": n * changes.get("batch", 1)}
@@ -28,7 +28,7 @@ def times(grid: list[int], values: dict[str, float], **changes: Any) -> list[flo
 def test_time_is_between_its_larger_part_and_their_sum(
     values: dict[str, float], n: int, batch: int
 ) -> None:
-    """Calls and the bytes that the work counts each take their time, and no more together."""
+    """T is between the larger of calls and counted bytes, and the sum of both."""
     (latency_us,) = times([n], values, batch=batch)
     moved = mixing_work(Setting(**MIXED_STREAMS, batch=batch), n, "").bytes_compulsory
     memory = moved / (values["bandwidth_share"] * H100["beta"])
@@ -44,13 +44,13 @@ def test_time_is_between_its_larger_part_and_their_sum(
 def test_published_times_are_met(
     platform: str, d_model: int, tokens: int, measured_us: float
 ) -> None:
-    """VLLM's calls of a place take what the form says within a quarter (mhc_module_perf)."""
+    """T of vLLM's calls at a place is within a quarter of the published time (mhc_module_perf)."""
     (latency_us,) = times([tokens], start(STREAM_MIXING), platform=platform, d_model=d_model)
     assert latency_us == pytest.approx(measured_us, rel=0.25)
 
 
 def test_an_answer_says_that_its_constants_are_stated() -> None:
-    """Without calibration T(N) is answered by stated constants, in regime R0 with its own band."""
+    """Without a calibration stated constants answer, in regime R0 with a band of their own."""
     facts = facts_of({**MIXED_STREAMS, "platform": "h100"})
     (timed,) = TimedQuestions(facts, RESOLVER, {}).curves()
     assert timed.regime == ["R0"]

@@ -65,7 +65,7 @@ def test_a_row_is_caused_by_the_takes_of_its_own_events() -> None:
 def test_inputs_that_both_ledgers_have_are_no_cause() -> None:
     """Of a row that differs only the inputs that one ledger lacks are asked for causes."""
     kept, gone, came = (f"{FIRST}.1#{number}" for number in (1, 2, 3))
-    old = Side([FIRST], rows={ROW: [kept, gone]}, retracted={kept: "seen before"})
+    old = Side([FIRST], rows={ROW: [kept, gone]})
     new = Side([FIRST], rows={ROW: [kept, came]}, retracted={kept: "now", gone: "a backup ran"})
     assert found(old, new) == [f"retraction of {gone}: a backup ran"]
 
@@ -92,11 +92,22 @@ def test_a_row_has_the_causes_of_the_rows_that_it_is_made_from(parent: RowKey) -
     assert found(old, new) == ["unknown cause: nothing that its table is made from differs"]
 
 
-def test_a_row_that_only_the_earlier_ledger_has_is_followed() -> None:
-    """A row that lost one of the rows it was made from has the causes why that row is gone."""
-    old = Side([OTHER], rows={ROW: [FIT[1]], FIT: [f"{OTHER}.1#1"]})
-    new = Side(rows={ROW: []})
-    assert found(old, new, others=[FIT]) == [f"take left out {OTHER}"]
+def test_a_row_that_only_one_ledger_has_is_followed() -> None:
+    """A row that lost or got one of the rows it is made from has that row's causes."""
+    whole = Side([OTHER], rows={ROW: [FIT[1]], FIT: [f"{OTHER}.1#1"]})
+    part = Side(rows={ROW: []})
+    assert found(whole, part, others=[FIT]) == [f"take left out {OTHER}"]
+    assert found(part, whole, others=[FIT]) == [f"new take {OTHER}"]
+
+
+def test_a_row_is_made_from_rows_of_its_own_scope_first() -> None:
+    """Of two scopes that have a row of one id, a row is followed to that of its own scope."""
+    old = Side(rows={ROW: [PARENT[1]], PARENT: [], ("h20", PARENT[1]): []})
+    takes = {PARENT: FIRST, ("h20", PARENT[1]): OTHER}
+    events = {key: [f"{take}.1#1"] for key, take in takes.items()}
+    new = Side(takes.values(), rows={ROW: [PARENT[1]], **events})
+    assert found(old, new, others=takes) == [f"new take {FIRST}"]
+    assert found(new, old, others=takes) == [f"take left out {FIRST}"]
 
 
 CONFIG: dict[str, Any] = {
@@ -142,6 +153,15 @@ def test_an_entry_of_the_config_is_caused_by_its_own_changes(
     """Of the config's changes those of, above and below the entry that a row names are causes."""
     old, new = Side(rows={ROW: [entry]}, config=CONFIG), Side(config=CONFIG | change)
     assert found(old, new) == causes
+
+
+def test_an_entry_that_was_no_mapping_is_told_whole() -> None:
+    """A value that is a mapping in one config alone is told with both values."""
+    row = {ROW: ["config/deployments.yaml:dense"]}
+    old = Side(rows=row, config={"deployments.yaml": {"dense": None}})
+    new = Side(config={"deployments.yaml": {"dense": {"batch": [1]}}})
+    cause = "config deployments.yaml:dense: None became {'batch': [1]}"
+    assert found(old, new) == [cause]
 
 
 def test_an_added_file_is_told_by_its_name() -> None:

@@ -66,8 +66,14 @@ PAIRS = [*pairwise(STEPS), ("first", "sample"), ("sample", "first"), ("tolerance
 def test_the_changes_are_all_that_differs(
     diff: Diff, snapshots: dict[str, LedgerSnapshot], old: str, new: str
 ) -> None:
-    """The old rows with the changes applied are the new rows, and each listed cell differs."""
+    """The old rows with the changes applied are the new rows, and each listed cell differs.
+
+    Changes are listed by scope, and name the values that a row has.
+    """
     changes = diff(old, new)
+    scopes = [change.scope for change in changes]
+    assert scopes == sorted(scopes)
+    assert not any(None in change.about.values() for change in changes)
     table, after = (rows(snapshots[step].layout) for step in (old, new))
     assert changes
     for change in changes:
@@ -92,6 +98,7 @@ def test_every_change_has_a_cause_that_happened(diff: Diff, old: str, new: str) 
     happened = {words.get(step, step) for step in STEPS[first + 1 : last + 1]}
     for change in diff(old, new):
         assert change.causes
+        assert list(change.causes) == sorted(change.causes)
         for cause in change.causes:
             assert {*cause.kind.split()} & happened, (change, happened)
 

@@ -37,6 +37,14 @@ def test_a_sweep_needs_its_baseline() -> None:
     assert Sweep(setting=make_setting(), positions=(2, 4), baseline=2).baseline == 2
 
 
+def test_auto_is_the_machines_dtype() -> None:
+    """A setting with the dtype `auto` gets that of the machine; any other keeps its own."""
+    for dtype, resolved in (("auto", "float32"), ("bfloat16", "bfloat16")):
+        setting = make_setting(dtype=dtype)
+        sweep = Sweep(setting=setting, positions=(1,))
+        assert sweep.resolved("float32") == msgspec.structs.replace(setting, dtype=resolved)
+
+
 @pytest.mark.parametrize("positions", [(2, 1), (1, 2, 2), (1, 4, 2)])
 def test_a_grid_rises(positions: tuple[int, ...]) -> None:
     """A grid that is not strictly rising is refused."""

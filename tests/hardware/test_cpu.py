@@ -107,6 +107,7 @@ def test_caches_are_in_bytes(fake: Path) -> None:
      ("avx512f", "float32"), ("avx512_fp16", "float32")],
 )  # fmt: skip
 def test_the_native_dtype(feature: str, dtype: str) -> None:
-    """A CPU's own dtype is bfloat16 where it has instructions for it, else float32."""
+    """A CPU's own dtype is float32 without instructions for bfloat16; a GPU's is bfloat16."""
     print_ = msgspec.structs.replace(cpu_fingerprint(), features=("avx2", feature))
     assert native_dtype(print_) == dtype
+    assert native_dtype(msgspec.structs.replace(print_, kind="cuda")) == "bfloat16"

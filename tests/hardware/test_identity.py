@@ -16,6 +16,7 @@ from nearfree.hardware.identity import (
     known_probe,
     machine_fingerprint,
     require_probe,
+    this_machine,
 )
 from nearfree.hardware.platforms import Platform, driver_names
 from nearfree.log.events import BandwidthPeak, ComputePeak, Fingerprint, HardwareProbed
@@ -87,6 +88,20 @@ def test_the_first_probe_decides(layout: Layout) -> None:
     record(layout, KNOWN)
     record(layout, replace(KNOWN, model="B"), take=2)
     assert require_probe(layout, "cpu").fingerprint == KNOWN
+
+
+def test_a_measured_machine_is_a_probed_platform(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine is measured once its platform was probed, on the machine of the probe."""
+    monkeypatch.setattr(identity, "machine_fingerprint", {"cpu": KNOWN}.__getitem__)
+    with pytest.raises(EvidenceError, match="no probe of cpu"):
+        this_machine(layout, "cpu")
+    record(layout, KNOWN)
+    assert this_machine(layout, "cpu") == KNOWN
+    monkeypatch.setattr(identity, "machine_fingerprint", lambda _: replace(KNOWN, model="B"))
+    with pytest.raises(HardwareError, match="this machine is not the platform 'cpu'"):
+        this_machine(layout, "cpu")
 
 
 def test_a_platform_that_was_not_probed(layout: Layout) -> None:

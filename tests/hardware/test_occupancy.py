@@ -2,7 +2,7 @@
 
 import pytest
 from nearfree.errors import EvidenceError
-from nearfree.hardware.occupancy import resident_blocks, shared_memory
+from nearfree.hardware.occupancy import resident_blocks, shared_memory, smem_per_block
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,13 @@ def test_more_of_anything_is_never_more_blocks(sm: int) -> None:
     ]
     assert counts == sorted(counts, reverse=True)
     assert counts[-2:] == [1, 0]
+
+
+def test_shared_memory_of_a_block_may_be_unknown() -> None:
+    """A block's shared memory is known for known capabilities, and None without one."""
+    assert smem_per_block(90) == shared_memory(90).per_block == 227 * 1024
+    assert smem_per_block(70) is None
+    assert smem_per_block(None) is None
 
 
 def test_another_capability_is_refused() -> None:

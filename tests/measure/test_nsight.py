@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.core.plan import ProfilePlan, Sweep
 from nearfree.errors import EvidenceError, HardwareError
+from nearfree.hardware import identity
 from nearfree.log.events import Fingerprint, KernelProfiled, RunStarted
 from nearfree.log.names import Layout
 from nearfree.log.take import take_name
-from nearfree.measure import nsight
 from nearfree.measure.nsight import (
     counters,
     find_ncu,
@@ -312,7 +312,7 @@ def test_a_profile_is_a_take_of_its_own(
     """What `ncu` reports is sealed beside the latencies; an attempt that failed is made again."""
     gpu = Fingerprint(kind="cuda", model="Test GPU", features=(), cores=132, caches={"l2": 1})
     write_probe(layout, "h200", fingerprint=gpu)
-    monkeypatch.setattr(nsight, "machine_fingerprint", lambda _: gpu)
+    monkeypatch.setattr(identity, "machine_fingerprint", lambda _: gpu)
     monkeypatch.setenv("PATH", str(tmp_path))
     auto = replace(PLAN.sweeps[0], setting=replace(SETTING, dtype="auto"))
     plan = replace(PLAN, sweeps=(auto,))

@@ -91,7 +91,7 @@ def test_a_sealed_plan_returns_at_once(probed: Layout, monkeypatch: pytest.Monke
     """What is sealed is not measured again, even by a machine that could not."""
     first = take(probed)
     monkeypatch.setattr(prepare, "make_kernel", None)
-    monkeypatch.setattr(run, "machine_fingerprint", None)
+    monkeypatch.setattr(run, "this_machine", None)
     assert take(probed) == first
 
 

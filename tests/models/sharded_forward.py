@@ -348,7 +348,7 @@ class _Sharded:
     def _layer(self, index: int, hidden: Tensor, decoder: Decoder) -> tuple[Tensor, Tensor]:
         """Return the sum before the FFN, and what the FFN adds."""
         forward, layer, n = self.forward, self.forward.layers[index], hidden.shape[1]
-        places = forward.attention_inputs(index, n)
+        places = forward._kind_inputs[forward._kind_by_layer[index]].truncated(n)
         states = layer.attention_norm.forward(hidden)
         out = layer.attention.forward(states, places, forward.caches[index], NO_LAPS)
         hidden = hidden + self.wire.all_reduce(ATTENTION_SUM, out, self.rank.beside)

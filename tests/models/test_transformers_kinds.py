@@ -101,7 +101,7 @@ def fill(kind: str, forward: DecoderForward, model: Any, dtype: torch.dtype) -> 
         keys, values = theirs.keys.to(dtype), theirs.values.to(dtype)
         if ours.index_keys is not None:
             ours.index_keys[:, :CONTEXT] = theirs.indexer_keys.to(dtype)
-        if kind == "llama4_text" and forward.attention_inputs(at, 1).rotation:
+        if kind == "llama4_text" and forward._kind_inputs[forward._kind_by_layer[at]].rotation:
             keys = halves(keys)
         if ours.keys.shape[1] == 1 and keys.shape[-1] != ours.keys.shape[-1]:
             turned = halves(values) if kind in NEIGHBOURS else values

@@ -26,7 +26,7 @@ def features(grid: list[int], **changes: Any) -> dict[str, Any]:
     given = {**SPARSE_LAYER, "platform": "h100", **changes}
     (part,) = prepared(given)
     n = np.array([grid], dtype=np.float64)
-    return {**part.features, "n": n, "tokens": n * given.get("batch", 1), "grid": n}
+    return {**part.features, "n": n, "tokens": n * given.get("batch", 1)}
 
 
 @given(constants(LAYER), st.sampled_from([0, 1000, 1_000_000]))

@@ -89,6 +89,7 @@ def _kind(release: str, package: str) -> str:
 def _moe_answer(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
     from msgspec.structs import replace
 
+    from nearfree.hardware.occupancy import smem_per_block
     from nearfree.sources.answers.granularity import moe_granularity
     from nearfree.sources.answers.moe import MoeQuery
     from nearfree.sources.binaries.compiled import compiled_intervals
@@ -104,7 +105,7 @@ def _moe_answer(args: argparse.Namespace, extraction: "Extraction") -> "Granular
     facts: dict[str, Any] = {
         "device": device,
         "sm": sm,
-        "smem_per_block": _smem_per_block(sm),
+        "smem_per_block": smem_per_block(sm),
         "modular": args.api == "modular",
         "own": _own_tuned_files(args.tuned_folder, extraction),
     }
@@ -182,16 +183,6 @@ def _device(args: argparse.Namespace) -> tuple[str | None, int | None, int | Non
         return args.device, args.sm, args.sms
     name = platform.device_name or args.device
     return name, args.sm or platform.sm, args.sms or platform.sm_count
-
-
-def _smem_per_block(sm: int | None) -> int | None:
-    """Return the shared memory that a thread block may opt in to, in bytes; None if unknown."""
-    from nearfree.hardware.occupancy import shared_memory
-
-    try:
-        return None if sm is None else shared_memory(sm).per_block
-    except EvidenceError:
-        return None
 
 
 def _own_tuned_files(folder: Path | None, extraction: "Extraction") -> "tuple[TunedIndexed, ...]":

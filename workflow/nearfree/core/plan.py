@@ -48,6 +48,11 @@ class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 remedy="Add the baseline to `positions`",
             )
 
+    def resolved(self, dtype: str) -> Setting:
+        """Return the setting with `auto` replaced by a dtype, that of the machine."""
+        auto = self.setting.dtype == "auto"
+        return msgspec.structs.replace(self.setting, dtype=dtype) if auto else self.setting
+
 
 class PlanBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
     """Base of all plans: a struct whose JSON names its kind."""

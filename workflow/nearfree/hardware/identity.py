@@ -9,7 +9,7 @@ from pathlib import Path
 from nearfree.errors import EvidenceError, HardwareError
 from nearfree.hardware.platforms import as_alias
 from nearfree.log.events import Fingerprint, HardwareProbed
-from nearfree.log.evidence import read_scope
+from nearfree.log.evidence import read_scope, refuse_mixed
 from nearfree.log.names import Layout
 
 STREAM = "hardware"
@@ -39,8 +39,9 @@ def cpu_fingerprint() -> Fingerprint:
 
 
 def native_dtype(fingerprint: Fingerprint) -> str:
-    """Return bfloat16 where the CPU has instructions for it, else float32."""
-    return "bfloat16" if _NATIVE_BF16.intersection(fingerprint.features) else "float32"
+    """Return the dtype that `auto` stands for: float32 on a CPU without bfloat16, else bfloat16."""
+    lacks = fingerprint.kind == "cpu" and not _NATIVE_BF16.intersection(fingerprint.features)
+    return "float32" if lacks else "bfloat16"
 
 
 def _linux() -> tuple[str, frozenset[str]]:
@@ -155,6 +156,22 @@ def check_device(scope: str, fingerprint: Fingerprint, names: Sequence[str]) -> 
             remedy="On a cluster, set gpu_model or the partition in config/cluster.yaml; otherwise "
             "name its platform as `here`, or add one to config/platforms.yaml",
         )
+
+
+def this_machine(layout: Layout, scope: str) -> Fingerprint:
+    """Return this machine's fingerprint, once it is known to be a platform that was probed.
+
+    Raises
+    ------
+    EvidenceError
+        The root holds simulated takes, or the platform was not probed yet.
+    HardwareError
+        This machine has no such device, or differs from the one in the platform's probe.
+    """
+    refuse_mixed(layout, as_simulated=False)
+    fingerprint = machine_fingerprint(require_probe(layout, scope).fingerprint.kind)
+    check_identity(layout, scope, fingerprint)
+    return fingerprint
 
 
 def require_probe(layout: Layout, scope: str) -> HardwareProbed:

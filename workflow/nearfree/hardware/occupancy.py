@@ -62,6 +62,11 @@ def shared_memory(sm: int) -> SharedMemory:
     return SharedMemory(per_sm=size_bytes, per_block=size_bytes - _reserved_bytes(sm))
 
 
+def smem_per_block(sm: int | None) -> int | None:
+    """Return the shared memory to which one block may opt in, in bytes; None if it is unknown."""
+    return shared_memory(sm).per_block if sm in _LIMITS else None
+
+
 def _reserved_bytes(sm: int) -> int:
     return RESERVED_BYTES if sm >= _RESERVES else 0
 

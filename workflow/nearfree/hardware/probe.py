@@ -141,7 +141,7 @@ def probe(
     check_identity(layout, scope, fingerprint)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    native = "bfloat16" if kind == "cuda" else native_dtype(fingerprint)
+    native = native_dtype(fingerprint)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def probed() -> list[HardwareProbed]:

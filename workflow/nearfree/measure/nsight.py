@@ -26,12 +26,17 @@ from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.core.plan import PROFILE_SUFFIX, ProfilePlan
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError, HardwareError
-from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
+from nearfree.hardware.identity import (
+    machine_fingerprint,
+    native_dtype,
+    require_probe,
+    this_machine,
+)
 from nearfree.log.events import KernelProfiled
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, ensure_sealed, take_name
-from nearfree.measure.prepare import check_finite, resolved_setting
+from nearfree.measure.prepare import check_finite
 
 _TIME = "gpu__time_duration.sum"
 _DRAM_BYTES = {"dram__bytes_read.sum": 1, "dram__bytes_write.sum": 1}
@@ -288,13 +293,14 @@ def record(layout: Layout, scope: str, study: str, take: int, plan: ProfilePlan)
         return sealed
     if require_probe(layout, scope).fingerprint.kind != "cuda":
         raise HardwareError(f"{scope} is no GPU", remedy="Nsight Compute profiles NVIDIA GPUs")
-    fingerprint = machine_fingerprint("cuda")
-    check_identity(layout, scope, fingerprint)
+    fingerprint = this_machine(layout, scope)
     ncu, profiler = find_ncu()
+
+    native = native_dtype(fingerprint)
 
     def profiles() -> Iterator[KernelProfiled]:
         for sweep in plan.sweeps:
-            resolved_sweep = structs.replace(sweep, setting=resolved_setting(sweep, fingerprint))
+            resolved_sweep = structs.replace(sweep, setting=sweep.resolved(native))
             sweep_plan = structs.replace(plan, sweeps=(resolved_sweep,))
             text = run_ncu(ncu, sweep_plan, ("profile", scope, study, "--inside"))
             yield from payloads(text, sweep_plan, profiler)

@@ -5,11 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import structs
-
 from nearfree.backends.adapters.kernel import TURNING, ExecutionContext, Kernel, make_kernel
-from nearfree.core.plan import MeasurePlan, Sweep
-from nearfree.core.setting import Setting
+from nearfree.core.plan import MeasurePlan
 from nearfree.engines.forward import EngineKernel
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.identity import native_dtype
@@ -91,18 +88,10 @@ def make_points(
     execution = execution_of(fingerprint, plan, files)
     points_: list[Point] = []
     for sweep in plan.sweeps:
-        setting = resolved_setting(sweep, fingerprint)
+        setting = sweep.resolved(native_dtype(fingerprint))
         kernel = make_kernel(setting, sweep.positions, execution)
         points_ += [Point(setting, sweep.baseline, n, kernel) for n in sweep.positions]
     return points_
-
-
-def resolved_setting(sweep: Sweep, fingerprint: Fingerprint) -> Setting:
-    """Return a sweep's setting with `auto` replaced by the machine's dtype."""
-    if sweep.setting.dtype != "auto":
-        return sweep.setting
-    native = native_dtype(fingerprint) if fingerprint.kind == "cpu" else "bfloat16"
-    return structs.replace(sweep.setting, dtype=native)
 
 
 def record_work(take: OpenTake, points: Sequence[Point], device: str) -> float:

@@ -8,9 +8,8 @@ from pathlib import Path
 from nearfree.core.plan import MeasurePlan
 from nearfree.core.protocols import Timing
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
-from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
+from nearfree.hardware.identity import this_machine
 from nearfree.log.events import Fingerprint, LaunchFloor
-from nearfree.log.evidence import refuse_mixed
 from nearfree.log.names import Layout
 from nearfree.log.reader import gc_paused
 from nearfree.log.run import describe_run
@@ -68,10 +67,7 @@ def measure(
             f"the plan of {scope}/{stream} is of a simulated machine",
             remedy="Give its curve file with --curves",
         )
-    refuse_mixed(layout, as_simulated=False)
-    probed = require_probe(layout, scope).fingerprint
-    fingerprint = machine_fingerprint(probed.kind)
-    check_identity(layout, scope, fingerprint)
+    fingerprint = this_machine(layout, scope)
     if not untested:
         refuse_never_run(layout, plan, fingerprint.kind)
 

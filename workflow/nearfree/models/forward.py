@@ -192,10 +192,6 @@ class DecoderForward:
         laps.lap(HEAD)
         return logits
 
-    def attention_inputs(self, layer: int, n: int) -> AttentionInputs:
-        """Return the attention inputs of a layer, counted from 0, for N positions."""
-        return self._kind_inputs[self._kind_by_layer[layer]].truncated(n)
-
 
 def _runner(
     kind: LayerKind,

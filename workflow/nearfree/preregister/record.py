@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import structs
 
 from nearfree.config.model_studies import uses
-from nearfree.core.plan import MODULES_SUFFIX, PREDICTIONS_SUFFIX, ForetellPlan, Sweep
+from nearfree.core.plan import MODULES_SUFFIX, PREDICTIONS_SUFFIX, ForetellPlan
 from nearfree.core.setting import Setting
 from nearfree.decoders.model import model_of
 from nearfree.decoders.modules import ModuleUse
@@ -60,8 +60,9 @@ def predictions(
     rho. Raises EvidenceError if a module was not measured in isolation.
     """
     isolated = IsolatedModules(modules) if modules and modules.events_of(LatencyMeasured) else None
+    dtype = isolated.dtype if isolated else native_dtype(probe.fingerprint)
     for sweep in plan.sweeps:
-        setting = _resolved_setting(sweep, isolated, probe)
+        setting = sweep.resolved(dtype)
         module_uses = uses(setting, model_of(setting, plan.models))
         missing = [use.role for use in module_uses if isolated is None or not isolated.has(use)]
         if missing:
@@ -131,14 +132,3 @@ def _with_answer(
         n=tuple(answer.curve),
         latency_us=tuple(round(us, 3) for us in answer.curve.values()),
     )
-
-
-def _resolved_setting(
-    sweep: Sweep, isolated: IsolatedModules | None, probe: HardwareProbed
-) -> Setting:
-    """Return a sweep's setting with `auto` replaced by the machine's dtype."""
-    if sweep.setting.dtype != "auto":
-        return sweep.setting
-    fingerprint = probe.fingerprint
-    native = native_dtype(fingerprint) if fingerprint.kind == "cpu" else "bfloat16"
-    return structs.replace(sweep.setting, dtype=isolated.dtype if isolated else native)

@@ -28,7 +28,7 @@ from nearfree.derive.granularity.releases import (
 from nearfree.derive.granularity.steps import MOST_TOKENS, Steps
 from nearfree.derive.granularity.tiles import Call
 from nearfree.errors import EvidenceError, NearfreeError
-from nearfree.hardware.occupancy import shared_memory
+from nearfree.hardware.occupancy import smem_per_block
 from nearfree.log.names import Layout
 from nearfree.sources.answers.dense import DenseQuery, DenseRules, Rows
 from nearfree.sources.answers.granularity import Files
@@ -128,7 +128,7 @@ class Resolver:
             device=question.device_name,
             triton=PINNED_TRITON.get(release),
             sm=question.sm,
-            smem_per_block=_smem_per_block(question.sm),
+            smem_per_block=smem_per_block(question.sm),
             modular=bool(question.kernel and MODULAR_MOE.search(question.kernel)),
             spread=question.ep > 1,
             override=question.block_size_m,
@@ -302,13 +302,6 @@ def _api(question: AttentionQuestion, backend: Backend) -> _Api:
     if question.api not in get_args(_Api):
         raise _no_rules(f"which call of {question.backend} is made (`api`) is not given")
     return cast("_Api", question.api)
-
-
-def _smem_per_block(sm: int | None) -> int | None:
-    try:
-        return None if sm is None else shared_memory(sm).per_block
-    except EvidenceError:
-        return None  # a rule that reads it then raises its own error
 
 
 def _check_device(question: MoeQuestion | AttentionQuestion) -> None:

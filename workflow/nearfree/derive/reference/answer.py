@@ -137,7 +137,7 @@ class TimedQuestions:
         if self._reference is None or not covered.any():
             return
         covered_part = select_rows(part, covered)
-        placeholder = _uncalibrated(covered_part, np.ones_like(covered_part.features["grid"]))
+        placeholder = _uncalibrated(covered_part, np.ones_like(covered_part.features["n"]))
         self._parts.append(_with_kernels(placeholder, self._reference))
 
     def _timed(self, part: Prepared) -> Timed:
@@ -238,7 +238,7 @@ class TimedQuestions:
         self, part: Prepared, rows: Integers, last: Integers, after: Integers
     ) -> tuple[pl.Series, pl.Series]:
         """Return `limiting_term` and `evidence` of rows between two indices into their grids."""
-        positions = part.features["grid"][rows, after].astype(int).tolist()
+        positions = part.features["n"][rows, after].astype(int).tolist()
         evidence = rule_places(part.family, part.rows[rows.tolist()], positions, self._resolver)
         terms = stop_terms(part, rows, last, after)
         return (
@@ -249,7 +249,7 @@ class TimedQuestions:
     def _answers_at(self, timed: Timed, epsilon: float) -> pl.DataFrame:
         part = timed.part
         edges = boundaries(timed.ratio, part.counts, epsilon, timed.band[:, None])
-        grid, rows = part.features["grid"], np.arange(part.rows.height)
+        grid, rows = part.features["n"], np.arange(part.rows.height)
         last = grid[rows, edges.last]
         after = np.minimum(edges.last + 1, part.counts.sum(axis=1) - 1)
         return part.rows.select(

@@ -173,7 +173,7 @@ def within_a_factor(
 
     A factor of 1 requires the grid point itself.
     """
-    counts, grid = curves.part.counts[rows], curves.part.features["grid"][rows]
+    counts, grid = curves.part.counts[rows], curves.part.features["n"][rows]
     row = np.arange(len(counts))
     predicted_last, last = (
         last_pass(counts & (latency_us <= (1.0 + epsilon) * latency_us[:, :1]))

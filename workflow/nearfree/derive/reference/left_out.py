@@ -133,7 +133,7 @@ def answers_at(
 ) -> pl.DataFrame:
     """Return answers at a tolerance, with ANSWERED; `labels` are predictor and constants."""
     edges = boundaries(ratio, part.counts, epsilon, band)
-    grid, rows = part.features["grid"], np.arange(part.rows.height)
+    grid, rows = part.features["n"], np.arange(part.rows.height)
     indices = {"n_max": edges.last, "low": edges.low, "high": edges.high}
     predictor, constants = labels
     return part.rows.select(

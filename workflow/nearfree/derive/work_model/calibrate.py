@@ -195,7 +195,7 @@ def _hits(
 ) -> int:
     ratio = own_ratios(part.family, fitted, own, part.features)
     last = boundaries(ratio, part.counts, epsilon, fitted.band).last
-    predicted = part.features["grid"][np.arange(len(last)), last]
+    predicted = part.features["n"][np.arange(len(last)), last]
     return int(np.sum(predicted == n_max))
 
 

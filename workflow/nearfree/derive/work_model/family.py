@@ -56,7 +56,6 @@ def common(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
         "result_bytes": _sizes(rows["dtype"], RESULT_BYTES),
         "cache_bytes": _sizes(rows["kv_dtype"].fill_null(rows["dtype"])),
         "n": n,
-        "grid": n,
         "batch": batch,
         "context": column(rows, "context"),
         "tokens": batch * n,

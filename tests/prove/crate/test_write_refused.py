@@ -17,6 +17,8 @@ from nearfree.log.document import (
 )
 from nearfree.log.ledger import read_chain, write_ledger
 from nearfree.log.names import Layout
+from nearfree.prove.crate.check import check_crate
+from nearfree.prove.crate.graph import crate_layout
 from nearfree.prove.crate.write import write_crate
 from nearfree.show.figures.listing import LIST, read_figures
 from prove.crate.conftest import PROJECT
@@ -87,6 +89,29 @@ def test_tables_of_other_tables_are_refused(root: Layout, tmp_path: Path) -> Non
     for path in (latency, latency.with_name("latency.parquet.manifest.json")):
         path.write_bytes((root.root / "tables" / "public" / path.name).read_bytes())
     assert "is made from other" in refused(root, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("figures", "told"),
+    [
+        (True, "figures.json is made from other tables/cpu/"),
+        (False, "boundaries.parquet.manifest.json is made from other latency than"),
+    ],
+)
+def test_a_table_that_others_are_made_from_must_be_there(
+    root: Layout, tmp_path: Path, *, figures: bool, told: str
+) -> None:
+    """Tables and figures whose input table is gone are refused, and a crate of them is unsound."""
+    write_crate(root, PROJECT, CONFIG, tmp_path / "sound")
+    for layout in (root, crate_layout(tmp_path / "sound")):
+        latency = layout.table("cpu", "latency")
+        if figures:
+            shutil.rmtree(latency.parent)
+        else:
+            for file in (latency, manifest_path(latency)):
+                file.unlink()
+    assert told in refused(root, tmp_path / "out")
+    assert any(told in finding.message for finding in check_crate(tmp_path / "sound"))
 
 
 def test_figures_of_other_tables_are_refused(root: Layout, tmp_path: Path) -> None:
@@ -173,8 +198,13 @@ def test_a_ledger_that_is_not_there_is_refused(made: Layout, tmp_path: Path) -> 
         assert "names no ledger" in refused(made, tmp_path / "out", name=name)
 
 
-def test_a_config_file_never_leaves_its_folder(root: Layout, tmp_path: Path) -> None:
-    """A ledger of others whose config would be written elsewhere is refused."""
+@pytest.mark.parametrize("derived", [True, False])
+def test_a_config_file_never_leaves_its_folder(
+    root: Layout, tmp_path: Path, *, derived: bool
+) -> None:
+    """A ledger whose config would be written elsewhere is refused, with or without tables."""
+    for name in () if derived else ("tables", "figures"):
+        shutil.rmtree(root.root / name)
     (ledger,) = read_chain(root.ledgers / "local")
     config = {**ledger.config, "../more.yaml": "a: 1\n"}
     path = root.ledgers / "local" / "000001.json"

@@ -167,7 +167,11 @@ def find_mismatch(layout: Layout, ledger: Ledger) -> str | None:
 
 
 def _input_digest(root: Path, ledger: Ledger, folder: Path, name: str, recorded: str) -> str:
-    """Return the digest of an input by its name in manifests; `recorded` if it is not a file."""
+    """Return the digest of an input by its name in manifests; `recorded` if it is not a file.
+
+    A table is `tables/SCOPE/NAME`, or NAME alone beside the file that is made from it; a table that
+    is not there has the digest of none.
+    """
     kind, _, scope = name.partition("/")
     if kind == "events":
         return seals_root(
@@ -176,4 +180,4 @@ def _input_digest(root: Path, ledger: Ledger, folder: Path, name: str, recorded:
     manifest = manifest_path((root if kind == "tables" else folder) / f"{name}.parquet")
     if manifest.is_file():
         return read_document(manifest, Manifest).sha256
-    return "" if kind == "tables" else recorded
+    return "" if kind in ("tables", name) else recorded

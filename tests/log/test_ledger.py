@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import write_take
+from msgspec import UNSET
 from nearfree.errors import BusyError, ConfigError, DamageError, LogError
 from nearfree.log.document import read_document, render, write_once
 from nearfree.log.ledger import (
@@ -15,11 +16,12 @@ from nearfree.log.ledger import (
     current_seals,
     ledger_paths,
     read_chain,
+    retired_seals,
     seals_root,
     write_ledger,
 )
 from nearfree.log.line import GENESIS, sha256
-from nearfree.log.names import Layout
+from nearfree.log.names import Layout, parse_take
 
 from log.faults import damage
 
@@ -158,6 +160,27 @@ def test_a_replaced_seal_is_found(layout: Layout, config: Path) -> None:
     assert f"the seal of {name} is not the one this ledger names" in finding.message
 
 
+def test_a_ledger_retires_takes_that_are_gone_by_their_seals(layout: Layout, config: Path) -> None:
+    """Retired is a take of the last ledger that is gone and whose very seal was named as retired.
+
+    A take that is still there, one under another seal and one that is gone without a word are not.
+    """
+    write_ledgers(layout, config, 4)
+    seals = current_seals(layout)
+    gone, another, silent, kept = seals
+    for name in (gone, another, silent):
+        layout.seal(parse_take(name)).unlink()
+    named = {gone: seals[gone], another: "0" * 64, kept: seals[kept], "cpu/other/1-01234567": ""}
+    write_ledger(layout, local(layout), config, retired=named)
+    assert read_chain(local(layout))[-1].retired == {gone: seals[gone]}
+    assert retired_seals(layout) == {gone: seals[gone]}
+    write_take(layout, take=5)
+    write_ledger(layout, local(layout), config)
+    ledgers = read_chain(local(layout))
+    assert len(ledgers) == 6
+    assert [ledger.retired for ledger in ledgers if ledger.number != 5] == [UNSET] * 5
+
+
 @pytest.mark.parametrize("where", ["config.yaml", "models/small.yaml"])
 def test_a_tracked_ledger_keeps_no_home_folder(layout: Layout, config: Path, where: str) -> None:
     """A config with the home folder in it is refused by the tracked ledger, not by the local."""
@@ -240,6 +263,18 @@ def test_two_ledgers_of_one_number_are_refused(layout: Layout, config: Path) -> 
     (path,) = write_ledgers(layout, config, 1)
     with pytest.raises(BusyError):
         write_once(path, read_document(path, Ledger))
+
+
+def test_a_listing_may_lack_older_ledgers(
+    layout: Layout, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ledgers before the newest listed one are looked for by name; a missing one stays out."""
+    first, second, third = write_ledgers(layout, config, 3)
+    for listed in ([third], [second, third], [third, first]):
+        monkeypatch.setattr(Path, "glob", lambda *_, paths=listed: iter(paths))
+        assert ledger_paths(local(layout)) == [first, second, third]
+    second.unlink()
+    assert ledger_paths(local(layout)) == [first, third]
 
 
 def test_other_files_are_no_ledgers(layout: Layout, config: Path) -> None:

@@ -101,12 +101,11 @@ def _models(config: Config) -> Iterator[str]:
     """Yield the models that a config names; for engines' studies those of random weights."""
     for deployment in config.deployments.values():
         yield from deployment.models
-    if (config.folder / "studies.yaml").exists():
-        studies = load(config.folder / "studies.yaml")
-        for study in studies.values() if isinstance(studies, dict) else ():
-            is_config_model = isinstance(study, dict) and study.get("module") != ENGINE.name
-            if is_config_model and isinstance(study.get("model"), str):
-                yield study["model"]
+    studies = load(config.folder / "studies.yaml")
+    for study in studies.values() if isinstance(studies, dict) else ():
+        is_config_model = isinstance(study, dict) and study.get("module") != ENGINE.name
+        if is_config_model and isinstance(study.get("model"), str):
+            yield study["model"]
     yield from (spec.random.config for spec in config.weights.values() if spec.random)
 
 

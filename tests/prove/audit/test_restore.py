@@ -1,0 +1,74 @@
+"""A ledger's config is restored as it is, or refused if it names a model outside of the ledger."""
+
+from pathlib import Path
+
+import pytest
+from derive.tables.logs import CONFIG
+from nearfree.errors import ConfigError
+from nearfree.log.ledger import Ledger, config_texts, seals_root
+from nearfree.log.line import GENESIS
+from nearfree.log.names import Layout
+from nearfree.prove.audit.ledgers import NamedLedger
+from nearfree.prove.audit.restore import restore
+
+
+def named(config: dict[str, str]) -> NamedLedger:
+    """Return a ledger of a config and no takes."""
+    ledger = Ledger(
+        number=1, time="", previous=GENESIS, root=seals_root({}), seals={}, config=config,
+        code_digest="", libraries={},
+    )  # fmt: skip
+    return NamedLedger("1", ledger)
+
+
+def test_a_config_comes_back_as_it_was(layout: Layout, tmp_path: Path) -> None:
+    """The shipped config is restored byte for byte; its engines' studies name weights, not models.
+
+    Models of its deployments, studies and random weights are all among its own files.
+    """
+    texts = config_texts(CONFIG)
+    pipeline = restore(layout, named(texts), tmp_path / "into")
+    assert pipeline.layout.takes() == []
+    assert config_texts(tmp_path / "into" / "config") == texts
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("deployments.yaml", ("models: [qwen3_8b]", "models: [outside]")),
+        ("studies.yaml", ("model: wedlm_8b_cpu", "model: outside")),
+        ("weights.yaml", ("config: llama_3_2_1b,", "config: outside,")),
+    ],
+)
+def test_a_model_is_one_of_the_ledger(
+    layout: Layout,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    change: tuple[str, str],
+) -> None:
+    """A model file that lies where the command runs, and not in the ledger, is refused by name."""
+    model = (CONFIG / "models" / "qwen3_8b.json").read_bytes()
+    (tmp_path / "outside").write_bytes(model)
+    monkeypatch.chdir(tmp_path)
+    texts = config_texts(CONFIG)
+    assert change[0] in texts[file]
+    texts[file] = texts[file].replace(*change)
+    with pytest.raises(ConfigError, match="ledger 1 does not hold the model file 'outside'"):
+        restore(layout, named(texts), tmp_path / "into")
+
+
+@pytest.mark.parametrize(
+    ("studies", "message"),
+    [(None, "cannot be read"), ("[1]", "studies.yaml"), ("some: 1", "studies.yaml: some")],
+)
+def test_studies_that_are_none_are_refused(
+    layout: Layout, tmp_path: Path, studies: str | None, message: str
+) -> None:
+    """A ledger without studies, or with something else in their file, is refused by that file."""
+    texts = {name: text for name, text in config_texts(CONFIG).items() if name != "studies.yaml"}
+    texts |= {} if studies is None else {"studies.yaml": studies}
+    with pytest.raises(
+        ConfigError, match=f"config of ledger 1 does not fit this code: .*{message}"
+    ):
+        restore(layout, named(texts), tmp_path / "into")

@@ -1,4 +1,4 @@
-"""Rules that rows cite: the audit and the report's page find the same rows."""
+"""Rows by id, key or citation, and ids that do not exist; the page finds the same rules."""
 
 import json
 import shutil
@@ -12,10 +12,17 @@ from msgspec import json as msgspec_json
 from nearfree.core.scopes import SOURCES
 from nearfree.derive.tables.granularity import GRANULARITY
 from nearfree.derive.tables.project import project
+from nearfree.derive.tables.store import write_table
 from nearfree.derive.tables.tuned import TUNED
 from nearfree.errors import EvidenceError
 from nearfree.log.names import Layout
-from nearfree.prove.audit.table_index import TableIndex, rules_behind
+from nearfree.log.seal import read_seal
+from nearfree.prove.audit.table_index import (
+    TableIndex,
+    rules_behind,
+    table_files,
+    unresolved_ids,
+)
 from nearfree.show.page import inline
 from nearfree.show.page.inline import facts, packed
 
@@ -99,6 +106,106 @@ def test_the_counts_of_the_test_above_differ(index: TableIndex) -> None:
     counts = [tuned.filter(pl.col(name) == number).height for name, number in
               (("experts", 0), ("d_ff", 672), ("experts", 32))]  # fmt: skip
     assert counts[0] == 0 < counts[1] <= 20 < counts[2]
+
+
+def test_a_row_is_found_by_its_id(index: TableIndex) -> None:
+    """Rows of several tables are found by their ids, each with its scope and table."""
+    tables = {table.name: index.table(SOURCES, table.name) for table in (GRANULARITY, TUNED)}
+    first = {name: frame.row(0, named=True) for name, frame in tables.items() if frame is not None}
+    rows = index.rows([row["row_id"] for row in first.values()])
+    assert {row_id: (row.scope, row.table.name, row.row) for row_id, row in rows.items()} == {
+        row["row_id"]: (SOURCES, name, row) for name, row in first.items()
+    }
+
+
+@pytest.mark.parametrize("asked", ["tuned:000000000000", "nothing:000000000000", "tuned", ""])
+def test_an_id_without_a_row_is_refused(index: TableIndex, asked: str) -> None:
+    """An id that no table has is named, whether or not its form is that of an id."""
+    with pytest.raises(EvidenceError) as caught:
+        index.rows([asked])
+    assert caught.value.what == f"no table has the row {asked}"
+
+
+def test_one_row_is_found_by_its_key(index: TableIndex) -> None:
+    """Numbers, texts, flags and empty values of a row's key name it; spaces do not count."""
+    tuned = index.table(SOURCES, TUNED.name)
+    assert tuned is not None
+    row = tuned.filter(pl.col("per_channel_quant").not_()).row(-1, named=True)
+    names = [name for name in TUNED.dtypes if name not in ("row_id", "from_ids", "file")]
+    text = ", ".join(f"{name} = {'' if row[name] is None else row[name]}" for name in names)
+    assert index.by_key(f"tuned:{text}").row == row
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("true", 1), ("YES", 1), ("1", 1), ("no", 0), ("0", 0)]
+)
+def test_a_flag_is_asked_for_in_any_form(index: TableIndex, flag: str, value: int) -> None:
+    """A flag is true, yes or 1, or false, no or 0, in any case."""
+    tuned = index.table(SOURCES, TUNED.name)
+    assert tuned is not None
+    count = tuned.filter(pl.col("per_channel_quant") == value).height
+    with pytest.raises(EvidenceError, match=f"^{count} rows of tuned fit"):
+        index.by_key(f"tuned:per_channel_quant={flag}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("nothing:package=vllm", "there is no table 'nothing'"),
+        ("tuned:colour=red", "tuned has no column 'colour' to search"),
+        ("tuned:from_ids=x", "tuned has no column 'from_ids' to search"),
+        ("tuned:experts=many", "experts is a number, not 'many'"),
+        ("tuned:per_channel_quant=ture", "per_channel_quant is true or false, not 'ture'"),
+    ],
+)
+def test_a_key_that_cannot_be_searched_is_refused(
+    index: TableIndex, asked: str, message: str
+) -> None:
+    """An unknown table or column, a list, and a value of another type are refused by name."""
+    with pytest.raises(EvidenceError) as caught:
+        index.by_key(asked)
+    assert caught.value.what == message
+
+
+def test_scopes_and_tables_are_those_on_disk(tmp_path: Path) -> None:
+    """Folders with tables are scopes, in order; a table that is not there is none."""
+    layout = Layout(tmp_path)
+    for scope in ("h20", "cpu"):
+        write_table(layout, scope, TUNED, pl.DataFrame(schema=TUNED.dtypes), {"events/cpu": scope})
+    (tmp_path / "tables" / "notes.txt").touch()
+    index = TableIndex(layout)
+    assert index.scopes == ["cpu", "h20"]
+    assert [scope for scope, _ in index.parts(TUNED.name)] == ["cpu", "h20"]
+    assert list(index.parts(GRANULARITY.name)) == []
+    assert index.table("cpu", GRANULARITY.name) is None
+    assert index.inputs("h20", TUNED.name) == {"events/cpu": "h20"}
+    assert table_files(layout) == [layout.table(scope, TUNED.name) for scope in ("cpu", "h20")]
+
+
+def test_ids_that_do_not_exist_are_told_by_table(index: TableIndex, tmp_path: Path) -> None:
+    """Each table with an id of no row and no event is told, by the first such id and their count.
+
+    Entries of the config are no rows; of a segment all its events exist, and none besides.
+    """
+    layout = Layout(tmp_path)
+    shutil.copytree(index.layout.events, layout.events)
+    tuned = index.table(SOURCES, TUNED.name)
+    assert tuned is not None
+    take = layout.takes(SOURCES)[0]
+    (part,) = read_seal(layout, take).segments
+    segment = take.segment(part.attempt)
+    sound = [f"{segment}#1", f"{segment}#{part.events}", "config/x", tuned["row_id"][-1]]
+    path = layout.table(SOURCES, TUNED.name)
+    for absent, told in (
+        ([], None),
+        ([f"{segment}#0"], f"'{segment}#0'"),
+        ([f"{segment}#{part.events + 1}"], f"'{segment}#{part.events + 1}'"),
+        (["tuned:000000000000", f"{segment}0#1", "a"], "'a' and 2 more"),
+    ):
+        ids = pl.Series("from_ids", [sound + absent] * tuned.height)
+        write_table(layout, SOURCES, TUNED, tuned.with_columns(ids), {})
+        messages = [] if told is None else [f"{path}: names {told}, not there"]
+        assert unresolved_ids(layout) == messages
 
 
 @pytest.mark.browser

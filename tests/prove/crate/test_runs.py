@@ -1,8 +1,12 @@
 """Actions of a crate: what a run records of its machine, and what each derived file is made of."""
 
+import re
+from typing import Literal
+
 import pytest
 from conftest import make_plan, make_started
 from msgspec import structs
+from nearfree.derive.stages import COMMANDS, STAGES
 from nearfree.errors import DamageError
 from nearfree.log.events import Payload, RunFinished, Scheduler
 from nearfree.log.ledger import Ledger, seals_root
@@ -13,18 +17,24 @@ from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import take_name
 from nearfree.prove.crate.graph import Contents, Graph, refs
 from nearfree.prove.crate.runs import (
+    NEARFREE,
+    SNAKEFILE,
     WORKFLOW_RUN,
     add_derivations,
     add_run,
+    add_workflow,
     main_run,
     read_run,
+    rule_of,
 )
+from prove.crate.conftest import PROJECT
 
 PLAN = make_plan()
+Outcome = Literal["complete", "partial"]
 NAME = take_name("h20", "dense", 1, PLAN)
 
 
-def sealed(layout: Layout, *payloads: Payload) -> None:
+def sealed(layout: Layout, *payloads: Payload, outcome: Outcome = "complete") -> None:
     """Seal a take of these events."""
     with SegmentWriter(layout, NAME, 1) as writer:
         for payload in payloads:
@@ -33,7 +43,7 @@ def sealed(layout: Layout, *payloads: Payload) -> None:
     part = seal_segment(writer.path, segment, 1, len(segment.events))
     seal = Seal(
         scope="h20", stream="dense", take=1, plan_digest=make_started(PLAN).plan_digest,
-        outcome="complete", segments=(part,),
+        outcome=outcome, segments=(part,),
     )  # fmt: skip
     write_seal(layout, seal)
 
@@ -85,7 +95,8 @@ def test_derived_files_are_made_of_what_they_read() -> None:
         "results/ledger/000001.json",
         "config/config.yaml",
     ]
-    files = {name: Contents(size=1, sha256="0" * 64) for name in names}
+    others = ["Snakefile", "plans/report/x.json", "results/as_of/x"]
+    files = {name: Contents(size=1, sha256="0" * 64) for name in (*names, *others)}
     ledger = Ledger(
         number=1, time="then", previous="0" * 64, root=seals_root({}), seals={}, config={},
         code_digest="0", libraries={},
@@ -107,3 +118,69 @@ def test_derived_files_are_made_of_what_they_read() -> None:
     assert run["object"] == refs([config, seal])
     assert run["result"] == refs([table, figure, page, listed])
     assert "startTime" not in run
+
+
+def test_a_run_names_its_software_once(layout: Layout) -> None:
+    """A run's agent is this program, with its version and the other packages, Python among them."""
+    versions = {"nearfree": "1.0", "torch": "2.9"}
+    sealed(layout, structs.replace(make_started(PLAN), python="3.12", versions=versions))
+    graph = Graph()
+    reference = add_run(graph, layout, read_run(layout, str(NAME)), None)
+    action = graph.entities[reference["@id"]]
+    agent = graph.entities[action["agent"]["@id"]]
+    assert (agent["name"], agent["softwareVersion"]) == ("nearfree", "1.0")
+    packages = [graph.entities[package["@id"]] for package in agent["softwareRequirements"]]
+    assert [(entity["name"], entity["softwareVersion"]) for entity in packages] == [
+        ("python", "3.12"), ("torch", "2.9"),
+    ]  # fmt: skip
+    assert action["instrument"] == {"@id": NEARFREE}
+    assert not any("scheduler" in name for name in graph.entities)
+
+
+@pytest.mark.parametrize(("outcome", "status"), [("complete", "Completed"), ("partial", "Failed")])
+def test_a_partial_take_is_a_failed_action(layout: Layout, outcome: Outcome, status: str) -> None:
+    """A take that was closed before its plan was done failed, with that as its error."""
+    sealed(layout, make_started(PLAN), outcome=outcome)
+    graph = Graph()
+    action = graph.entities[add_run(graph, layout, read_run(layout, str(NAME)), None)["@id"]]
+    assert action["actionStatus"] == f"http://schema.org/{status}ActionStatus"
+    assert action.get("error") == (
+        "closed before its plan was done" if status == "Failed" else None
+    )
+
+
+def test_the_workflow_has_a_step_for_each_rule() -> None:
+    """Each executed rule is a numbered step with its tool, and a control of its actions."""
+    graph, action = Graph(), {"@id": "#run/x"}
+    add_workflow(graph, {"measure": [action], "publish": [action], "import_curves": [action]})
+    workflow, run = graph.entities[SNAKEFILE], graph.entities["#orchestration"]
+    steps = [graph.entities[step["@id"]] for step in workflow["step"]]
+    assert [(step["name"], step["description"], step["position"]) for step in steps] == [
+        ("measure", "nearfree measure", "1"),
+        ("publish", "nearfree import published", "2"),
+        ("import_curves", "nearfree import", "3"),
+    ]
+    tools = [step["workExample"]["@id"] for step in steps]
+    assert tools == ["#tool/measure", "#tool/import", "#tool/import"]
+    assert workflow["hasPart"] == refs(["#tool/measure", "#tool/import"])
+    assert [graph.entities[tool]["name"] for tool in tools[:2]] == [
+        "nearfree measure", "nearfree import",
+    ]  # fmt: skip
+    controls = [graph.entities[control["@id"]] for control in run["object"]]
+    assert [control["instrument"] for control in controls] == workflow["step"]
+    assert all(control["object"] == [action] for control in controls)
+    assert run["result"] == {"@id": WORKFLOW_RUN}
+    assert graph.entities[NEARFREE]["name"] == "nearfree"
+
+
+def test_every_rule_with_a_command_is_a_step() -> None:
+    """Each rule with a command is a step, and each command leads to its rule."""
+    text = "".join(path.read_text() for path in sorted((PROJECT / "rules").glob("*.smk")))
+    rules = re.findall(r"^rule (\w+):", text, re.MULTILINE)
+    tables = [name for name, stage in STAGES.items() if stage.tables]
+    assert sorted(COMMANDS) == sorted(rules + tables)
+    assert rule_of("nearfree measure cpu attention --take 1") == "measure"
+    assert rule_of("nearfree import published") == "publish"
+    assert rule_of("nearfree import aiconfigurator --version 1") == "import_curves"
+    assert rule_of("nearfree rules extract vllm==0.33.0 --take 1") == "extract"
+    assert rule_of("nearfree calibrate gemm") is None

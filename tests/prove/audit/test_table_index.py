@@ -76,6 +76,36 @@ def test_each_cited_rule_is_found(index: TableIndex, cited: dict[str, str]) -> N
             assert len(rules) == len(set(rules))
 
 
+def test_printed_rows_are_found_by_their_table(index: TableIndex, tmp_path: Path) -> None:
+    """Of a cited printed table the rows whose condition or path is named are found, else all.
+
+    At most forty rules are behind a row.
+    """
+    read = index.table(SOURCES, GRANULARITY.name)
+    assert read is not None
+    number = pl.int_range(45)
+    printed = read.head(45).with_columns(
+        row_id=pl.format("granularity:{}", pl.lit("0" * 10) + (10 + number).cast(pl.String)),
+        place=pl.when(number < 3).then(pl.lit("tab:few")).otherwise(pl.lit("tab:many-rows")),
+        condition=pl.format("head_dim <= {}0", number + 1),
+        path=pl.format("kernel_{}", number),
+    )
+    layout = Layout(tmp_path)
+    write_table(layout, SOURCES, GRANULARITY, printed, {})
+    ids = printed["row_id"].to_list()
+    for text, expected in (
+        ("tab:few", ids[:3]),
+        ("tab:few, head_dim <= 20", ids[1:2]),
+        ("tab:few, kernel_2", ids[2:3]),
+        ("tab:few: kernel_2", ids[:3]),
+        ("tab:few, head_dim <= 10, kernel_2; tab:other", [ids[0], ids[2]]),
+        ("tab:many-rows tab:few", ids[3:43]),
+        ("tab:few tab:many-rows", ids[:40]),
+    ):
+        assert rules_behind({"rule": text}, TableIndex(layout)) == expected
+    assert rules_behind({"evidence": None, "says": "tab:few"}, TableIndex(layout)) == []
+
+
 def test_a_column_has_one_value(index: TableIndex) -> None:
     """A column with two values is refused as such, not as a row that is not there."""
     asked = "tuned:package=vllm,package=sglang"

@@ -1,5 +1,6 @@
 """Actions of a crate: what a run records of its machine, and what each derived file is made of."""
 
+import itertools
 import re
 from typing import Literal
 
@@ -65,8 +66,11 @@ def test_a_run_says_its_machine_and_its_job(layout: Layout) -> None:
         "host_label": "unnamed", "device": "NVIDIA H20", "clock_memory_mhz": 2619.0,
         "clock_sm_mhz": 1980.0, "scheduler_system": "slurm", "scheduler_job_id": "7", "attempt": 2,
     }  # fmt: skip
+    clocks = [fact["name"] for fact in facts if fact["name"].startswith("clock")]
+    assert clocks == ["clock_memory_mhz", "clock_sm_mhz"]
     assert action["instrument"] == {"@id": "#tool/measure"}
     assert action["name"] == "dense of h20, take 1"
+    assert action["startTime"] <= action["endTime"]
 
 
 def test_the_main_run_is_the_last_of_the_first_command(layout: Layout) -> None:
@@ -91,12 +95,13 @@ def test_derived_files_are_made_of_what_they_read() -> None:
         "results/events/cpu/dense/1-0123abcd.seal.json",
         "results/tables/cpu/latency.parquet",
         "results/figures/cpu/latency.svg",
-        "results/report/index.html",
+        "results/report/figures/latency.svg",
         "results/ledger/000001.json",
         "config/config.yaml",
     ]
     others = ["Snakefile", "plans/report/x.json", "results/as_of/x"]
-    files = {name: Contents(size=1, sha256="0" * 64) for name in (*names, *others)}
+    alone = "results/tables/x.json"
+    files = {name: Contents(size=1, sha256="0" * 64) for name in (*names, *others, alone)}
     ledger = Ledger(
         number=1, time="then", previous="0" * 64, root=seals_root({}), seals={}, config={},
         code_digest="0", libraries={},
@@ -105,24 +110,35 @@ def test_derived_files_are_made_of_what_they_read() -> None:
     actions = add_derivations(graph, ledger, files)
     _, seal, table, figure, page, listed, config = names
     found = {}
-    for tool, (reference,) in actions.items():
+    for reference in itertools.chain(*actions.values()):
         entity = graph.entities[reference["@id"]]
-        found[tool] = entity["name"], entity["object"], entity["result"], entity.get("endTime")
+        made = entity["name"], entity["object"], entity["result"], entity.get("endTime")
+        found[reference["@id"].removeprefix("#derived/")] = made
+    tables = refs([table, alone])
     assert found == {
-        "tables": ("tables of cpu", refs([seal]), refs([table]), None),
-        "figures": ("figures of cpu", refs([table]), refs([figure]), None),
-        "report": ("report of all scopes", refs([table]), refs([page]), None),
+        "tables/cpu": ("tables of cpu", refs([seal]), refs([table]), None),
+        "tables": ("tables of all scopes", refs([seal]), refs([alone]), None),
+        "figures/cpu": ("figures of cpu", tables, refs([figure]), None),
+        "report": ("report of all scopes", tables, refs([page]), None),
         "ledger": ("ledger of all scopes", refs([seal, config]), refs([listed]), "then"),
     }
+    assert {tool: len(made) for tool, made in actions.items()} == {
+        "tables": 2, "figures": 1, "report": 1, "ledger": 1,
+    }  # fmt: skip
     run = graph.entities[WORKFLOW_RUN]
     assert run["object"] == refs([config, seal])
-    assert run["result"] == refs([table, figure, page, listed])
+    assert run["result"] == refs([table, figure, page, listed, alone])
     assert "startTime" not in run
+    graph = Graph()
+    for time in ("2", "1", "3"):
+        graph.add(f"#run/{time}", "CreateAction", startTime=time)
+    add_derivations(graph, ledger, files)
+    assert graph.entities[WORKFLOW_RUN]["startTime"] == "1"
 
 
 def test_a_run_names_its_software_once(layout: Layout) -> None:
     """A run's agent is this program, with its version and the other packages, Python among them."""
-    versions = {"nearfree": "1.0", "torch": "2.9"}
+    versions = {"torch": "2.9", "nearfree": "1.0", "msgspec": "0.19"}
     sealed(layout, structs.replace(make_started(PLAN), python="3.12", versions=versions))
     graph = Graph()
     reference = add_run(graph, layout, read_run(layout, str(NAME)), None)
@@ -131,10 +147,11 @@ def test_a_run_names_its_software_once(layout: Layout) -> None:
     assert (agent["name"], agent["softwareVersion"]) == ("nearfree", "1.0")
     packages = [graph.entities[package["@id"]] for package in agent["softwareRequirements"]]
     assert [(entity["name"], entity["softwareVersion"]) for entity in packages] == [
-        ("python", "3.12"), ("torch", "2.9"),
+        ("msgspec", "0.19"), ("python", "3.12"), ("torch", "2.9"),
     ]  # fmt: skip
     assert action["instrument"] == {"@id": NEARFREE}
     assert not any("scheduler" in name for name in graph.entities)
+    assert "endTime" not in action
 
 
 @pytest.mark.parametrize(("outcome", "status"), [("complete", "Completed"), ("partial", "Failed")])

@@ -95,7 +95,10 @@ class Difference(Struct, frozen=True):
 def differences(
     table: Table, on_disk: pl.DataFrame, recomputed: pl.DataFrame
 ) -> Iterator[Difference]:
-    """Yield the differences between two frames of one table."""
+    """Yield the differences between two frames of one table.
+
+    The order is compared of the rows that both have; it is a difference of the whole table.
+    """
     if on_disk.equals(recomputed, null_equal=True):
         return
     for row_id in on_disk.join(recomputed, on="row_id", how="anti")["row_id"]:
@@ -118,7 +121,8 @@ def differences(
             named=True
         ):
             yield Difference(row["row_id"], column, row[column], row[recomputed_column])
-    if on_disk["row_id"].to_list() != recomputed["row_id"].to_list() and not pairs.is_empty():
+    common = recomputed.join(pairs, on="row_id", how="semi", maintain_order="left")
+    if pairs["row_id"].to_list() != common["row_id"].to_list():
         yield Difference(table.name, "", "has its rows in another order than the log gives", None)
 
 
@@ -146,10 +150,13 @@ def recompute(layout: Layout, config: Path, row_ids: Sequence[str]) -> dict[str,
                     _make(scratch, loaded_config, job, layout)
                     made_jobs.add(job)
             on_disk = pl.DataFrame([located_row.row for located_row in rows], schema=table.dtypes)
-            recomputed = read_table(scratch, scope, table)
-            for difference in differences(
-                table, on_disk, recomputed.join(on_disk, on="row_id", how="semi")
-            ):
+            # The rows that are asked for, in the order of asking.
+            recomputed = (
+                on_disk.select("row_id")
+                .join(read_table(scratch, scope, table), on="row_id", maintain_order="left")
+                .select(on_disk.columns)
+            )
+            for difference in differences(table, on_disk, recomputed):
                 differing[difference.row_id].append(difference)
     return differing
 

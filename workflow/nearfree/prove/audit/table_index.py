@@ -77,7 +77,7 @@ class TableIndex:
         ids_by_table: dict[str, list[str]] = {}
         for identifier in identifiers:
             match = ROW_ID.fullmatch(identifier)
-            if match and match[1] in TABLES:
+            if match:
                 ids_by_table.setdefault(match[1], []).append(identifier)
         for name, ids in ids_by_table.items():
             for scope, frame in self.parts(name):

@@ -1,14 +1,16 @@
-"""A ledger's config is restored as it is, or refused if it names a model outside of the ledger."""
+"""A ledger's config is restored as it is, or refused; takes are linked, not copied."""
 
 from pathlib import Path
 
 import pytest
+from conftest import write_take
 from derive.tables.logs import CONFIG
 from nearfree.errors import ConfigError
 from nearfree.log.ledger import Ledger, config_texts, seals_root
 from nearfree.log.line import GENESIS
 from nearfree.log.names import Layout
 from nearfree.prove.audit.ledgers import NamedLedger
+from nearfree.prove.audit.recompute import scratch_root
 from nearfree.prove.audit.restore import restore
 
 
@@ -72,3 +74,25 @@ def test_studies_that_are_none_are_refused(
         ConfigError, match=f"config of ledger 1 does not fit this code: .*{message}"
     ):
         restore(layout, named(texts), tmp_path / "into")
+
+
+@pytest.mark.parametrize("some", [True, False])
+def test_a_scratch_root_holds_links_to_sealed_takes(
+    layout: Layout, tmp_path: Path, *, some: bool
+) -> None:
+    """Seals and segments of the chosen takes, by default of all, are links; nothing else is there.
+
+    What a take has besides, such as an attempt without a seal, is not linked.
+    """
+    first, second = (write_take(layout, take=take).name for take in (1, 2))
+    layout.segment(first, 2).write_bytes(b"not sealed")
+    (tmp_path / "here").symlink_to(layout.root)
+    scratch = scratch_root(Layout(tmp_path / "here"), tmp_path / "into", [second] if some else None)
+    assert scratch.takes() == ([second] if some else [first, second])
+    links = {path for path in (tmp_path / "into").rglob("*") if not path.is_dir()}
+    takes = [second] if some else [first, second]
+    expected = {path for take in takes for path in (scratch.seal(take), scratch.segment(take, 1))}
+    assert links == expected
+    for link in links:
+        original = layout.events / link.relative_to(scratch.events)
+        assert link.readlink() == original.resolve()

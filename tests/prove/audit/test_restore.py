@@ -76,6 +76,19 @@ def test_studies_that_are_none_are_refused(
         restore(layout, named(texts), tmp_path / "into")
 
 
+def test_a_scope_without_takes_has_no_tables(layout: Layout, tmp_path: Path) -> None:
+    """Of platforms, releases and imports that a config names, those without takes are left out."""
+    texts = config_texts(CONFIG)
+    texts["config.yaml"] = texts["config.yaml"].replace(
+        "imports: []", "imports: [aiconfigurator==0.12.0]"
+    )
+    pipeline = restore(layout, named(texts), tmp_path / "into")
+    assert pipeline.config.releases
+    assert pipeline.site.here == ("cpu",)
+    assert pipeline.site.imports == ("aiconfigurator==0.12.0",)
+    assert (pipeline.platforms, pipeline.sources, pipeline.imported) == ([], [], [])
+
+
 @pytest.mark.parametrize("some", [True, False])
 def test_a_scratch_root_holds_links_to_sealed_takes(
     layout: Layout, tmp_path: Path, *, some: bool

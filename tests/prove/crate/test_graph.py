@@ -38,7 +38,7 @@ def test_facts_are_property_values_of_their_owner() -> None:
 def test_a_list_of_one_is_written_as_its_item() -> None:
     """The document has the context and all entities in order; lists of one item are the item."""
     graph = Graph()
-    graph.add("#b", "File", result=refs(["#a"]), object=refs(["#a", "#b"]))
+    graph.add("#b", "File", result=refs(["#a"]), object=refs(["#a", "#b"]), agent={"@id": "#a"})
     graph.add("#a", ["File", "HowTo"], name="x")
     raw = graph.render()
     assert raw.endswith(b"}\n")
@@ -46,7 +46,13 @@ def test_a_list_of_one_is_written_as_its_item() -> None:
     assert json.decode(raw) == {
         "@context": CONTEXT,
         "@graph": [
-            {"@id": "#b", "@type": "File", "result": {"@id": "#a"}, "object": refs(["#a", "#b"])},
+            {
+                "@id": "#b",
+                "@type": "File",
+                "result": {"@id": "#a"},
+                "object": refs(["#a", "#b"]),
+                "agent": {"@id": "#a"},
+            },
             {"@id": "#a", "@type": ["File", "HowTo"], "name": "x"},
         ],
     }

@@ -41,7 +41,10 @@ OPTIONS = st.fixed_dictionaries(
         ),
     },
 )  # fmt: skip
-_OPTION = r"--(?:moe|weights|activations|attention|kv-dtype|dtype|dense|tp|dp|ep|pp) [\w.=+-]*\w"
+_OPTION = (
+    r"--(?:platform|moe|weights|activations|attention|kv-dtype|dtype|dense|tp|dp|ep|pp) "
+    r"[\w.=+-]*\w"
+)
 _CONCEALED = re.compile(r"^(?:with --moe \S+, )?T\(N\) is not known: ")
 REMEDY = re.compile(rf"{_OPTION}(?: {_OPTION})*")
 

@@ -99,3 +99,53 @@ def test_a_release_with_the_class_is_named_if_it_answers(
         reasons = [refusal.reason for refusal in query.refusals]
         assert any("with --moe vllm==0.33.0, T(N) is not known: MoE FFN" in why for why in reasons)
         assert not any("Name --moe" in refusal.remedy for refusal in query.refusals)
+
+
+def test_two_options_are_named_where_none_helps_alone() -> None:
+    """A cache and weights whose kernels are both unread are changed together, if one is not enough.
+
+    What is named is answered, and each of the two is needed.
+    """
+    spec = asked(SPARSE, "l40s", weights="mxfp8", kv_dtype="int8")
+    (named,) = instead(spec)
+    assert "--weights float8 --kv-dtype bfloat16" in named
+    for changes, answered in (
+        ({"weights": "float8", "kv_dtype": "bfloat16"}, True),
+        ({"weights": "float8"}, False),
+        ({"kv_dtype": "bfloat16"}, False),
+    ):
+        (reasons,) = Alternatives(CONFIG, spec, ANSWERER).reasons(SPARSE, "l40s", [changes])
+        assert (not reasons) == answered
+
+
+def test_a_platform_is_named_where_no_option_helps() -> None:
+    """No kernel selects positions on compute capability 12.0: a platform that has one is named."""
+    model = str(CONFIG.folder / "whole/models/glm_5.json")
+    (named,) = instead(asked(model, "rtx_pro_6000"))
+    assert [option.partition(" ")[0] for option in named] == ["--platform"]
+    platform = named[0].split()[1]
+    memory = {name: CONFIG.platforms[name].memory_gb or 0 for name in ("rtx_pro_6000", platform)}
+    assert memory[platform] >= memory["rtx_pro_6000"]
+
+
+def test_what_degrees_conceal_has_a_remedy_of_its_own() -> None:
+    """A tp that divides nothing conceals a cache that no kernel reads: both say what helps."""
+    spec = asked(DENSE, "h100", tp=3, kv_dtype="int8")
+    _, unanswered = expand(CONFIG, spec)
+    (query,) = Alternatives(CONFIG, spec, ANSWERER).completed(unanswered)
+    concealed = [why for why in query.refusals if why.reason.startswith("T(N) is not known")]
+    assert [why.remedy.partition("such as ")[2] for why in concealed] == ["--kv-dtype bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("degrees", "option"), [({"tp": 8, "pp": 2}, ""), ({"gpus": 16}, " --tp 8 --pp 2")]
+)
+def test_without_a_network_a_platform_with_one_is_named(
+    degrees: dict[str, int], option: str
+) -> None:
+    """GPUs of several nodes need a known network: named is where it is, with tp on a node."""
+    spec = asked(DENSE, "h20", **degrees)
+    _, unanswered = expand(CONFIG, spec)
+    (query,) = Alternatives(CONFIG, spec, ANSWERER).completed(unanswered)
+    (refusal,) = query.refusals
+    assert refusal.remedy.endswith(f"; or ask where it is: --platform h200{option}")

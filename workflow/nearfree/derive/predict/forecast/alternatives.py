@@ -1,9 +1,9 @@
 """Options under which a refused deployment is answered: each is tried before it is named."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, combinations, product
 from typing import Any
 
 from msgspec import structs
@@ -11,10 +11,18 @@ from msgspec import structs
 from nearfree.backends.names import moe_backend
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
+from nearfree.core.parallel import Parallel
 from nearfree.core.precision import FORMATS, PLAIN
 from nearfree.decoders.engines import SGLANG, VLLM
 from nearfree.decoders.model_file import find_model_file
 from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.degrees import (
+    Changes,
+    Option,
+    node_options,
+    node_refusals,
+    platform_options,
+)
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import expand
 from nearfree.derive.predict.forecast.forecast import Forecast, forecast
@@ -22,8 +30,6 @@ from nearfree.derive.predict.forecast.model_query import Unanswered
 from nearfree.derive.predict.forecast.on_record import listed_versions
 from nearfree.errors import ConfigError, Refusal
 
-Changes = Mapping[str, Any]
-"""Fields of a query in place of its own."""
 _ENGINES = (VLLM.name, SGLANG.name)
 _OTHER_ENGINE = re.compile(r"--moe ([\w.=-]*\w)")
 """The release of another engine in a remedy."""
@@ -84,20 +90,23 @@ class Alternatives:
                 found[place] += (refusal,) if refusal else ()
         return [tuple(dict.fromkeys(each)) for each in found]
 
-    def options(self, query: Deployment) -> tuple[str, ...]:
-        """Return the options that answer a refused deployment, one at a time, the nearest first.
+    def options(self, query: Deployment) -> list[Option]:
+        """Return the options that answer a refused deployment, the nearest of each kind.
 
         Of a tp over several nodes that of a node is tried first, with pp or dp for the rest; of a
         format that the query names the nearest other one. Rows in 16 bits are tried where they are
         narrower, then the releases of each engine, the newest first, then the model's own cache.
-        Where nothing else helps, the nearest formats of the weights are tried.
+        Where nothing else helps, the nearest formats of the weights are tried; where no option
+        helps alone, any two; and where no two do, the platform that is nearest.
         """
         if not query.served:
-            return ()
+            return []
         plain, rows = query.formats.plain, query.main.activations
-        formats = [(f"--weights {name}", {"weights": name}) for name in _nearest(query)]
+        formats: list[Option] = [
+            (f"--weights {name}", {"weights": name}) for name in _nearest(query)
+        ]
         named = self._spec.weights or self._spec.dtype
-        tried: list[Sequence[tuple[str, Changes]]] = [_on_nodes(query)]
+        tried = [node_options(query.parallel, query.node_gpus)]
         if named:
             tried.append(formats)
         if rows not in PLAIN and not self._spec.activations:
@@ -106,21 +115,24 @@ class Alternatives:
         if query.formats.kv not in PLAIN:
             tried.append([(f"--kv-dtype {plain}", {"kv_dtype": plain})])
         found = self._working(query, tried)
-        return found if found or named else self._working(query, [formats])
-
-    def _working(
-        self, query: Deployment, tried: Sequence[Sequence[tuple[str, Changes]]]
-    ) -> tuple[str, ...]:
-        """Return the first option of each group that answers a deployment."""
-        options = list(chain.from_iterable(tried))
-        found = self.reasons(
-            query.decoder.name, query.platform, [changes for _, changes in options]
+        if not found and not named:
+            tried.append(formats)
+            found = self._working(query, [formats])
+        platforms = platform_options(self._config.platforms, query.platform, query.parallel)
+        return (
+            found
+            or self._working(query, [_both(*two) for two in combinations(tried, 2)])
+            or self._working(query, [platforms])
         )
-        lacking = {text for (text, _), reasons in zip(options, found, strict=True) if reasons}
-        firsts = (next((text for text, _ in group if text not in lacking), "") for group in tried)
-        return tuple(filter(None, firsts))
 
-    def _releases(self, engine: str) -> list[tuple[str, Changes]]:
+    def _working(self, query: Deployment, tried: Sequence[Sequence[Option]]) -> list[Option]:
+        """Return the first option of each group that answers a deployment."""
+        changes = [changes for group in tried for _, changes in group]
+        reasons = iter(self.reasons(query.decoder.name, query.platform, changes))
+        answering = [[option for option in group if not next(reasons)] for group in tried]
+        return [group[0] for group in answering if group]
+
+    def _releases(self, engine: str) -> list[Option]:
         """Return the listed releases of an engine as options, the newest first."""
         release = moe_backend(engine)
         versions = listed_versions(self._config, release)
@@ -142,7 +154,7 @@ class Alternatives:
             query = deployments[index]
             key = structs.replace(query, batch=1, context=1, memory=None)
             if key not in found:
-                found[key] = self.options(query)
+                found[key] = tuple(text for text, _ in self.options(query))
             deployments[index] = structs.replace(query, instead=found[key])
         return structs.replace(answers, deployments=deployments)
 
@@ -164,16 +176,23 @@ class Alternatives:
 
     def _every_refusal(self, query: Unanswered) -> tuple[Refusal, ...]:
         asked = query.about["model"], query.about["platform"]
-        refusals = dict.fromkeys(query.refusals)
-        known = set(map(str, refusals))
-        for reason in self._every_reason(asked, {}):
-            if reason not in known:
-                refusals[Refusal("", "", f"T(N) is not known: {reason}", _ELSEWHERE)] = None
-                known.add(reason)
+        known = set(map(str, query.refusals))
+        concealed = dict[str, Changes]()
+        for changes in self._revealing():
+            for reason in self.reasons(*asked, [changes])[0]:
+                if reason not in known:
+                    concealed.setdefault(reason, changes)
+        known |= concealed.keys()
         remedies = [] if query.without_class else [why.remedy for why in query.refusals]
         others = {name: name for remedy in remedies for name in _OTHER_ENGINE.findall(remedy)}
         engines = {release: release.partition("==")[0] for release in query.with_class}
         working, lacking = self._tried(asked, others | engines, known)
+        known.update(chain.from_iterable(reasons for _, reasons in lacking))
+        refusals = dict.fromkeys(self._with_network(query))
+        for reason, changes in concealed.items():
+            remedy = " or ".join(self._instead(asked, changes, known, others))
+            remedy = f"{_ELSEWHERE}, such as {remedy}" if remedy else _ELSEWHERE
+            refusals[Refusal("", "", f"T(N) is not known: {reason}", remedy)] = None
         for text, reasons in lacking:
             for reason in reasons:
                 why = f"with {text}, T(N) is not known: {reason}"
@@ -184,15 +203,58 @@ class Alternatives:
             for refusal in refusals
         )
 
-    def _every_reason(self, asked: tuple[str, str], changes: Changes) -> list[str]:
-        """Return why a changed query is not answered, without what conceals further reasons."""
+    def _revealing(self) -> list[Changes]:
+        """Return changes of the query without what conceals further reasons, the query first."""
         without: list[Changes] = [{}]
         if self._spec.attention:
             without.append(_OWN_ATTENTION)
         if any(getattr(self._spec, name) != value for name, value in _ONE_GPU.items()):
             without.append(_ONE_GPU | _OWN_ATTENTION)
-        found = self.reasons(*asked, [{**part, **changes} for part in without])
+        return without
+
+    def _every_reason(self, asked: tuple[str, str], changes: Changes) -> list[str]:
+        """Return why a changed query is not answered, without what conceals further reasons."""
+        found = self.reasons(*asked, [{**part, **changes} for part in self._revealing()])
         return list(dict.fromkeys(chain.from_iterable(found)))
+
+    def _instead(
+        self, asked: tuple[str, str], changes: Changes, known: set[str], others: Iterable[str]
+    ) -> list[str]:
+        """Return options that answer a changed query, and leave of the query what is known.
+
+        They leave no more under the `others`, releases of other engines.
+        """
+        model, platform = asked
+        spec = structs.replace(
+            self._spec, models=(self._texts.get(model, model),), platforms=(platform,), **changes
+        )
+        answerable, _ = expand(self._config, spec, self._loads)
+        changed = Alternatives(self._config, spec, self._answerer, self._loads)
+        options = changed.options(answerable[0]) if answerable else []
+        engines: list[Changes] = [{}, *(_release(release)[1] for release in others)]
+        return [
+            text
+            for text, option in options
+            if all(
+                known.issuperset(self._every_reason(asked, {**engine, **option}))
+                for engine in engines
+            )
+        ]
+
+    def _with_network(self, query: Unanswered) -> list[Refusal]:
+        """Return the refusals of a query; of an unknown network with a platform that has one."""
+        sheets, platform = self._config.platforms, query.about["platform"]
+        degrees = {name: query.about["parallel"][name] for name in ("tp", "dp", "ep", "pp")}
+        apart = set(node_refusals(Parallel(**degrees), platform, sheets[platform]))
+        options = platform_options(sheets, platform, Parallel(**degrees)) if apart else []
+        found = self.reasons(query.about["model"], platform, [changes for _, changes in options])
+        joined = [text for (text, _), reasons in zip(options, found, strict=True) if not reasons]
+        return [
+            refusal._replace(remedy=f"{refusal.remedy}; or ask where it is: {joined[0]}")
+            if joined and refusal in apart
+            else refusal
+            for refusal in query.refusals
+        ]
 
     def _tried(
         self, asked: tuple[str, str], releases: Mapping[str, str], known: set[str]
@@ -228,19 +290,12 @@ def _release(text: str) -> tuple[str, Changes]:
     return f"--moe {text}", {"moe": (text,)}
 
 
-def _on_nodes(query: Deployment) -> list[tuple[str, Changes]]:
-    """Return options that keep tp on a node, where it is spread over several."""
-    node, parallel = query.node_gpus, query.parallel
-    if node is None or parallel.tp <= node:
-        return []
-    pp, dp = (degree * parallel.tp // node for degree in (parallel.pp, parallel.dp))
-    spreads: tuple[dict[str, int], ...] = {"pp": pp}, {"dp": dp}, {}
+def _both(first: Sequence[Option], second: Sequence[Option]) -> list[Option]:
+    """Return each option of one group together with each of another, where both can be given."""
     return [
-        (
-            " ".join(f"--{name} {degree}" for name, degree in {"tp": node, **rest}.items()),
-            {"tp": node, **rest, "gpus": None},
-        )
-        for rest in spreads
+        (f"{text} {other_text}", {**changes, **others})
+        for (text, changes), (other_text, others) in product(first, second)
+        if changes.keys().isdisjoint(others)
     ]
 
 

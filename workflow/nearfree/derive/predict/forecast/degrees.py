@@ -1,6 +1,8 @@
 """Degrees of parallelism of a query, and the reasons to refuse them."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -9,6 +11,11 @@ from nearfree.core.parallel import Parallel
 from nearfree.decoders.shards import without_experts
 from nearfree.errors import ConfigError, Refusal
 from nearfree.hardware.platforms import Platform
+
+Changes = Mapping[str, Any]
+"""Fields of a query in place of its own."""
+Option = tuple[str, Changes]
+"""Words of the command line, and what they change."""
 
 
 class Spread(Struct, frozen=True, kw_only=True):
@@ -62,3 +69,45 @@ def node_refusals(parallel: Parallel, platform: str, sheet: Platform) -> Iterato
         reason = f"{gpus} of {platform} are more than the {node} of a node, and no network between "
         remedy = f"Give tp x dp x pp of {node} at most, or add network_gb_s to platforms.yaml"
         yield Refusal("", "gpus", reason + "nodes is known", remedy)
+
+
+def node_options(parallel: Parallel, node: int | None) -> list[Option]:
+    """Return options that keep tp on a node, where it is spread over several."""
+    if node is None or parallel.tp <= node:
+        return []
+    pp, dp = (degree * parallel.tp // node for degree in (parallel.pp, parallel.dp))
+    spreads: tuple[dict[str, int], ...] = {"pp": pp}, {"dp": dp}, {}
+    return [
+        (
+            " ".join(f"--{name} {degree}" for name, degree in {"tp": node, **rest}.items()),
+            {"tp": node, **rest, "gpus": None},
+        )
+        for rest in spreads
+    ]
+
+
+def platform_options(
+    sheets: Mapping[str, Platform], platform: str, parallel: Parallel
+) -> list[Option]:
+    """Return options that name a platform with enough GPUs joined, the nearest in bandwidth first.
+
+    Those with less memory than the asked one come last. Each is named with the degrees as they are,
+    then with tp on a node.
+    """
+    own = sheets[platform]
+
+    def distance(name: str) -> tuple[bool, float]:
+        sheet = sheets[name]
+        ratio = (sheet.bandwidth_gb_s or 1.0) / (own.bandwidth_gb_s or 1.0)
+        return (sheet.memory_gb or 0.0) < (own.memory_gb or 0.0), abs(math.log(ratio))
+
+    joined = [
+        name
+        for name, sheet in sheets.items()
+        if sheet.kind == "cuda" and not any(node_refusals(parallel, name, sheet))
+    ]
+    return [
+        (f"--platform {name} {text}".strip(), {"platforms": (name,), **changes})
+        for name in sorted(joined, key=distance)
+        for text, changes in [("", {}), *node_options(parallel, sheets[name].joined_gpus)]
+    ]

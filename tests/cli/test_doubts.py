@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cli.conftest import Call
+from cli.conftest import ROOT, Call
 
 pytestmark = pytest.mark.usefixtures("recorded")
 ABOUT = ("--model", "qwen3_8b", "--platform", "b200")
@@ -35,3 +35,31 @@ def test_each_answer_doubts_products_of_other_kernels(
         _, out, _ = call(*command, *ABOUT, "--weights", weights, "--format", "json")
         assert json.loads(out)
         assert (DOUBT in out) == (weights == "int4")
+
+
+LATENTS = (
+    *("predict", "--model", str(ROOT / "config/whole/models/deepseek_r1.json")),
+    *("--platform", "h200", "--tp", "8", "--context", "16384", "--largest", "2"),
+)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_a_named_format_with_which_a_step_takes_longer_is_told(call: Call, engine: str) -> None:
+    """SGLang's kernel takes longer over a float8 cache than over bfloat16, vLLM's does not.
+
+    The caveat has the ratio of both answers, and is there if and only if it is above 1.05.
+    """
+    asked = (*LATENTS, "--engine", engine, "--batch", "32", "--format", "json")
+    answers = [json.loads(call(*asked, "--kv-dtype", kv)[1])[0] for kv in ("float8", "bfloat16")]
+    ratio = answers[0]["curve"][0]["latency_us"] / answers[1]["curve"][0]["latency_us"]
+    told = [each for each in answers[0]["caveats"] if each.startswith("--kv-dtype float8 makes")]
+    assert (ratio > 1.05) == (engine == "sglang") == bool(told)
+    assert not told or f"makes T(1) {ratio:.2f} times as long: without it T(1) is" in told[0]
+
+
+def test_the_condition_where_a_named_format_costs_most_is_told(call: Call) -> None:
+    """A table of several conditions has one line about a format, with the largest ratio."""
+    asked = (*LATENTS, "--engine", "sglang", "--kv-dtype", "float8", "--batch", "1,32")
+    _, out, _ = call(*asked, "--positions", "2")
+    (line,) = (line for line in out.splitlines() if "--kv-dtype float8 makes" in line)
+    assert line.startswith("deepseek_r1, most at b = 32 and L = 16384: ")

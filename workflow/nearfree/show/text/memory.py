@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nearfree.derive.memory import Memory
-from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.deployment import Deployment, SlowerFormat
 from nearfree.derive.predict.forecast.doubts import Doubt
 from nearfree.derive.predict.forecast.model_query import Unanswered
 from nearfree.errors import printable
@@ -68,8 +68,9 @@ def warning_lines(
 ) -> Iterator[str]:
     """Yield a warning per model and platform where some conditions do not fit in memory.
 
-    Then one per model with contexts beyond its file's limit, one per doubt about a model, and one
-    per caveat of a model's T(N).
+    Then one per model with contexts beyond its file's limit, one per named format that makes a
+    model's T(1) longer, where it does so most, one per doubt about a model, and one per caveat of a
+    model's T(N).
     """
     unfit_by_model: dict[tuple[str, str], list[Deployment]] = {}
     for query in queries:
@@ -87,12 +88,20 @@ def warning_lines(
     for model, too_long in too_long_by_model.items():
         shortest = min(too_long, key=lambda query: query.context)
         yield f"{model}, from L = {shortest.context} on: {shortest.too_long}"
+    slower_by_option: dict[tuple[str, str], list[tuple[SlowerFormat, Deployment]]] = {}
+    for query in queries:
+        for slower in query.slower:
+            key = query.decoder.name, slower.option
+            slower_by_option.setdefault(key, []).append((slower, query))
+    for (model, _), found in slower_by_option.items():
+        slower, query = max(found, key=lambda one: one[0].ratio)
+        yield f"{model}, most at b = {query.batch} and L = {query.context}: {slower}"
     yield from (f"{model}, T(N): up to {doubt}" for model, doubt in doubted)
     caveats = (
         (query.decoder.name, caveat)
         for query in queries
         for caveat in query.caveats
-        if caveat != query.too_long
+        if caveat not in (query.too_long, *map(str, query.slower))
     )
     yield from (f"{model}, T(N): {caveat}" for model, caveat in dict.fromkeys(caveats))
 

@@ -27,6 +27,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import expand
 from nearfree.derive.predict.forecast.forecast import Forecast, forecast
 from nearfree.derive.predict.forecast.model_query import Unanswered
+from nearfree.derive.predict.forecast.named_formats import with_slower_formats
 from nearfree.derive.predict.forecast.on_record import listed_versions
 from nearfree.errors import ConfigError, Refusal
 
@@ -145,7 +146,10 @@ class Alternatives:
         return {find_model_file(self._config.folder, text).name: text for text in texts}
 
     def named(self, answers: Forecast) -> Forecast:
-        """Return a forecast whose refused deployments name the options that answer them."""
+        """Return a forecast whose refused deployments name the options that answer them.
+
+        The others tell which named format makes T(1) longer.
+        """
         found = dict[Deployment, tuple[str, ...]]()
         deployments = list(answers.deployments)
         for index, refusal in enumerate(answers.total.refusals):
@@ -156,7 +160,8 @@ class Alternatives:
             if key not in found:
                 found[key] = tuple(text for text, _ in self.options(query))
             deployments[index] = structs.replace(query, instead=found[key])
-        return structs.replace(answers, deployments=deployments)
+        answers = structs.replace(answers, deployments=deployments)
+        return with_slower_formats(self._config, self._spec, answers, self._answerer, self._loads)
 
     def completed(self, unanswered: Sequence[Unanswered]) -> list[Unanswered]:
         """Return refused deployments with every reason, and releases that answer them.

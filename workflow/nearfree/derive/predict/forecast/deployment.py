@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import polars as pl
 from msgspec import Struct, structs
@@ -30,6 +31,7 @@ from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast.left_out import caveats_of
 from nearfree.derive.tables.settings import setting_row
 from nearfree.errors import ConfigError
+from nearfree.units import US_PER_MS
 
 _SHARES = {"shares": pl.List(pl.List(pl.Float64))}
 """A further column of queries: measured shares of experts, [layers, E]."""
@@ -52,6 +54,21 @@ DENSE = (GEMM.name, DENSE_FFN.name)
 """The modules of dense products."""
 MOST_POINTS = 1_000_000
 """Most points T(N) of one query: deployments times N of the grid."""
+
+
+class SlowerFormat(NamedTuple):
+    """An option that names a format, with which T(1) is `ratio` times as long as without it."""
+
+    option: str
+    ratio: float
+    without_us: float
+
+    def __str__(self) -> str:
+        """Return the caveat as a sentence without its end."""
+        return (
+            f"{self.option} makes T(1) {self.ratio:.2f} times as long: without it T(1) is "
+            f"{self.without_us / US_PER_MS:.3g} ms"
+        )
 
 
 class Deployment(Struct, frozen=True, kw_only=True):
@@ -92,6 +109,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     """Most positions of a request by the model's file; None where the file does not say."""
     assembled: bool = False
     """Whether the builder of a machine chooses its number of GPUs."""
+    slower: tuple[SlowerFormat, ...] = ()
+    """Formats that the query names and that make T(1) longer: `forecast/named_formats.py`."""
     instead: tuple[str, ...] = ()
     """Options that answer it where T(N) is not known: `forecast/alternatives.py` tries them."""
     stand_in: bool = False

@@ -40,7 +40,10 @@ def caveats_of(deployment: "Deployment") -> tuple[str, ...]:
     """Return the caveats of a deployment's T(N), as sentences."""
     platform, parallel = deployment.platform, deployment.parallel
     engine, attention = deployment.engine, deployment.attention
-    notes = list(filter(None, (deployment.too_long, deployment.class_note)))
+    notes = [
+        *map(str, deployment.slower),
+        *filter(None, (deployment.too_long, deployment.class_note)),
+    ]
     if deployment.assembled and parallel.gpus > 1:
         notes.append(
             f"{parallel.gpus} of {platform} are taken to be in one machine, each "

@@ -42,7 +42,7 @@ OPTIONS = st.fixed_dictionaries(
     },
 )  # fmt: skip
 _OPTION = (
-    r"--(?:platform|moe|weights|activations|attention|kv-dtype|dtype|dense|tp|dp|ep|pp) "
+    r"--(?:platform|moe|weights|activations|attention|kv-dtype|dtype|dense|tp|dp|ep|pp|gpus) "
     r"[\w.=+-]*\w"
 )
 _CONCEALED = re.compile(r"^(?:with --moe \S+, )?T\(N\) is not known: ")

@@ -149,3 +149,32 @@ def test_without_a_network_a_platform_with_one_is_named(
     (query,) = Alternatives(CONFIG, spec, ANSWERER).completed(unanswered)
     (refusal,) = query.refusals
     assert refusal.remedy.endswith(f"; or ask where it is: --platform h200{option}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tp": 3}, "--tp 2"),
+        ({"gpus": 3}, "--tp 2 --gpus 2"),
+        ({"tp": 3, "kv_dtype": "int8"}, None),
+    ],
+)
+def test_the_next_smaller_tp_that_is_answered_is_named(
+    changes: dict[str, Any], words: str | None
+) -> None:
+    """A tp that divides one thing may not divide another: named is one that leaves no reason."""
+    spec = asked(DENSE, "h100", **changes)
+    _, unanswered = expand(CONFIG, spec)
+    (query,) = Alternatives(CONFIG, spec, ANSWERER).completed(unanswered)
+    named = [why.remedy for why in query.refusals if why.remedy.endswith("is answered")]
+    assert [remedy.rpartition("; ")[2] for remedy in named] == (
+        [f"{words} is answered"] if words else []
+    )
+
+
+def test_a_platform_with_a_network_is_named_with_as_many_gpus() -> None:
+    """What tp does not fill a node is not made smaller to name another platform."""
+    spec = asked(DENSE, "h20", gpus=12)
+    _, unanswered = expand(CONFIG, spec)
+    (query,) = Alternatives(CONFIG, spec, ANSWERER).completed(unanswered)
+    assert not any("--platform" in refusal.remedy for refusal in query.refusals)

@@ -22,6 +22,7 @@ from nearfree.derive.predict.forecast.degrees import (
     node_options,
     node_refusals,
     platform_options,
+    tp_options,
 )
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import expand
@@ -193,7 +194,7 @@ class Alternatives:
         engines = {release: release.partition("==")[0] for release in query.with_class}
         working, lacking = self._tried(asked, others | engines, known)
         known.update(chain.from_iterable(reasons for _, reasons in lacking))
-        refusals = dict.fromkeys(self._with_network(query))
+        refusals = dict.fromkeys(self._with_degrees(query))
         for reason, changes in concealed.items():
             remedy = " or ".join(self._instead(asked, changes, known, others))
             remedy = f"{_ELSEWHERE}, such as {remedy}" if remedy else _ELSEWHERE
@@ -246,20 +247,33 @@ class Alternatives:
             )
         ]
 
-    def _with_network(self, query: Unanswered) -> list[Refusal]:
-        """Return the refusals of a query; of an unknown network with a platform that has one."""
+    def _with_degrees(self, query: Unanswered) -> list[Refusal]:
+        """Return the refusals of a query, with degrees of parallelism that are answered.
+
+        The first that tp concerns names another tp; of an unknown network, a platform that has one.
+        """
         sheets, platform = self._config.platforms, query.about["platform"]
         degrees = {name: query.about["parallel"][name] for name in ("tp", "dp", "ep", "pp")}
-        apart = set(node_refusals(Parallel(**degrees), platform, sheets[platform]))
-        options = platform_options(sheets, platform, Parallel(**degrees)) if apart else []
-        found = self.reasons(query.about["model"], platform, [changes for _, changes in options])
-        joined = [text for (text, _), reasons in zip(options, found, strict=True) if not reasons]
-        return [
-            refusal._replace(remedy=f"{refusal.remedy}; or ask where it is: {joined[0]}")
-            if joined and refusal in apart
-            else refusal
-            for refusal in query.refusals
-        ]
+        parallel = Parallel(**degrees)
+        apart = set(node_refusals(parallel, platform, sheets[platform]))
+        refusals = list(query.refusals)
+        for place, refusal in enumerate(refusals):
+            if refusal in apart:
+                text = self._first(query, platform_options(sheets, platform, parallel))
+                found = f"; or ask where it is: {text}" if text else ""
+                refusals[place] = refusal._replace(remedy=refusal.remedy + found)
+        uneven = next((why for why in query.refusals if why.key.startswith("tp")), None)
+        if uneven:
+            text = self._first(query, tp_options(parallel, self._spec.gpus))
+            found = f"; {text} is answered" if text else ""
+            refusals[refusals.index(uneven)] = uneven._replace(remedy=uneven.remedy + found)
+        return refusals
+
+    def _first(self, query: Unanswered, options: Sequence[Option]) -> str | None:
+        """Return the words of the first option that answers a deployment."""
+        asked = query.about["model"], query.about["platform"]
+        found = self.reasons(*asked, [changes for _, changes in options])
+        return next((text for (text, _), why in zip(options, found, strict=True) if not why), None)
 
     def _tried(
         self, asked: tuple[str, str], releases: Mapping[str, str], known: set[str]

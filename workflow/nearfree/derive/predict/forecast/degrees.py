@@ -72,18 +72,42 @@ def node_refusals(parallel: Parallel, platform: str, sheet: Platform) -> Iterato
 
 
 def node_options(parallel: Parallel, node: int | None) -> list[Option]:
-    """Return options that keep tp on a node, where it is spread over several."""
+    """Return options that keep tp on a node, where it is spread over several.
+
+    The first have as many GPUs, the last one has fewer.
+    """
     if node is None or parallel.tp <= node:
         return []
-    pp, dp = (degree * parallel.tp // node for degree in (parallel.pp, parallel.dp))
-    spreads: tuple[dict[str, int], ...] = {"pp": pp}, {"dp": dp}, {}
+    spreads = [{"gpus": parallel.gpus // parallel.tp * node}]
+    if parallel.tp % node == 0:
+        pp, dp = (degree * parallel.tp // node for degree in (parallel.pp, parallel.dp))
+        spreads = [{"pp": pp}, {"dp": dp}, *spreads]
     return [
         (
             " ".join(f"--{name} {degree}" for name, degree in {"tp": node, **rest}.items()),
-            {"tp": node, **rest, "gpus": None},
+            {"tp": node, "gpus": None, **rest},
         )
         for rest in spreads
     ]
+
+
+def tp_options(parallel: Parallel, gpus: int | None) -> list[Option]:
+    """Return options that name another tp, the smaller ones first, to twice as many GPUs.
+
+    An ep of all ranks stays one of all ranks. `gpus` is the number that the query names, if any.
+    """
+    options = list[Option]()
+    for tp in (*range(parallel.tp - 1, 0, -1), *range(parallel.tp + 1, 2 * parallel.tp + 1)):
+        ranks = tp * parallel.dp
+        changes = {"tp": tp}
+        if parallel.ep == parallel.ranks > 1:
+            changes["ep"] = ranks
+        if gpus is not None:
+            changes["gpus"] = ranks * parallel.pp
+        options.append(
+            (" ".join(f"--{name} {degree}" for name, degree in changes.items()), changes)
+        )
+    return options
 
 
 def platform_options(
@@ -91,8 +115,8 @@ def platform_options(
 ) -> list[Option]:
     """Return options that name a platform with enough GPUs joined, the nearest in bandwidth first.
 
-    Those with less memory than the asked one come last. Each is named with the degrees as they are,
-    then with tp on a node.
+    Its nodes are as large at least. Those with less memory than the asked one come last. Each is
+    named with the degrees as they are, then with tp on a node and as many GPUs.
     """
     own = sheets[platform]
 
@@ -104,10 +128,13 @@ def platform_options(
     joined = [
         name
         for name, sheet in sheets.items()
-        if sheet.kind == "cuda" and not any(node_refusals(parallel, name, sheet))
+        if sheet.kind == "cuda"
+        and (sheet.joined_gpus or 1) >= (own.joined_gpus or 1)
+        and not any(node_refusals(parallel, name, sheet))
     ]
     return [
         (f"--platform {name} {text}".strip(), {"platforms": (name,), **changes})
         for name in sorted(joined, key=distance)
         for text, changes in [("", {}), *node_options(parallel, sheets[name].joined_gpus)]
+        if not changes.get("gpus")
     ]

@@ -183,7 +183,14 @@ def test_long_tables_are_folded(page: str) -> None:
 def test_what_the_log_has_none_of_is_a_sentence(page: str, read: Page) -> None:
     """Where a table would be empty there is none to unfold."""
     assert "No changes of a granularity between recorded releases." in " ".join(read.text.split())
-    assert "<summary>0 " not in page
+    assert "(0)</summary>" not in page
+
+
+def test_a_folded_table_tells_its_rows_behind_its_name(page: str) -> None:
+    """No count stands before a noun, whose form would follow from it."""
+    summaries = re.findall("<summary>(.*?)</summary>", page)
+    assert sum(bool(re.search(r" \(\d+\)$", summary)) for summary in summaries) > 5
+    assert not any(summary[0].isdigit() for summary in summaries)
 
 
 def test_each_run_is_told(made: Layout, read: Page) -> None:

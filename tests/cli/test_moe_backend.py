@@ -73,3 +73,11 @@ def test_a_kernel_that_does_not_take_the_file_s_experts_is_refused(call: Call) -
         assert exit_code == code
         reason = "takes experts in float8 whose file stores scales of activations"
         assert (reason in out + err) == (code == 2)
+
+
+def test_a_kernel_that_chooses_its_blocks_itself_is_named(call: Call) -> None:
+    """Of 8-bit experts with 16-bit rows vLLM's rule says one size; the refusal says who runs."""
+    asked = ("--model", "qwen3_30b_a3b", "--platform", "a100", "--engine", "vllm")
+    code, out, _ = call("predict", *asked, "--weights", "int8", "--activations", "bfloat16")
+    assert code == 2
+    assert "Marlin runs this layer and chooses BLOCK_SIZE_N and BLOCK_SIZE_K itself" in out

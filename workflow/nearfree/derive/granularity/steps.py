@@ -130,11 +130,13 @@ def block_sizes(steps: Steps[Block], tokens: Integers) -> Integers:
     """
     numbers, inverse = np.unique(tokens, return_inverse=True)
     blocks = [steps.at(number) for number in numbers.tolist()]
-    if any(block.block_n is None or block.block_k is None for block in blocks):
-        raise EvidenceError(
-            "no rule says BLOCK_SIZE_N and BLOCK_SIZE_K of this layer",
-            remedy="Ask for another release or element type",
-        )
+    unsaid = [block for block in blocks if block.block_n is None or block.block_k is None]
+    if unsaid:
+        sizes_unsaid, kernel = "BLOCK_SIZE_N and BLOCK_SIZE_K", unsaid[0].kernel
+        what = f"no rule says {sizes_unsaid} of this layer"
+        if kernel:
+            what = f"{kernel} runs this layer and chooses {sizes_unsaid} itself"
+        raise EvidenceError(what, remedy="Ask for another release or element type")
     sizes = [
         (block.value, block.block_n, block.block_k, block.num_warps or DEFAULT_WARPS,
          block.num_stages or DEFAULT_STAGES)

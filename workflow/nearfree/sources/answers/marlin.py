@@ -75,6 +75,7 @@ class BlockRowRules:
                 f"no rule of {kernel_name}'s blocks is read of this release",
                 remedy="Ask for another release, or for a format that Triton runs",
             )
+        self._kernel = kernel_name
         self.inputs, self._top_k = facts(query), query.top_k
         """The layer's facts that the answers depend on."""
         self._rule = rules[name].narrowed(self.inputs, ())
@@ -85,6 +86,7 @@ class BlockRowRules:
         return Block(
             path=ALIGNED,
             value=answer.value,
+            kernel=self._kernel,
             source="fallback",
             branch=answer.branch,
             path_branch=answer.branch,

@@ -87,7 +87,8 @@ class Block(Struct, frozen=True, kw_only=True):
     GROUP_SIZE_M, as in the configuration: a kernel with block-wise weight scales takes a smaller K
     step where a scale's block is smaller. A size is None if the configuration or an old event does
     not give it, or if it depends on a Triton that is not named; an override sets BLOCK_SIZE_M
-    alone. `num_warps` and `num_stages` are None where Triton's defaults hold, too.
+    alone. `num_warps` and `num_stages` are None where Triton's defaults hold, too. `kernel` is the
+    one that chooses the other sizes itself, None for Triton's.
     """
 
     path: str
@@ -97,6 +98,7 @@ class Block(Struct, frozen=True, kw_only=True):
     group_m: int | None = None
     num_warps: int | None = None
     num_stages: int | None = None
+    kernel: str | None = None
     source: Literal["override", "tuned", "fallback"]
     branch: Branch | None = None
     tuned: TunedIndexed | None = None

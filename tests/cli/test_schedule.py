@@ -228,6 +228,7 @@ def test_a_model_that_fits_nowhere_needs_ignore_memory(call: Call, law: str) -> 
         ("vllm --largest-batch 999999", "999999"),
         ("vllm --largest-batch 20000 --longest 4096", "4097"),
         ("vllm --model mixtral_8x7b", "DOES NOT FIT: 96.3 GB of 80.0 GB on 1 h800"),
+        ("vllm --model mixtral_8x7b", "Ask for --tp 2, a shorter context"),
         ("vllm --attention flash-attn==9.9.9", "flash-attn 9.9.9"),
         ("vllm --epsilon 0.0001", "no batch size"),
         ("vllm --dtype float32", "float32"),
@@ -244,6 +245,7 @@ def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:
     [
         ("tgi", "tgi"),
         ("vllm --batch 8", "--batch"),
+        ("vllm --platform h100,h200", "'h100,h200' names several, and one can be asked about"),
         ("vllm --acceptance x", "'x'"),
         ("vllm --draft-cost x", "'x'"),
         ("vllm --by nothing", "nothing"),

@@ -20,6 +20,7 @@ from nearfree.errors import (
 )
 from nearfree.log.codebase import package_digest
 from nearfree.log.ledger import read_chain, write_ledger
+from nearfree.log.names import Layout
 from nearfree.log.verify import verify
 from nearfree.prove.audit.ledgers import NamedLedger, find_ledger
 from nearfree.prove.audit.restore import NOTE, as_of, restore
@@ -219,6 +220,12 @@ def test_an_unknown_ledger_is_refused(history: History, name: str) -> None:
     """A number without a ledger is refused, and the error lists the existing ledgers."""
     with pytest.raises(LogError, match=f"there is no ledger {name}. There are (1 to 9|none)"):
         find_ledger(history.layout, name)
+
+
+def test_where_no_ledger_is_written_the_command_that_writes_one_is_named(tmp_path: Path) -> None:
+    """A fresh clone has tracked ledgers alone."""
+    with pytest.raises(LogError, match="none of this machine: `nearfree ledger` writes one"):
+        find_ledger(Layout(tmp_path), "1")
 
 
 @pytest.mark.parametrize(

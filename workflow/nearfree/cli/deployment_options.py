@@ -67,9 +67,12 @@ def add_deployment(
     def option_type(element_type: Callable[[str], Value]) -> Callable[[str], list[Value]]:
         return _several(element_type) if many else _one(element_type)
 
-    for option, meaning in (("--model", MODEL), ("--platform", "a name of platforms.yaml")):
+    for option, kind, meaning in (
+        ("--model", str, MODEL),
+        ("--platform", _platform, "a name of platforms.yaml"),
+    ):
         parser.add_argument(
-            option, type=option_type(str), required=required, help=f"{meaning}{hint}"
+            option, type=option_type(kind), required=required, help=f"{meaning}{hint}"
         )
     parser.add_argument(
         "--attention",
@@ -327,6 +330,12 @@ def _one(element_type: Callable[[str], Value]) -> Callable[[str], list[Value]]:
 
     parse_single.__name__ = element_type.__name__
     return parse_single
+
+
+def _platform(text: str) -> str:
+    if "," in text:  # a list is split before
+        raise argparse.ArgumentTypeError(f"{text!r:.200} names several, and one can be asked about")
+    return text
 
 
 def _routing(text: str) -> str:

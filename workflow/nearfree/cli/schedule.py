@@ -260,10 +260,13 @@ def _fitting(args: argparse.Namespace, queries: "Sequence[Deployment]") -> "Sequ
     if not fitting:
         first = queries[0]
         line = next(memory_lines(first.memory, first.platform))
+        needed = first.memory and first.memory.gpus_needed  # by tp alone
+        by_tp_alone = first.parallel.gpus == first.parallel.tp
+        more = f"--tp {needed}, " if needed and by_tp_alone else ""
         raise ConfigError(
             f"no schedule for {first.decoder.name} on {first.platform} at b = 1 and "
             f"L = {first.context}: {line}",
-            remedy="Ask for a shorter context, another platform or smaller formats; "
+            remedy=f"Ask for {more}a shorter context, another platform or smaller formats; "
             "--ignore-memory writes it all the same",
         )
     return fitting

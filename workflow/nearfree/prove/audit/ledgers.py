@@ -55,6 +55,10 @@ def find_ledger(layout: Layout, name: str) -> NamedLedger:
     chain = read_chain(layout.ledgers if prefix else layout.ledgers / "local")
     if number > len(chain):
         available = f"{prefix}1 to {prefix}{len(chain)}" if chain else "none"
+        if not chain and not prefix:
+            available += (
+                f" of this machine: `nearfree ledger` writes one; {ADOPTED}N is a tracked one"
+            )
         raise LogError(f"there is no ledger {name}", remedy=f"There are {available}")
     return NamedLedger(name, chain[number - 1])
 

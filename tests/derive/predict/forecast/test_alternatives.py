@@ -118,6 +118,11 @@ def test_two_options_are_named_where_none_helps_alone() -> None:
         assert (not reasons) == answered
 
 
+def test_a_format_of_everything_has_another_of_everything() -> None:
+    """What `--dtype` names is no format of weights alone: another `--dtype` is named."""
+    assert instead(asked(DENSE, "h100", dtype="float32")) == {("--dtype bfloat16",)}
+
+
 def test_a_platform_is_named_where_no_option_helps() -> None:
     """No kernel selects positions on compute capability 12.0: a platform that has one is named."""
     model = str(CONFIG.folder / "whole/models/glm_5.json")

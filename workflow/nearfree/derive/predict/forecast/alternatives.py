@@ -96,10 +96,11 @@ class Alternatives:
         """Return the options that answer a refused deployment, the nearest of each kind.
 
         Of a tp over several nodes that of a node is tried first, with pp or dp for the rest; of a
-        format that the query names the nearest other one. Rows in 16 bits are tried where they are
-        narrower, then the releases of each engine, the newest first, then the model's own cache.
-        Where nothing else helps, the nearest formats of the weights are tried; where no option
-        helps alone, any two; and where no two do, the platform that is nearest.
+        format that the query names the nearest other one, of one of everything a plain one. Rows in
+        16 bits are tried where they are narrower, then the releases of each engine, the newest
+        first, then the model's own cache. Where nothing else helps, the nearest formats of the
+        weights are tried; where no option helps alone, any two; and where no two do, the platform
+        that is nearest.
         """
         if not query.served:
             return []
@@ -111,6 +112,8 @@ class Alternatives:
         tried = [node_options(query.parallel, query.node_gpus)]
         if named:
             tried.append(formats)
+        if self._spec.dtype:
+            tried.append([(f"--dtype {name}", {"dtype": name}) for name in PLAIN])
         if rows not in PLAIN and not self._spec.activations:
             tried.append([(f"--activations {plain}", {"activations": plain})])
         tried += map(self._releases, dict.fromkeys((query.engine.name, *_ENGINES)))

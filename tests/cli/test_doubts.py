@@ -63,3 +63,12 @@ def test_the_condition_where_a_named_format_costs_most_is_told(call: Call) -> No
     _, out, _ = call(*asked, "--positions", "2")
     (line,) = (line for line in out.splitlines() if "--kv-dtype float8 makes" in line)
     assert line.startswith("deepseek_r1, most at b = 32 and L = 16384: ")
+
+
+def test_another_engine_without_a_named_format_is_told(call: Call) -> None:
+    """Only SGLang's kernel is known of experts in float8 there: without the format vLLM answers."""
+    asked = ("predict", "--model", "gpt_oss_20b", "--platform", "b300", "--largest", "2")
+    _, out, _ = call(*asked, "--weights", "float8")
+    assert "experts by sglang" in out
+    (_, _, told) = out.partition("--weights float8 makes T(1) ")
+    assert told.splitlines()[0].partition(";")[0].endswith(" ms by vllm")

@@ -1,5 +1,6 @@
 """Formats that a query names although one position takes less time without them."""
 
+import math
 from collections import defaultdict
 
 from msgspec import structs
@@ -25,8 +26,8 @@ def with_slower_formats(
 ) -> Forecast:
     """Return a forecast whose deployments tell which named format makes T(1) longer.
 
-    Each format that the query names is left out in turn, and the same engine is asked again: a
-    narrower format is stored in fewer bytes, but its kernel may convert it at every step.
+    Each format that the query names is left out in turn: a narrower format is stored in fewer
+    bytes, but its kernel may convert it at every step, or another engine be the default.
 
     Parameters
     ----------
@@ -42,19 +43,20 @@ def with_slower_formats(
         if not queries:
             continue
         without = forecast(queries, answerer, [], grid=[1], predictors=[], full=False).total
-        t1_us = {
-            _key(spec, query): float(us)
+        others = {
+            _key(spec, query): (float(us), query.engine.name)
             for query, us, refusal in zip(
                 queries, without.model_us[:, 0], without.refusals, strict=True
             )
             if refusal is None
         }
         for place, query in enumerate(answers.deployments):
-            other_us = t1_us.get(_key(spec, query))
+            other_us, engine = others.get(_key(spec, query), (math.inf, ""))
             own_us = float(answers.total.model_us[place, 0])
-            if other_us is not None and own_us > _LONGER * other_us:
+            if own_us > _LONGER * other_us:
                 option = f"--{name.replace('_', '-')} {format_}"
-                slower[place].append(SlowerFormat(option, own_us / other_us, other_us))
+                by = f" by {engine}" if engine != query.engine.name else ""
+                slower[place].append(SlowerFormat(option, own_us / other_us, other_us, by))
     deployments = [
         structs.replace(query, slower=tuple(slower[place])) if place in slower else query
         for place, query in enumerate(answers.deployments)
@@ -68,7 +70,7 @@ def _key(spec: DeploymentSpec, query: Deployment) -> tuple[object, ...]:
         query.decoder.name,
         query.platform,
         query.attention if spec.attention else None,
-        query.engine,
+        query.engine if spec.moe else None,
         query.routing,
         query.batch,
         query.context,

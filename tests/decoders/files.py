@@ -26,6 +26,10 @@ _ATTENTION = {
 }  # fmt: skip
 _DENSE = {**_ATTENTION, "intermediate_size": 96}
 _ONE_KEY_PER_HEAD = {key: value for key, value in _DENSE.items() if key != "num_key_value_heads"}
+_GPT = {
+    "torch_dtype": "bfloat16", "n_embd": 64, "n_layer": 6, "vocab_size": 500, "n_head": 8,
+    "n_inner": 96,
+}  # fmt: skip
 _WINDOWED = {**_DENSE, "sliding_window": None}
 _WIDE = {**_DENSE, "head_dim": 16}
 _QWEN_MOE = {
@@ -222,7 +226,27 @@ _FILES: dict[str, dict[str, Any]] = {
     },
     **dict.fromkeys(("internlm3", "iquestcoder", "glm_ocr_text"), _WIDE),
     **dict.fromkeys(("internlm2", "minicpm", "stablelm", "jais2"), _DENSE),
-    **dict.fromkeys(("phi", "gpt_neox"), _ONE_KEY_PER_HEAD),
+    **dict.fromkeys(("phi", "gpt_neox", "olmo", "orion"), _ONE_KEY_PER_HEAD),
+    "baichuan": {**_ONE_KEY_PER_HEAD, "hidden_size": 4096},
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "gptj"), _GPT),
+    "opt": {
+        "ffn_dim" if key == "intermediate_size" else key: value
+        for key, value in _ONE_KEY_PER_HEAD.items()
+    },
+    "falcon": {
+        "torch_dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 500,
+        "num_attention_heads": 8, "num_kv_heads": 2, "new_decoder_architecture": True,
+    },
+    "chatglm": {
+        "torch_dtype": "bfloat16", "hidden_size": 64, "num_layers": 6, "padded_vocab_size": 500,
+        "num_attention_heads": 8, "multi_query_attention": True, "multi_query_group_num": 2,
+        "ffn_hidden_size": 96, "add_qkv_bias": True,
+    },
+    "dbrx": {
+        "torch_dtype": "bfloat16", "d_model": 64, "n_layers": 6, "vocab_size": 500, "n_heads": 8,
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 5e5},
+        "ffn_config": {"moe_num_experts": 4, "moe_top_k": 2, "ffn_hidden_size": 24},
+    },
     "exaone": {
         "num_layers" if key == "num_hidden_layers" else key: value for key, value in _DENSE.items()
     },
@@ -285,6 +309,9 @@ DEFAULTED = {
          "exaone", "internlm2", "minicpm", "jais2", "deepseek", "flex_olmo", "olmo_hybrid"),
         ("num_key_value_heads",),
     ),
+    *product(("gpt2", "gpt_bigcode", "gptj"), ("n_inner",)),
+    *product(("falcon",), ("num_kv_heads", "new_decoder_architecture")),
+    *product(("chatglm",), ("multi_query_attention", "add_qkv_bias", "multi_query_group_num")),
     ("exaone4", "sliding_window"),
     *product(("lfm2",), ("full_attn_idxs", "block_multiple_of")), ("lfm2_moe", "layer_types"),
     ("ministral", "sliding_window"),

@@ -32,6 +32,7 @@ _NEMOTRON = {
 NO_CLASS = {
     "bailing_moe", "bailing_moe_v2", "deepseek_ref", "kimi_k2", "llada2_moe", "wedlm", "llada",
     "mimo", "nemotron-nas", "spark2_5", "exaone", "internlm2", "minicpm", "deepseek",
+    "chatglm", "baichuan", "orion",
 }  # fmt: skip
 """Model types that transformers has no class of."""
 STORED: dict[str, dict[str, Any]] = {
@@ -51,6 +52,15 @@ STORED: dict[str, dict[str, Any]] = {
     "internlm3_biased": {
         **_WIDE, "model_type": "internlm3", "qkv_bias": True, "bias": True,
     },
+    "gpt2_tall": {**SMALL["gpt2"], "n_inner": None, "tie_word_embeddings": False},
+    "gpt_bigcode_keys": {**SMALL["gpt_bigcode"], "multi_query": False},
+    "opt_long": {**SMALL["opt"], "max_position_embeddings": 512},
+    "falcon_one_key": {**SMALL["falcon"], "new_decoder_architecture": False},
+    "falcon_biased": {
+        **SMALL["falcon"], "new_decoder_architecture": False, "multi_query": False, "bias": True,
+    },
+    "falcon_one_norm": {**SMALL["falcon"], "num_ln_in_parallel_attn": 1},
+    "olmo_biased": {**SMALL["olmo"], "attention_bias": True, "num_key_value_heads": 2},
     "stablelm_biased": {**SMALL["stablelm"], "use_qkv_bias": True},
     "jais2_unbiased": {**SMALL["jais2"], "attention_bias": False, "mlp_bias": False},
     "youtu_plain": {**SMALL["youtu"], "q_lora_rank": None},

@@ -97,6 +97,8 @@ def test_granite_sums_what_every_token_passes_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "release", "attends"),
     [
+        ("falcon", {}, "vllm==0.8.0", 0),
+        ("gptj", {}, "vllm==0.33.0", 6),
         ("cohere2", {}, "vllm==0.28.0", 6),
         ("cohere2", {}, "vllm==0.29.0", 0),
         ("cohere", {}, "vllm", 0),

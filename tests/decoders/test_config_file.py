@@ -89,24 +89,34 @@ def test_all_shipped_models_are_compared() -> None:
     assert {path.stem for path in SHIPPED} == set(DECODERS)
 
 
+_KEY_HEADS = {
+    **dict.fromkeys(("phi", "gpt_neox", "gpt2", "gptj", "opt", "olmo", "baichuan", "orion"), 8),
+    "gpt_bigcode": 1,
+}
+"""Key heads of the small files that do not say two."""
+
+
 def test_every_family_has_a_small_file(tmp_path: Path) -> None:
     """A model type is read from its least keys; what the file says of shape is what is read."""
     assert set(SMALL) == set(FAMILIES)
     for kind, document in SMALL.items():
         decoder = read(tmp_path, document)
+        d_model = document.get("hidden_size", 64)
         heads = (
             (8, 1, 12 + 4)
             if "kv_lora_rank" in document
-            else (8, 8 if kind in ("phi", "gpt_neox") else 2, document.get("head_dim", 8))
+            else (8, _KEY_HEADS.get(kind, 2), document.get("head_dim", d_model // 8))
         )
         if "compress_ratios" in document:  # all heads share one key, as wide as a head
             heads = (8, 1, 128)
         assert (decoder.model_type, decoder.name) == (kind, "small")
-        assert (decoder.d_model, decoder.layers, decoder.vocabulary) == (64, 6, 500)
+        assert (decoder.d_model, decoder.layers, decoder.vocabulary) == (d_model, 6, 500)
         assert (decoder.heads, decoder.kv_heads, decoder.head_dim) == heads
         d_ff = document.get("intermediate_size_mlp", 512 if "block_configs" in document else 96)
         if kind == "granitemoehybrid":  # beside its experts, whose width the usual key has
             d_ff = document["shared_intermediate_size"]
+        if kind == "falcon":
+            d_ff = 4 * d_model
         assert decoder.dense_layers == 0 or decoder.d_ff == d_ff
         assert (decoder.experts is None) == (decoder.moe_layers == 0)
 

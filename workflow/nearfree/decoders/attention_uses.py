@@ -319,7 +319,7 @@ def base_of(role: str) -> str:
 LATENT_KEY, GROUPED_OUTPUT = "kv_a_proj_with_mqa", "attn.wo_a"
 """Names of matrices that show latent attention, and attention to entries."""
 _MATRICES: dict[str, str | None] = {
-    **dict.fromkeys(("o_proj", "out_proj", "dense", "attn_out"), OUTPUT),
+    **dict.fromkeys(("o_proj", "out_proj", "c_proj", "dense", "attn_out"), OUTPUT),
     **dict.fromkeys(("q_a_proj", LATENT_KEY), LATENTS),
     "q_b_proj": QUERY,
     "gate_proj": OUTPUT_GATE,

@@ -149,7 +149,9 @@ VLLM = Engine(
     },
     sequence_parallel_one_stage=_V4 | {"kimi_linear"},
     gathers=_OLMO | {"olmoe", "flex_olmo", "olmo_hybrid"},
-    joint_sums=(("cohere", "0.29.0"), ("cohere2", "0.29.0"), ("cohere2_moe", "0.33.0")),
+    joint_sums=(
+        ("falcon", "0.8.0"), ("cohere", "0.29.0"), ("cohere2", "0.29.0"), ("cohere2_moe", "0.33.0"),
+    ),
     stages_inside=True,
 )  # fmt: skip
 """Source: vllm 0.33.0, in vllm/model_executor: layers/fused_moe/config.py:1198-1245 (each dp group
@@ -165,9 +167,10 @@ vllm/model_executor/models
 nemotron_h.py:157 and 101-123, llama4.py:95 and 115, gpt_oss.py:372, granitemoe.py:271,
 mimo_v2.py:136, AXK1.py:135) and vllm/models (deepseek_v4/nvidia/model.py:571-581 and 140-170,
 kimi_k3/nvidia/model.py:709-714). Queries and keys: _apply_qk_norm of olmo2.py and olmoe.py. Joint
-sums: CohereDecoderLayer of commandr.py of 0.29.0, absent in 0.28.0, and cohere2_moe.py:348-370 and
-580-596, absent in 0.32.0. Order of ranks:
-initialize_model_parallel of vllm/distributed/parallel_state.py (dp x pp x tp). Stages:
+sums: falcon.py:283-330 (0.8.0 is the oldest release that is read), CohereDecoderLayer of
+commandr.py of 0.29.0, absent in 0.28.0, and cohere2_moe.py:348-370 and 580-596, absent in 0.32.0.
+Order of ranks: initialize_model_parallel of vllm/distributed/parallel_state.py (dp x pp x tp).
+Stages:
 get_pp_indices of vllm/distributed/utils.py:225-230."""
 SGLANG = Engine(
     name="sglang",

@@ -18,7 +18,7 @@ Held = Literal["cut", "keys", "fused", "experts", "rows", "whole"]
 query; `experts` whole or cut; `rows` of a vocabulary; or `whole` on each rank (replicated)."""
 
 _KEYS = ("k_proj", "v_proj")
-_FUSED = ("query_key_value", "qkv_proj", "q_k_v_proj")
+_FUSED = ("query_key_value", "qkv_proj", "q_k_v_proj", "c_attn", "W_pack", "Wqkv")
 _WHOLE = (
     "q_a_proj", "kv_a_proj_with_mqa", "weights_proj", "wk", "wkv", "wq_a", "wgate", "ape",
     "index_k_proj", "shared_expert_gate", "o_proj.bias", "dense.bias", "f_a_proj",

@@ -21,9 +21,10 @@ class Layout(NamedTuple):
     mixer instead of attention, or beside it. With `apart` each layer is one piece, and FFN layers
     have no attention.
 
-    `layers`, `embedding` and `norm` are names under `root`; `head` is a full name. `norm_bias` says
-    that the last norm has a bias; `head_bias` is the key that says whether the LM head has one.
-    `outside` returns further weights outside of the layers.
+    `layers`, `embedding` and `norm` are names under `root`, `norm` empty where norms have no
+    weights; `head` is a full name. `norm_bias` says that the last norm has a bias; `head_bias` is
+    the key that says whether the LM head has one. `outside` returns further weights outside of the
+    layers.
     """
 
     plan: Plan

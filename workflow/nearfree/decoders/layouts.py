@@ -13,6 +13,7 @@ from nearfree.decoders.decoder import (
     unwindowed,
     windowed,
 )
+from nearfree.decoders.early import EARLY
 from nearfree.decoders.exaone import exaone_moe_attention, exaone_windows
 from nearfree.decoders.feeds import (
     FUSED,
@@ -306,6 +307,7 @@ _LAYOUTS = {
             Names(shared="shared_expert", router_vector="experts.e_score_correction_bias"),
         ),
     ),
+    **EARLY,
     **HYBRIDS,
     **LFM2,
     **VARIANTS,

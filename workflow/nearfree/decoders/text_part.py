@@ -127,7 +127,21 @@ Source: configurations and modeling files of transformers 5.23; mimo_v2.py:1125 
 paddleocr_vl.py, qwen2_5_omni_thinker.py and qwen3_omni_moe_thinker.py of vllm 0.33.0, in
 vllm/model_executor/models, run the classes of these."""
 
+_GPT = {
+    "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+}  # fmt: skip
 _NAMES = {
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "gptj"), _GPT),
+    "opt": {"ffn_dim": "intermediate_size"},
+    "falcon": {"ffn_hidden_size": "intermediate_size"},
+    "chatglm": {
+        "num_layers": "num_hidden_layers", "ffn_hidden_size": "intermediate_size",
+        "padded_vocab_size": "vocab_size",
+    },
+    "dbrx": {
+        "d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+    },
     "exaone": {"num_layers": "num_hidden_layers"},
     "llada": {
         "d_model": "hidden_size", "n_heads": "num_attention_heads",
@@ -173,6 +187,11 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "jais2": {"attention_bias": True, "mlp_bias": True},
     "phi": {"lm_head_bias": True},
     "gpt_neox": _BIAS,
+    "gpt2": {**_TIED, "n_positions": 1024},
+    "gpt_bigcode": {**_TIED, "n_positions": 1024, "multi_query": True},
+    "gptj": {"lm_head_bias": True},
+    "opt": {**_TIED, "max_position_embeddings": 2048},
+    "falcon": {**_TIED, "multi_query": True},
     "olmo_hybrid": {"linear_conv_kernel_dim": 4},
     "gemma3_text": {
         **_GEMMA, "vocab_size": 262208, "head_dim": 256, "num_attention_heads": 8,
@@ -229,7 +248,7 @@ _ONE_KEY_PER_HEAD = (
     "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe", "granite_swa",
     "granitemoe_swa", "granitemoeshared", "cohere2_moe", "hyperclovax",
     "hunyuan_vl_text", "exaone", "internlm2", "minicpm", "jais2", "olmo_hybrid", "flex_olmo",
-    "deepseek", "phi", "gpt_neox",
+    "deepseek", "phi", "gpt_neox", "gpt2", "gptj", "opt", "olmo", "baichuan", "orion",
 )  # fmt: skip
 """Model types with as many key heads as query heads if the file does not give their number.
 Source: as above."""

@@ -110,7 +110,7 @@ def _weights(text: TextPart, layout: Layout, pieces: list[Piece]) -> Iterator[Ma
         yield structs.replace(part, name=path, layers=tuple(layers))
     norm = dotted(names.root, layout.norm)
     norm_parts = [
-        *vector(norm, d_model),
+        *(vector(norm, d_model) if layout.norm else ()),
         *(vector(f"{norm}.bias", d_model) if layout.norm_bias else ()),
     ]
     has_bias = bool(layout.head_bias) and keys.flag(layout.head_bias)

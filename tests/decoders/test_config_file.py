@@ -91,7 +91,7 @@ def test_all_shipped_models_are_compared() -> None:
 
 _KEY_HEADS = {
     **dict.fromkeys(("phi", "gpt_neox", "gpt2", "gptj", "opt", "olmo", "baichuan", "orion"), 8),
-    "gpt_bigcode": 1,
+    **dict.fromkeys(("gpt_bigcode", "step3_text"), 1),
 }
 """Key heads of the small files that do not say two."""
 

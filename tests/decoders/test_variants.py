@@ -209,6 +209,12 @@ def test_sizes_are_the_published_ones(
         ("minicpm", {"num_experts": 8}, "num_experts 8 gives layers experts"),
         ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual True is set"),
         ("stablelm", {"qk_layernorm": True}, "qk_layernorm True is set"),
+        ("PanguEmbedded", {"n_routed_experts": 8}, "n_routed_experts 8 gives layers experts"),
+        ("PanguEmbedded", {"param_sink_number": 128}, "param_sink_number 128 adds learned keys"),
+        ("PanguEmbedded", {"sandwich_norm": True}, "sandwich_norm True adds norms"),
+        ("PanguEmbedded", {"interleaved_sliding_window": 512}, "interleaved_sliding_window 512"),
+        ("PanguEmbedded", {"qkv_bias": True}, "qkv_bias True is not bias"),
+        ("PanguEmbedded", {"is_causal": False}, "is_causal False makes it an encoder"),
         ("phi", {"qk_layernorm": True}, "qk_layernorm True normalises queries and keys"),
     ],
 )
@@ -218,6 +224,72 @@ def test_what_a_class_does_not_run_is_refused(
     """A key that its class refuses is refused by its name."""
     with pytest.raises(RefusedError, match=message):
         read(tmp_path, kind, **changes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "billions", "counted"),
+    [
+        (
+            "solar",
+            {"vocab_size": 32128, "hidden_size": 5120, "intermediate_size": 17920,
+             "num_hidden_layers": 64, "num_attention_heads": 40, "num_key_value_heads": 10,
+             "sliding_window": 2047, "bskcn_1": [12, 20, 32, 44], "bskcn_2": [20, 32],
+             "bskcn_3": [16, 24, 36, 48], "bskcn_4": [28, 40], "bskcn_tv": [0.9, 0.8]},
+            22, "all",
+        ),
+        (
+            "telechat3",
+            {"vocab_size": 131072, "hidden_size": 6144, "intermediate_size": 24576,
+             "num_hidden_layers": 64, "num_attention_heads": 48, "num_key_value_heads": 8,
+             "head_dim": 128},
+            36, "all",
+        ),
+        (
+            "PanguEmbedded",
+            {"vocab_size": 153376, "hidden_size": 4096, "intermediate_size": 12800, "bias": True,
+             "num_hidden_layers": 34, "num_attention_heads": 32, "num_key_value_heads": 8},
+            7, "layers",
+        ),
+        (
+            "sarvam_moe",
+            {"vocab_size": 262144, "hidden_size": 4096, "intermediate_size": 8192,
+             "moe_intermediate_size": 1024, "num_hidden_layers": 19, "num_attention_heads": 64,
+             "num_key_value_heads": 4, "head_dim": 64, "num_experts": 128, "num_shared_experts": 1,
+             "num_experts_per_tok": 6, "first_k_dense_replace": 1, "use_qk_norm": True},
+            30, "layers",
+        ),
+        (
+            "sarvam_mla",
+            {"vocab_size": 262144, "hidden_size": 4096, "intermediate_size": 16384,
+             "moe_intermediate_size": 2048, "num_hidden_layers": 32, "num_attention_heads": 64,
+             "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+             "v_head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
+             "num_shared_experts": 1, "first_k_dense_replace": 1},
+            106, "all",
+        ),
+    ],
+)  # fmt: skip
+def test_sizes_are_the_billions_that_are_published(
+    tmp_path: Path, kind: str, sizes: dict[str, Any], billions: int, counted: str
+) -> None:
+    """A full-sized file has the billions that its model says, of all weights or of the layers."""
+    path = write(tmp_path, {"model_type": kind, "torch_dtype": "bfloat16", **sizes})
+    weights = [
+        weight
+        for weight in stored(path).weights
+        if counted == "all" or weight.kind not in ("embedding", "lm_head")
+    ]
+    assert round(sum(weight.elements for weight in weights) / 1e9) == billions
+    assert read_decoder(path).window is None
+
+
+@pytest.mark.parametrize("outer", ["interns1", "intern_s2_preview"])
+def test_the_text_of_interns_is_one_of_qwen_s(tmp_path: Path, outer: str) -> None:
+    """Its file says which; only what its class takes by default is added."""
+    kind = "qwen3_moe" if outer == "interns1" else "qwen3_5_moe_text"
+    document = {"model_type": outer, "text_config": change(kind), "vision_config": {}}
+    decoder = read_decoder(write(tmp_path, document))
+    assert decoder == read(tmp_path, kind)
 
 
 def test_a_fused_matrix_is_parted_by_heads_of_keys(tmp_path: Path) -> None:

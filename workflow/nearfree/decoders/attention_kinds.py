@@ -29,7 +29,9 @@ class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
     gate per element of the heads' output (Trinity). `value_dim` is the width of a value where it
     differs from that of a key (MiMo-V2). With `selected` a position attends to at most that many
     positions, in blocks that `index_heads` heads of `index_dim` elements select (MiniMax M3); these
-    compare it with one index key per position, which is cached, too. Widths are in elements.
+    compare it with one index key per position, which is cached, too. With a `query_rank` queries
+    are projected from a latent of that width, which is made beside keys and values (Step 3). Widths
+    are in elements.
     """
 
     heads: Positive
@@ -48,6 +50,7 @@ class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
     selected: Positive | None = None
     index_heads: Positive | None = None
     index_dim: Positive | None = None
+    query_rank: Positive | None = None
 
     @property
     def values(self) -> int:
@@ -66,9 +69,12 @@ class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
 
     @property
     def made(self) -> int:
-        """Elements per position that the projection to query, gate, key and value makes."""
-        value = 0 if self.keys_are_values else self.values
-        return self.queries + (0 if self.shares else self.kv_heads * (self.head_dim + value))
+        """Elements per position that the projection to query, gate, key and value makes.
+
+        Of queries with a latent it makes the latent.
+        """
+        value, queries = 0 if self.keys_are_values else self.values, self.query_rank or self.queries
+        return queries + (0 if self.shares else self.kv_heads * (self.head_dim + value))
 
     @property
     def most(self) -> int | None:

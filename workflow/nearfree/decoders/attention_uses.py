@@ -101,6 +101,8 @@ def _grouped(
     if record.in_model is None and kind.keys_are_values and not kind.shares:
         value_outputs = kind.kv_heads * kind.values
     yield _product(QKV, decoder.entering, kind.made + value_outputs)
+    if kind.query_rank:  # vllm 0.33.0, vllm/model_executor/models/step3_text.py, wq
+        yield _product(QUERY, kind.query_rank, kind.queries)
     yield Part(
         ATTENTION,
         {
@@ -316,12 +318,14 @@ def base_of(role: str) -> str:
     return role.partition(",")[0]
 
 
+LATENT_QUERIES = "wq"
+"""The name of a matrix that makes queries from a latent, which then is what q_proj makes."""
 LATENT_KEY, GROUPED_OUTPUT = "kv_a_proj_with_mqa", "attn.wo_a"
 """Names of matrices that show latent attention, and attention to entries."""
 _MATRICES: dict[str, str | None] = {
     **dict.fromkeys(("o_proj", "out_proj", "c_proj", "dense", "attn_out"), OUTPUT),
     **dict.fromkeys(("q_a_proj", LATENT_KEY), LATENTS),
-    "q_b_proj": QUERY,
+    **dict.fromkeys(("q_b_proj", LATENT_QUERIES), QUERY),
     "gate_proj": OUTPUT_GATE,
     "indexer.wq_b": INDEX_QUERY,
     **dict.fromkeys(("indexer.wk", "indexer.weights_proj", "kv_b_proj", "g_proj"), None),

@@ -107,11 +107,16 @@ def _kinds(decoder: Decoder) -> Iterator[str]:
 
 
 def _beside(decoder: Decoder) -> Iterator[str]:
-    """Yield the parts of a layer that engines run in parallel.
+    """Yield the parts of a layer that engines run in parallel, or sum as one.
 
     Source: vllm 0.33.0, vllm/envs.py:2136 and vllm/model_executor/models/cohere2_moe.py:476-520;
-    sglang 0.5.23, sglang/srt/models/cohere2_moe.py:420-449.
+    sglang 0.5.23, sglang/srt/models/cohere2_moe.py:420-449 and step3_vl.py:336-400.
     """
+    if decoder.model_type == "step3_text":
+        yield (
+            "over several GPUs the Dense FFN beside the experts has an all-reduce of its own, as "
+            "in vLLM: SGLang has one for both"
+        )
     if decoder.model_type == "cohere2_moe":
         yield (
             "a layer's attention and FFN are timed one after the other: vLLM from 0.33.0 on runs "

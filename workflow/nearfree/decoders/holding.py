@@ -37,12 +37,17 @@ _KINDS: dict[Kind, Held] = {
 }  # fmt: skip
 
 
-def held(name: str, kind: Kind) -> Held:
-    """Return how ranks hold the weight tensors of a name, given as in `Matrix`."""
+def held(name: str, kind: Kind, *, latent_queries: bool = False) -> Held:
+    """Return how ranks hold the weight tensors of a name, given as in `Matrix`.
+
+    `latent_queries` says that the model makes queries from a latent, which each rank makes whole.
+    """
     leaf = name.removesuffix(".bias").rpartition(".")[2]
     if kind in _KINDS:
         return _KINDS[kind]
     is_added_bias = f"{leaf}.bias" in _WHOLE and name.endswith(".bias")
+    if latent_queries and leaf == "q_proj":
+        return "whole"
     if is_added_bias or leaf in _WHOLE or ".indexer." in name:
         return "whole"
     if kind == "attention" and leaf in (*_KEYS, *_FUSED):

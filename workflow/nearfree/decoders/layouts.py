@@ -85,6 +85,7 @@ from nearfree.decoders.special import (
     laguna_attention,
     xielu_parameters,
 )
+from nearfree.decoders.step3 import STEP3
 from nearfree.decoders.variants import VARIANTS
 from nearfree.decoders.windowed import WINDOWED
 
@@ -121,7 +122,7 @@ _HUNYUAN = gqa(window=hunyuan_window, norm=True, norm_names=NAMED_NORMS, **BOTH)
 
 
 _LAYOUTS = {
-    **dict.fromkeys(("llama", "granite"), _LLAMA),
+    **dict.fromkeys(("llama", "granite", "telechat3"), _LLAMA),
     "gemma": block(gqa(window=unwindowed, **BOTH), ffn()),
     **dict.fromkeys(("mistral", "ministral3"), _MISTRAL),
     **dict.fromkeys(("qwen2", "qwen2_5_vl_text", "qwen2_vl_text"), _QWEN2),
@@ -133,7 +134,8 @@ _LAYOUTS = {
         ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "mistral4"), _LATENT
     ),
     **dict.fromkeys(("deepseek_v4", "deepseek_ref"), _V4),
-    **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe"), _LING),
+    **dict.fromkeys(("bailing_moe", "bailing_moe_v2", "llada2_moe", "sarvam_moe"), _LING),
+    "sarvam_mla": block(mla(), moe(first_dense)),
     "mimo": block(gqa(window=switched, qkv_bias="attention_bias"), ffn()),
     "wedlm": block(gqa(window=switched_off, qkv_bias="attention_bias", norm="qk_norm"), ffn()),
     "smollm3": block(gqa(window=switched_off, **BOTH), ffn(bias="mlp_bias")),
@@ -310,6 +312,7 @@ _LAYOUTS = {
     **EARLY,
     **HYBRIDS,
     **LFM2,
+    **STEP3,
     **VARIANTS,
     **WINDOWED,
 }
@@ -319,7 +322,7 @@ _SAY_HEAD_DIM = frozenset({
     "qwen3_next", "qwen3_5_moe_text", "qwen3_5_text", "cohere2", "cohere2_moe", "cwm", "ministral",
     "mellum", "spark2_5", "muse_glimmer_text", "beam", "gemma", "vaultgemma", "gemma2",
     "gemma3_text", "gemma4_text", "gpt_oss", "llama4_text", "mimo_v2_flash", "step3p5", "afmoe",
-    "hy_v3", "laguna", "minimax_m3_vl_text",
+    "hy_v3", "laguna", "sarvam_moe", "minimax_m3_vl_text",
 })  # fmt: skip
 LAYOUTS = {
     kind: layout._replace(says_head_dim=kind in _SAY_HEAD_DIM) for kind, layout in _LAYOUTS.items()

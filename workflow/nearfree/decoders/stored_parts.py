@@ -6,7 +6,14 @@ from typing import NamedTuple
 from msgspec import UNSET, Struct
 
 from nearfree.core.precision import FORMATS, QUANTISED, Precision, Product
-from nearfree.decoders.attention_uses import GROUPED_OUTPUT, LATENT_KEY, LAYER, role_of, state_role
+from nearfree.decoders.attention_uses import (
+    GROUPED_OUTPUT,
+    LATENT_KEY,
+    LATENT_QUERIES,
+    LAYER,
+    role_of,
+    state_role,
+)
 from nearfree.decoders.holding import Held, held
 from nearfree.decoders.pieces import Kind, Matrix
 from nearfree.decoders.schemes import Scheme
@@ -62,9 +69,11 @@ def weights_of(parts: Sequence[Part]) -> tuple[Weights, ...]:
     The products of state mixers count as attention.
     """
     totals: dict[tuple[Kind, Held, tuple[int, ...]], tuple[float, float]] = {}
+    latent_queries = any(part.matrix.name.endswith(f".{LATENT_QUERIES}") for part in parts)
     for matrix, scheme, elements, _ in parts:
         kind: Kind = "attention" if _belongs(matrix, "attention") else matrix.kind
-        key = kind, held(matrix.name, matrix.kind), matrix.layers
+        how_held = held(matrix.name, matrix.kind, latent_queries=latent_queries)
+        key = kind, how_held, matrix.layers
         count, size = totals.get(key, (0.0, 0.0))
         totals[key] = count + elements, size + elements * scheme.bits / 8
     return tuple(

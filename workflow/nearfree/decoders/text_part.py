@@ -75,6 +75,8 @@ COMPOSITES = {
         ("idefics3", "smolvlm"), CompositeModel("llama", "model.text_model", "lm_head", silent=True)
     ),
     "internvl": CompositeModel("qwen2", *_INNER, differ=True),
+    "interns1": CompositeModel("qwen3", *_INNER),
+    "intern_s2_preview": CompositeModel("qwen3_5_moe_text", *_INNER),
     "internvl_chat": CompositeModel("", *_SEPARATE, at=("llm_config",)),
     "kimi_k25": CompositeModel("deepseek_v3", *_SEPARATE, differ=True),
     "kimi_k3": CompositeModel("kimi_linear", *_SEPARATE),
@@ -100,6 +102,7 @@ COMPOSITES = {
     "qwen2_5_vl": CompositeModel("qwen2_5_vl_text", *_PLAIN),
     "qwen2_vl": CompositeModel("qwen2_vl_text", *_PLAIN),
     "qwen3_omni_moe": CompositeModel("qwen3_omni_moe_text", *_THINKER, at=_THINKER_KEYS),
+    "step3_vl": CompositeModel("step3_text", *_PLAIN),
     "step3p7": CompositeModel("step3p5", *_PLAIN),
     "voxtral": CompositeModel("llama", *_SEPARATE),
 }
@@ -153,12 +156,14 @@ _NAMES = {
         "num_attention_groups": "num_key_value_heads", "moe_num_experts": "num_experts",
         "moe_top_k": "num_experts_per_tok", "share_expert_dims": "share_expert_dim",
     },
+    "step3_text": {"moe_num_experts": "num_experts", "moe_top_k": "num_experts_per_tok"},
     "nemotron_h": {"attention_head_dim": "head_dim", "layer_types": "layers_block_type"},
     "kimi_linear": {
         "num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "n_shared_experts",
     },
     "hunyuan_v1_moe": {"moe_topk": "num_experts_per_tok"},
     "hunyuan_vl_text": {"attention_head_dim": "head_dim"},
+    "PanguEmbedded": {"bias": "attention_bias"},
     "internlm3": {"qkv_bias": "attention_bias", "bias": "mlp_bias"},
     "lfm2": {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
     "lfm2_moe": {"tie_embedding": "tie_word_embeddings"},
@@ -213,6 +218,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "ernie4_5": _TIED,
     "ernie4_5_moe": _TIED,
     **dict.fromkeys(("qwen2", "qwen2_5_vl_text", "qwen2_vl_text", "qwen2_moe"), _QKV_BIAS),
+    "sarvam_mla": {"q_lora_rank": None},
     "mistral4": {"first_k_dense_replace": 0},
     "qwen3_next": _HYBRID,
     "qwen3_5_text": _HYBRID,
@@ -248,7 +254,8 @@ _ONE_KEY_PER_HEAD = (
     "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe", "granite_swa",
     "granitemoe_swa", "granitemoeshared", "cohere2_moe", "hyperclovax",
     "hunyuan_vl_text", "exaone", "internlm2", "minicpm", "jais2", "olmo_hybrid", "flex_olmo",
-    "deepseek", "phi", "gpt_neox", "gpt2", "gptj", "opt", "olmo", "baichuan", "orion",
+    "deepseek", "phi", "gpt_neox", "gpt2", "gptj", "opt", "olmo", "baichuan", "orion", "telechat3",
+    "solar", "PanguEmbedded",
 )  # fmt: skip
 """Model types with as many key heads as query heads if the file does not give their number.
 Source: as above."""

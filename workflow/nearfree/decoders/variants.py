@@ -107,6 +107,41 @@ def without_norms(keys: Keys, layers: int) -> int | None:
     return unwindowed(keys, layers)
 
 
+def all_positions_of_solar(keys: Keys, layers: int) -> int | None:  # noqa: ARG001
+    """Return None, for Solar Pro, whose window engines do not read.
+
+    Its layers also mix the states of earlier ones in, by operations on rows as norms are.
+    Source: vllm 0.33.0, vllm/model_executor/models/solar.py, and sglang 0.5.23,
+    sglang/srt/models/solar.py (bskcn: backbone skip connections).
+    """
+    return None
+
+
+def one_kind_of_pangu(keys: Keys, layers: int) -> int | None:
+    """Return None, for openPangu Embedded, of whose class only the dense form is read.
+
+    Source: vllm 0.33.0, vllm/model_executor/models/openpangu.py (OpenPanguDecoderLayer).
+    """
+    refusals = Refusals()
+    for key, reason in (
+        ("interleaved_sliding_window", "gives layers windows"),
+        ("n_routed_experts", "gives layers experts"),
+        ("param_sink_number", "adds learned keys as sinks"),
+        ("sandwich_norm", "adds norms behind attention and FFN"),
+    ):
+        with refusals.collect():
+            if not keys.empty(key):
+                raise keys.wrong(key, f"{reason}, which is not read of this model type")
+    with refusals.collect():
+        if keys.has("qkv_bias") and keys.flag("qkv_bias") != keys.flag("attention_bias"):
+            raise keys.wrong("qkv_bias", "is not bias, which the output's projection has")
+    with refusals.collect():
+        if keys.has("is_causal") and not keys.flag("is_causal"):
+            raise keys.wrong("is_causal", "makes it an encoder", "Give a decoder")
+    refusals.check()
+    return unwindowed(keys, layers)
+
+
 def _post_norms(keys: Keys, layers: int) -> Layer:
     """Read the norms after both pieces of HyperCLOVA X, which a file may switch off."""
     key = "use_post_norm"
@@ -189,6 +224,8 @@ VARIANTS = {
         ffn(module="feed_forward", form=NUMBERED),
     )._replace(embedding="tok_embeddings", head="output"),
     "minicpm": block(gqa(window=without_experts), ffn()),
+    "solar": block(gqa(window=all_positions_of_solar, **BOTH), _FFN),
+    "PanguEmbedded": block(gqa(window=one_kind_of_pangu, **BOTH), _FFN),
     "stablelm": biased(gqa(window=one_after_another, qkv_bias="use_qkv_bias"), ffn()),
     "jais2": biased(gqa(window=unwindowed, **BOTH), ffn(form=PLAIN, bias="mlp_bias")),
     "phi": layered(

@@ -283,6 +283,35 @@ def test_sizes_are_the_billions_that_are_published(
     assert read_decoder(path).window is None
 
 
+_OCR = {
+    "model_type": "deepseek_v2", "hidden_size": 1280, "intermediate_size": 6848,
+    "num_hidden_layers": 12, "num_attention_heads": 10, "num_key_value_heads": 10,
+    "kv_lora_rank": None, "q_lora_rank": None, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0,
+    "v_head_dim": 0, "use_mla": False, "n_routed_experts": 64, "n_shared_experts": 2,
+    "moe_intermediate_size": 896, "num_experts_per_tok": 6, "first_k_dense_replace": 1,
+    "vocab_size": 129280, "torch_dtype": "bfloat16",
+}  # fmt: skip
+"""The text part of DeepSeek-OCR, of about 3 billion parameters."""
+
+
+def test_a_deepseek_of_the_second_type_without_latents_is_read_as_the_first(
+    tmp_path: Path,
+) -> None:
+    """DeepSeek-OCR's file says the type of V2, and by two sizes of 0 that it has no latents."""
+    path = write(
+        tmp_path, {"model_type": "deepseek_vl_v2", "language_config": _OCR, "vision_config": {}}
+    )
+    decoder = read_decoder(path)
+    assert (decoder.model_type, decoder.heads, decoder.kv_heads) == ("deepseek", 10, 10)
+    assert round(parameters(stored(path)) / 1e9) == 3
+    latent = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    document = {**_OCR, **latent, "kv_lora_rank": 512}
+    with pytest.raises(RefusedError, match="use_mla False contradicts the sizes of latents"):
+        read_decoder(write(tmp_path, document))
+    document["use_mla"] = True
+    assert read_decoder(write(tmp_path, document)).model_type == "deepseek_v2"
+
+
 @pytest.mark.parametrize("outer", ["interns1", "intern_s2_preview"])
 def test_the_text_of_interns_is_one_of_qwen_s(tmp_path: Path, outer: str) -> None:
     """Its file says which; only what its class takes by default is added."""

@@ -68,6 +68,9 @@ def _latent(keys: Keys, *, selects: bool, index: bool) -> Latent:
     A file must say null to have no latent of queries. With an indexer, which reads that latent,
     null is refused.
     """
+    if keys.has("use_mla") and not keys.flag("use_mla"):
+        reason = "contradicts the sizes of latents, and engines disagree on it"
+        raise keys.wrong("use_mla", reason, "Write qk_nope_head_dim and qk_rope_head_dim as 0")
     names = _LATENT | (_SELECTED if selects else {}) | (_INDEXER if index else {})
     sizes, refusals = dict[str, Any](), Refusals()
     for name, key in names.items():

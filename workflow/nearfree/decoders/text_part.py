@@ -63,6 +63,7 @@ _OWN_TEXT = (
 """Composite models whose text parts have their own model type with `_text` at its end."""
 COMPOSITES = {
     **dict.fromkeys(("aya_vision", "cohere2_vision"), CompositeModel("cohere2", *_INNER)),
+    "deepseek_vl_v2": CompositeModel("deepseek_v2", *_PLAIN, at=("language_config",)),
     "dots_ocr": CompositeModel("qwen2", *_PLAIN),
     "ernie4_5_vl_moe": CompositeModel("ernie4_5_vl_moe_text", *_PLAIN),
     "exaone4_5": CompositeModel("exaone4", *_INNER),
@@ -188,7 +189,10 @@ _HYBRID = {
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma2": {**_TIED, "sliding_window_pattern": 2, "attn_logit_softcapping": 50.0},
     "vaultgemma": {**_TIED, "attn_logit_softcapping": 50.0},
-    **dict.fromkeys(("exaone", "minicpm", "youtu"), _TIED),
+    **dict.fromkeys(
+        ("exaone", "minicpm", "youtu", "cohere", "gemma", "granite_swa", "smollm3",
+         "hunyuan_vl_text", "lfm2", "lfm2_moe", "ernie4_5", "ernie4_5_moe"), _TIED,
+    ),
     "jais2": {"attention_bias": True, "mlp_bias": True},
     "phi": {"lm_head_bias": True},
     "gpt_neox": _BIAS,
@@ -204,19 +208,11 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "gemma4_text": _GEMMA_4,
     "gemma4_unified_text": {**_GEMMA_4, "hidden_size_per_layer_input": 0},
-    "cohere": _TIED,
-    "gemma": _TIED,
     "cohere2": {**_TIED, "sliding_window_pattern": 4},
     "cohere2_moe": {
         **_TIED, "sliding_window_pattern": 4, "prefix_dense_sliding_window_pattern": 1,
         "num_shared_experts": 0,
     },
-    "granite_swa": _TIED,
-    "smollm3": _TIED,
-    "hunyuan_vl_text": _TIED,
-    **dict.fromkeys(("lfm2", "lfm2_moe"), _TIED),
-    "ernie4_5": _TIED,
-    "ernie4_5_moe": _TIED,
     **dict.fromkeys(("qwen2", "qwen2_5_vl_text", "qwen2_vl_text", "qwen2_moe"), _QKV_BIAS),
     "sarvam_mla": {"q_lora_rank": None},
     "mistral4": {"first_k_dense_replace": 0},
@@ -335,9 +331,18 @@ def text_part(file: Path) -> TextPart:
             "Give the config.json that was published with the model",
         )
     keys = _with_usual_names(file, values, text_type, within)
-    if text_type in _EQUIVALENT_TYPES:
-        keys = keys.replaced("model_type", _EQUIVALENT_TYPES[text_type])
+    as_type = "deepseek" if _without_latents(keys) else _EQUIVALENT_TYPES.get(text_type, text_type)
+    keys = keys.replaced("model_type", as_type)
     return TextPart(keys, outer, whole, tuple(notes))
+
+
+def _without_latents(keys: Keys) -> bool:
+    """Return whether a file of DeepSeek V2's type has the attention of DeepSeek's first MoE (OCR).
+
+    Source: vllm 0.33.0, vllm/model_executor/models/deepseek_v2.py:1280-1288 (use_mha).
+    """
+    dims = [keys.values.get(key) for key in ("qk_nope_head_dim", "qk_rope_head_dim")]
+    return keys.is_text("model_type", "deepseek_v2") and dims == [0, 0]
 
 
 def _within(outer: Keys, whole: CompositeModel) -> tuple[Keys, dict[str, Any]]:

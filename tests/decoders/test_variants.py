@@ -312,6 +312,48 @@ def test_a_deepseek_of_the_second_type_without_latents_is_read_as_the_first(
     assert read_decoder(write(tmp_path, document)).model_type == "deepseek_v2"
 
 
+@pytest.mark.parametrize(
+    ("outer", "version", "kind"),
+    [
+        ("minicpmv", 2.6, "qwen2"),
+        ("minicpmv", "4.0", "llama"),
+        ("minicpmv", 4.5, "qwen3"),
+        ("minicpmo", "4.5", "qwen3"),
+    ],
+)
+def test_a_version_says_which_text_a_minicpm_has(
+    tmp_path: Path, outer: str, version: float | str, kind: str
+) -> None:
+    """MiniCPM-V and -o have the keys of their text among their own; no other version is read."""
+    document = change(kind, model_type=outer, version=version, vision_config={})
+    assert read_decoder(write(tmp_path, document)) == read(tmp_path, kind)
+    for changes, message in (
+        ({"version": 9.9}, "version 9.9 is not read"),
+        ({"version": None}, "version is missing"),
+    ):
+        with pytest.raises(RefusedError, match=message):
+            read_decoder(write(tmp_path, document | changes))
+
+
+def test_the_text_of_phi_4_multimodal_is_phi_3(tmp_path: Path) -> None:
+    """Its published file has the keys of Phi-3 among its own, and 3.8 billion parameters."""
+    document = {
+        "model_type": "phi4mm", "torch_dtype": "bfloat16", "hidden_size": 3072,
+        "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 24,
+        "num_key_value_heads": 8, "vocab_size": 200064, "sliding_window": 262144,
+        "tie_word_embeddings": True, "partial_rotary_factor": 0.75, "vision_lora": {"r": 256},
+    }  # fmt: skip
+    path = write(tmp_path, document)
+    assert parameters(stored(path)) == 3_836_021_760
+    assert read_decoder(path).model_type == "phi3"
+
+
+def test_a_composite_without_its_text_is_refused(tmp_path: Path) -> None:
+    """A file of a model of several parts without the part that decodes is refused by its type."""
+    with pytest.raises(RefusedError, match="model_type 'internvl_chat' has no part here"):
+        read_decoder(write(tmp_path, change("llama", model_type="internvl_chat")))
+
+
 @pytest.mark.parametrize("outer", ["interns1", "intern_s2_preview"])
 def test_the_text_of_interns_is_one_of_qwen_s(tmp_path: Path, outer: str) -> None:
     """Its file says which; only what its class takes by default is added."""

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from nearfree.decoders.gguf_config import read_values
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.versions import text_type
 
 _PARTS = ("text_config", "llm_config", "thinker_config", "language_config")
 _OUTER = (
@@ -88,6 +89,7 @@ COMPOSITES = {
         ("llava", "llava_next"), CompositeModel("llama", *_SEPARATE, silent=True, text_ties=True)
     ),
     "llava_onevision": CompositeModel("qwen2", *_SEPARATE, text_ties=True),
+    **dict.fromkeys(("minicpmo", "minicpmv"), CompositeModel("", "llm.model", "llm.lm_head")),
     **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), CompositeModel("qwen3_5_text", *_INNER)),
     "minimax_m3": CompositeModel("minimax_m3_vl_text", *_SEPARATE),
     "minimax_m3_vl": CompositeModel("minimax_m3_vl_text", *_SEPARATE),
@@ -99,6 +101,7 @@ COMPOSITES = {
     "nemotron_h_omni": CompositeModel("nemotron_h", *_NEMOTRON),
     "paddleocr_vl": CompositeModel("ernie4_5", *_PLAIN),
     "paligemma": CompositeModel("gemma", *_INNER, sees_images=True, silent=True),
+    "phi4mm": CompositeModel("phi3", *_PLAIN),
     "qwen2_5_omni": CompositeModel("qwen2_5_omni_text", *_THINKER, at=_THINKER_KEYS),
     "qwen2_5_vl": CompositeModel("qwen2_5_vl_text", *_PLAIN),
     "qwen2_vl": CompositeModel("qwen2_vl_text", *_PLAIN),
@@ -291,7 +294,7 @@ def text_part(file: Path) -> TextPart:
     values = read_values(file)
     outer = Keys(file, values)
     kind = outer.text("model_type")
-    present_parts = [text_type for text_type in _PARTS if outer.has(text_type)]
+    present_parts = [part for part in _PARTS if outer.has(part)]
     whole, within = COMPOSITES.get(kind), ""
     if whole is None and present_parts:
         raise outer.wrong(
@@ -306,7 +309,7 @@ def text_part(file: Path) -> TextPart:
         outer, values = _within(outer, whole)
         within = "".join(f"{key}." for key in whole.at)
     elif whole:
-        values = {**values, "model_type": whole.text}
+        values = {**values, "model_type": whole.text or text_type(outer)}
     if whole and whole.differ and values.get("tie_word_embeddings") is None:
         notes.append(
             "tie_word_embeddings is missing: an LM head is counted, as published checkpoints and "
@@ -322,16 +325,16 @@ def text_part(file: Path) -> TextPart:
             "kv_cache_scheme is static: engines cache in the element type all the same, unless an "
             "option such as --kv-dtype float8 says otherwise"
         )
-    text_type = text.text("model_type")
-    resaved_key, published_key = _RESAVED_KEYS.get(text_type, ("", ""))
+    own_type = text.text("model_type")
+    resaved_key, published_key = _RESAVED_KEYS.get(own_type, ("", ""))
     if resaved_key and text.has(resaved_key) and not text.has(published_key):
         raise text.wrong(
             resaved_key,
             f"replaces {published_key}: transformers has saved the file again",
             "Give the config.json that was published with the model",
         )
-    keys = _with_usual_names(file, values, text_type, within)
-    as_type = "deepseek" if _without_latents(keys) else _EQUIVALENT_TYPES.get(text_type, text_type)
+    keys = _with_usual_names(file, values, own_type, within)
+    as_type = "deepseek" if _without_latents(keys) else _EQUIVALENT_TYPES.get(own_type, own_type)
     keys = keys.replaced("model_type", as_type)
     return TextPart(keys, outer, whole, tuple(notes))
 

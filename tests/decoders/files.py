@@ -101,6 +101,12 @@ _FILES: dict[str, dict[str, Any]] = {
         **{key: value for key, value in _LATENT.items() if not key.startswith("n_")},
         "num_experts": 16, "num_shared_experts": 2,
     },
+    "bailing_hybrid": {
+        **{key: value for key, value in _LATENT.items() if not key.startswith("n_")},
+        "head_dim": 12, "num_experts": 16, "num_shared_experts": 2, "short_conv_kernel_size": 4,
+        "layer_group_size": 3, "no_kda_lora": True,
+        "gated_attention_proj_granularity_type": "head_wise",
+    },
     "minimax_m2": {**_WIDE, "num_local_experts": 4, "num_experts_per_tok": 2},
     "hunyuan_v1_moe": {**_DENSE, "num_experts": 4, "moe_topk": 2},
     "qwen3_vl_moe_text": {
@@ -323,7 +329,7 @@ DEFAULTED = {
         ("num_key_value_heads",),
     ),
     *product(("gpt2", "gpt_bigcode", "gptj"), ("n_inner",)),
-    ("sarvam_mla", "q_lora_rank"),
+    *product(("sarvam_mla", "bailing_hybrid"), ("q_lora_rank",)),
     *product(("falcon",), ("num_kv_heads", "new_decoder_architecture")),
     *product(("chatglm",), ("multi_query_attention", "add_qkv_bias", "multi_query_group_num")),
     ("exaone4", "sliding_window"),

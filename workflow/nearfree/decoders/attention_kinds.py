@@ -107,7 +107,8 @@ class Latent(_Layers, frozen=True, kw_only=True, tag="latent"):
     The cache holds for each position a `latent` of keys and values and `rope_dim` rotated elements
     of a key, which all heads share. A head's query and key have `nope_dim` elements more, its value
     has `value_dim`. `query_rank` is the width of the latent of queries, None where one product
-    makes them. With a `gate` the heads' output is multiplied by gates, one per element (Kimi K3).
+    makes them. With a `gate` the heads' output is multiplied by gates, one per element (Kimi K3);
+    with `head_gates` by one gate per head, which a product of its own makes (Ling 3).
     A query attends to `selected` positions, None for all. Layers with an indexer select them by
     `index_heads` heads of `index_dim` elements; the others take the selection of an earlier layer.
     Widths are in elements.
@@ -123,6 +124,7 @@ class Latent(_Layers, frozen=True, kw_only=True, tag="latent"):
     index_heads: Positive | None = None
     index_dim: Positive | None = None
     gate: bool = False
+    head_gates: bool = False
 
     @property
     def cached(self) -> int:
@@ -203,9 +205,11 @@ class DeltaNet(_Layers, frozen=True, kw_only=True, tag="delta_net"):
     spans `conv` positions of queries, keys and values; its last `conv` - 1 inputs are kept, too.
     `state` is the dtype of the matrices, None where the engine decides. With a `rank` each channel
     of a key has its own decay, made by two products of that inner width. The output gate is made by
-    two such products as well (Kimi's delta attention), or by one with `full_gate` (Kimi K3). Widths
-    are in elements.
-    Source: Qwen3NextGatedDeltaNet and KimiLinearDeltaAttention of transformers 5.23.
+    two such products as well (Kimi's delta attention), or by one with `full_gate` (Kimi K3). With
+    `channel_gates` the product of queries, keys and values makes both, for each channel (Ling 3).
+    Widths are in elements.
+    Source: Qwen3NextGatedDeltaNet, KimiLinearDeltaAttention and BailingHybridDeltaAttention of
+    transformers 5.23.
     """
 
     heads: Positive
@@ -216,6 +220,7 @@ class DeltaNet(_Layers, frozen=True, kw_only=True, tag="delta_net"):
     state: Dtype | None = None
     rank: Positive | None = None
     full_gate: bool = False
+    channel_gates: bool = False
 
     @property
     def mixed(self) -> int:
@@ -240,7 +245,7 @@ class DeltaNet(_Layers, frozen=True, kw_only=True, tag="delta_net"):
     @property
     def words(self) -> str:
         """The name of the kind for people."""
-        return "delta attention" if self.rank else "gated delta net"
+        return "delta attention" if self.rank or self.channel_gates else "gated delta net"
 
 
 class Mamba2(_Layers, frozen=True, kw_only=True, tag="mamba2"):

@@ -178,6 +178,8 @@ def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -
         },
     )
     yield _product(RELEASE, kind.heads * kind.latent, kind.value_dim)
+    if kind.head_gates:  # vllm 0.33.0, vllm/model_executor/models/bailing_moe_v3.py, g_proj
+        yield _product(HEAD_GATES, d_model, kind.heads)
     yield _product(OUTPUT, kind.inputs, d_model)
 
 
@@ -210,15 +212,18 @@ def _delta_net(decoder: Decoder, kind: DeltaNet) -> Iterator[Part]:
 
     Queries, keys, values and the output's gate are one product, both gates of a head another. In
     Kimi's delta attention the first product also makes the rates and the low-rank rows of both
-    gates, replicated on each rank, and the second expands these; a full gate is in the first.
+    gates, replicated on each rank, and the second expands these; a full gate is in the first. With
+    gates per channel SGLang has one product for all (fused_qkvbfg_proj).
     Source: vllm 0.32.0, vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:514-532;
-    sglang 0.5.23, sglang/srt/models/kimi_linear.py:299-328; vllm 0.33.0,
+    sglang 0.5.23, sglang/srt/models/kimi_linear.py:299-328 and bailing_moe_v3.py; vllm 0.33.0,
     vllm/models/kimi_k3/nvidia/kda.py:640-670.
     """
     if kind.rank and kind.full_gate:
         outputs = kind.mixed + kind.inputs + kind.heads + kind.rank
         yield _product(DELTA_IN, decoder.d_model, outputs)
         yield _product(DELTA_GATES, kind.rank, kind.inputs)
+    elif kind.channel_gates:
+        yield _product(DELTA_IN, decoder.d_model, kind.mixed + kind.heads + 2 * kind.inputs)
     elif kind.rank:
         outputs = kind.mixed + kind.heads + 2 * kind.rank
         yield _product(DELTA_IN, decoder.d_model, outputs)

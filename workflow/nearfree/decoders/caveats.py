@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from nearfree.decoders.attention_kinds import Compressed, Grouped, ShortConv, State
+from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, ShortConv, State
 from nearfree.decoders.attention_uses import ENTRIES
 from nearfree.decoders.decoder import Decoder
 
@@ -97,6 +97,11 @@ def _kinds(decoder: Decoder) -> Iterator[str]:
         yield (
             "both gates of a gated delta net are timed as one product: vLLM runs two, each with as "
             "many outputs as there are heads of values"
+        )
+    if any(isinstance(kind, DeltaNet) and kind.channel_gates for kind in decoder.attention):
+        yield (
+            "queries, keys, values and gates of delta attention are timed as one product, as in "
+            "SGLang: vLLM runs three"
         )
     for kind in decoder.attention:
         if isinstance(kind, Compressed) and kind.span is None:

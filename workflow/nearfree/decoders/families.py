@@ -20,7 +20,6 @@ _DELTA = "delta attention in most layers stands beside"
 _AGAIN = "several times over, each time with a cache of its own"
 _ALIBI = "attention is biased by distance (ALiBi), by another kernel of FlashAttention"
 UNREAD = {
-    "bailing_hybrid": f"{_DELTA} latents with gates",
     **dict.fromkeys(("bloom", "mpt", "step1"), _ALIBI),
     "deepseek_v41_text": "layers attend to entries that other layers made and chose",
     "dots3_note_text": "its latents have windows in some layers, and gates of heads",

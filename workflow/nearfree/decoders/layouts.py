@@ -54,6 +54,7 @@ from nearfree.decoders.layout import (
     layered,
 )
 from nearfree.decoders.lfm2 import LFM2
+from nearfree.decoders.ling import LING_3
 from nearfree.decoders.mixers import (
     compressed,
     gqa,
@@ -312,6 +313,7 @@ _LAYOUTS = {
     **EARLY,
     **HYBRIDS,
     **LFM2,
+    **LING_3,
     **STEP3,
     **VARIANTS,
     **WINDOWED,

@@ -107,6 +107,13 @@ _FILES: dict[str, dict[str, Any]] = {
         "layer_group_size": 3, "no_kda_lora": True,
         "gated_attention_proj_granularity_type": "head_wise",
     },
+    "sdar": _WIDE,
+    "sdar_moe": {**_QWEN_MOE, "head_dim": 16},
+    "kolibri1": {
+        **_ATTENTION, "head_dim": 16, "sliding_window": 32, "num_experts": 16,
+        "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 40,
+    },
     "minimax_m2": {**_WIDE, "num_local_experts": 4, "num_experts_per_tok": 2},
     "hunyuan_v1_moe": {**_DENSE, "num_experts": 4, "moe_topk": 2},
     "qwen3_vl_moe_text": {

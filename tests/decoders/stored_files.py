@@ -33,7 +33,7 @@ NO_CLASS = {
     "bailing_moe", "bailing_moe_v2", "deepseek_ref", "kimi_k2", "llada2_moe", "wedlm", "llada",
     "mimo", "nemotron-nas", "spark2_5", "exaone", "internlm2", "minicpm", "deepseek",
     "chatglm", "baichuan", "orion", "step3_text", "telechat3", "solar", "PanguEmbedded",
-    "sarvam_moe", "sarvam_mla",
+    "sarvam_moe", "sarvam_mla", "sdar", "sdar_moe",
 }  # fmt: skip
 """Model types that transformers has no class of."""
 STORED: dict[str, dict[str, Any]] = {

@@ -35,6 +35,7 @@ def modules_by_role(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:
         ("muse_glimmer_text", {"num_hidden_layers": 5}, (0, 4)),
         ("muse_glimmer_text", {"layer_types": [FULL, *["sliding_attention"] * 5]}, (0,)),
         ("spark2_5", {}, (3,)),
+        ("kolibri1", {}, (4,)),
         ("beam", {}, (5,)),
         ("vaultgemma", {}, (1, 3, 5)),
         ("beam", {"num_hidden_layers": 8, "mlp_layer_types": ...}, (5, 7)),
@@ -259,6 +260,22 @@ def test_what_a_class_does_not_run_is_refused(
             30, "layers",
         ),
         (
+            "kolibri1",
+            {"vocab_size": 128000, "hidden_size": 2560, "num_hidden_layers": 50,
+             "num_attention_heads": 48, "num_key_value_heads": 4, "head_dim": 128,
+             "sliding_window": 513, "moe_intermediate_size": 512, "num_experts": 384,
+             "num_experts_per_tok": 6, "shared_expert_intermediate_size": 512},
+            78, "all",
+        ),
+        (
+            "sdar_moe",
+            {"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+             "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32,
+             "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
+             "num_experts_per_tok": 8, "decoder_sparse_step": 1, "mlp_only_layers": []},
+            31, "all",
+        ),
+        (
             "sarvam_mla",
             {"vocab_size": 262144, "hidden_size": 4096, "intermediate_size": 16384,
              "moe_intermediate_size": 2048, "num_hidden_layers": 32, "num_attention_heads": 64,
@@ -280,7 +297,7 @@ def test_sizes_are_the_billions_that_are_published(
         if counted == "all" or weight.kind not in ("embedding", "lm_head")
     ]
     assert round(sum(weight.elements for weight in weights) / 1e9) == billions
-    assert read_decoder(path).window is None
+    assert read_decoder(path).window == (513 if kind == "kolibri1" else None)
 
 
 _OCR = {

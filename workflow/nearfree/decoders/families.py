@@ -22,6 +22,7 @@ _ALIBI = "attention is biased by distance (ALiBi), by another kernel of FlashAtt
 UNREAD = {
     **dict.fromkeys(("bloom", "mpt", "step1"), _ALIBI),
     "deepseek_v41_text": "layers attend to entries that other layers made and chose",
+    "diffusion_gemma_text": "each step feeds its own logits back, through an FFN of its own",
     "dots3_note_text": "its latents have windows in some layers, and gates of heads",
     "ernie4_5_vl_moe_text": "words and images have experts apart, of two widths",
     "flint": "its attention with sinks and its experts run by kernels of its own",
@@ -34,7 +35,7 @@ UNREAD = {
     "iquest_q1": "a kernel of its own applies sinks that depend on the query",
     "iquestloopcoder": f"its layers run {_AGAIN}",
     "k2_horizon": "values of some layers are made by experts that a router chooses",
-    "longcat_flash": "a layer has two attentions, two Dense FFNs and experts beside them",
+    "longcat_flash": "a layer has two attentions, two Dense FFNs and experts, some of them idle",
     "minicpm3": "unlike SGLang, vLLM expands its latents and caches whole keys and values",
     "mistral_large4_text": "layers attend to selected positions of latents that others cached",
     "muse_spark_text": "what experts give is normalised one by one, and residuals have gates",

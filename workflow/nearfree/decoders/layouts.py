@@ -127,9 +127,12 @@ _LAYOUTS = {
     "gemma": block(gqa(window=unwindowed, **BOTH), ffn()),
     **dict.fromkeys(("mistral", "ministral3"), _MISTRAL),
     **dict.fromkeys(("qwen2", "qwen2_5_vl_text", "qwen2_vl_text"), _QWEN2),
-    "qwen3": block(gqa(window=switched, norm=True, **BOTH), ffn()),
+    **dict.fromkeys(("qwen3", "sdar"), block(gqa(window=switched, norm=True, **BOTH), ffn())),
     "qwen3_vl_text": block(gqa(window=unwindowed, norm=True, **BOTH), ffn()),
-    "qwen3_moe": block(gqa(window=switched_off, norm=True, **BOTH), moe(qwen_moe)),
+    **dict.fromkeys(
+        ("qwen3_moe", "sdar_moe"),
+        block(gqa(window=switched_off, norm=True, **BOTH), moe(qwen_moe)),
+    ),
     "qwen3_vl_moe_text": block(gqa(window=unwindowed, norm=True, **BOTH), moe(qwen_moe)),
     **dict.fromkeys(
         ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "mistral4"), _LATENT
@@ -324,7 +327,7 @@ _SAY_HEAD_DIM = frozenset({
     "qwen3_next", "qwen3_5_moe_text", "qwen3_5_text", "cohere2", "cohere2_moe", "cwm", "ministral",
     "mellum", "spark2_5", "muse_glimmer_text", "beam", "gemma", "vaultgemma", "gemma2",
     "gemma3_text", "gemma4_text", "gpt_oss", "llama4_text", "mimo_v2_flash", "step3p5", "afmoe",
-    "hy_v3", "laguna", "sarvam_moe", "minimax_m3_vl_text",
+    "hy_v3", "laguna", "sarvam_moe", "sdar", "sdar_moe", "kolibri1", "minimax_m3_vl_text",
 })  # fmt: skip
 LAYOUTS = {
     kind: layout._replace(says_head_dim=kind in _SAY_HEAD_DIM) for kind, layout in _LAYOUTS.items()
@@ -334,7 +337,8 @@ a gated delta net, a Mamba-2 mixer (Granite 4) or a short convolution (LFM2); Fa
 Mamba-2 mixer beside attention. Sources: configuration and modeling files and checkpoint names
 (conversion_mapping) of transformers 5.23; inclusionAI/Ling (bailing_moe), inclusionAI/Ling-V2 (its
 second version, whose files say either model type), inclusionAI/dFactory (llada2_moe),
-GSAI-ML/LLaDA-8B (llada, of Llama's shape), Tencent/WeDLM (wedlm, of Qwen3's), XiaomiMiMo/MiMo-7B
-(mimo, of Qwen2's), nvidia/Llama-3_3-Nemotron-Super-49B-v1 (nemotron-nas); exaone, internlm2,
+GSAI-ML/LLaDA-8B (llada, of Llama's shape), Tencent/WeDLM (wedlm, of Qwen3's), JetLM/SDAR (of
+Qwen3's; sdar.py and sdar_moe.py of sglang 0.5.23, in sglang/srt/models), XiaomiMiMo/MiMo-7B (mimo,
+of Qwen2's), nvidia/Llama-3_3-Nemotron-Super-49B-v1 (nemotron-nas); exaone, internlm2,
 minicpm and deepseek vllm 0.33.0; deepseek_ref and kimi_k2 are names of deepseek_v4 and deepseek_v3.
 Model types of the text parts of composite models end in `text`."""

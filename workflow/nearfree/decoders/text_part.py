@@ -59,7 +59,7 @@ _NEMOTRON = ("language_model.backbone", "language_model.lm_head")
 _OWN_TEXT = (
     "gemma4", "gemma4_unified", "deepseek_v41", "dots3_note", "gemma3n", "glm5_next",
     "mistral_large4", "qwen4_exp", "glm4v", "glm_ocr", "hunyuan_vl", "glm4v_moe", "muse_glimmer",
-    "muse_spark", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe",
+    "muse_spark", "diffusion_gemma", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe",
 )  # fmt: skip
 """Composite models whose text parts have their own model type with `_text` at its end."""
 COMPOSITES = {

@@ -12,6 +12,7 @@ from nearfree.decoders.feeds import (
     PLAIN,
     Form,
     after_first_dense,
+    all_layers,
     deepseek_moe,
     ffn,
     marked_layers,
@@ -185,6 +186,14 @@ beam_moe = moe_rule(
 BeamMoE of transformers 5.23."""
 
 
+kolibri_moe = moe_rule(
+    all_layers, count=("num_experts", "num_local_experts"),
+    shared=("shared_expert_intermediate_size",),
+)  # fmt: skip
+"""The FFNs of Kolibri, with one shared expert in each layer. Source: Kolibri1SparseMoeBlock of
+transformers 5.23."""
+
+
 def _beam_attention(keys: Keys, layers: int) -> Layer:
     """Read Beam's attention, whose gate is made by the product of query, key and value.
 
@@ -250,6 +259,7 @@ VARIANTS = {
         FOUR_NORMS, alternating(_last_of_four, gate="gate_proj", wide_gate=True), ffn()
     ),
     "spark2_5": block(_spark_attention, ffn()),
+    "kolibri1": layered(GLM_NORMS, alternating(5, norm=True), moe(kolibri_moe)),
     "beam": layered(FOUR_NORMS, _beam_attention, moe(beam_moe)),
 }
 """By model type. Sources: modeling files of transformers 5.23; of Spark 2.5 sglang 0.5.23; of the

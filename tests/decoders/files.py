@@ -114,6 +114,12 @@ _FILES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 4, "moe_intermediate_size": 24,
         "shared_expert_intermediate_size": 40,
     },
+    "longcat_flash": {
+        "torch_dtype": "bfloat16", "hidden_size": 64, "num_layers": 6, "vocab_size": 500,
+        "num_attention_heads": 8, "ffn_hidden_size": 96, "expert_ffn_hidden_size": 24,
+        "n_routed_experts": 16, "moe_topk": 6, "zero_expert_num": 8, "kv_lora_rank": 12,
+        "q_lora_rank": 20, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 10,
+    },
     "minimax_m2": {**_WIDE, "num_local_experts": 4, "num_experts_per_tok": 2},
     "hunyuan_v1_moe": {**_DENSE, "num_experts": 4, "moe_topk": 2},
     "qwen3_vl_moe_text": {

@@ -25,6 +25,7 @@ def caveats(decoder: Decoder) -> tuple[str, ...]:
         *_chunks(decoder),
         *_layers(decoder),
         *_kinds(decoder),
+        *_idle(decoder),
         *_beside(decoder),
     )
     return tuple(dict.fromkeys(sentences))
@@ -109,6 +110,14 @@ def _kinds(decoder: Decoder) -> Iterator[str]:
                 f"{len(kind.layers)} of {decoder.layers} layers ({kind.words}) are timed as layers "
                 f"with entries of {ENTRIES} positions, which they do not have"
             )
+
+
+def _idle(decoder: Decoder) -> Iterator[str]:
+    if decoder.experts and decoder.experts.idle:
+        yield (
+            f"positions are taken to choose {decoder.experts.idle} idle experts as often as "
+            f"others, which leaves each {decoder.experts.top_k} that compute"
+        )
 
 
 def _beside(decoder: Decoder) -> Iterator[str]:

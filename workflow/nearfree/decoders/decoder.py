@@ -28,7 +28,9 @@ class Experts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `d_ff` is the width of one routed expert; `shared_d_ff` is that of all shared experts together,
     0 if there are none. With `latent` the rows that routed experts take and return are that wide,
-    and two products project into that width and back (Nemotron 3 Super). Widths are in elements.
+    and two products project into that width and back (Nemotron 3 Super). With `idle` experts, which
+    do nothing, the router has as many outputs more (LongCat-Flash); `top_k` counts the others.
+    Widths are in elements.
     """
 
     experts: Positive
@@ -36,6 +38,7 @@ class Experts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     d_ff: Positive
     shared_d_ff: Count = 0
     latent: Positive | UnsetType = UNSET
+    idle: Count | UnsetType = UNSET
 
 
 class States(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,21 +64,21 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `moe_layers` of the layers have `experts` as their FFN; all others have a Dense FFN of width
     `d_ff` (None if no layer has one). With `beside`, layers with experts have a Dense FFN as well.
-    Where each layer is only attention, only a state mixer or only an FFN, `ffn_layers` counts the
-    Dense FFNs (Nemotron-H). Where Dense FFNs differ, `ffn_widths` holds each width with its number
-    of layers (Llama-Nemotron). FFNs and experts have a gate, hence three matrices, unless `gated`
-    is false. `window` is the number of positions that attention sees at most in every layer, None
-    for all. Each layer may have its own input for every token, `layer_inputs` wide (Gemma 4). A
-    drafter's head reads `states` of its target model. The residual consists of `streams` states
-    where layers mix several of them (DeepSeek V4's hyper connections), else of one. With a
-    `residual_block`, layers attend to the output of each earlier block of that many layers (Kimi
-    K3). With `sees_images`, all positions of an image attend to each other (Gemma 3). Widths are in
-    elements.
+    Where each layer is only attention, only a state mixer or only an FFN (Nemotron-H), or is
+    several of them (LongCat-Flash), `ffn_layers` counts the Dense FFNs. Where Dense FFNs differ,
+    `ffn_widths` holds each width with its number of layers (Llama-Nemotron). FFNs and experts have
+    a gate, hence three matrices, unless `gated` is false. `window` is the number of positions that
+    attention sees at most in every layer, None for all. Each layer may have its own input for every
+    token, `layer_inputs` wide (Gemma 4). A drafter's head reads `states` of its target model. The
+    residual consists of `streams` states where layers mix several of them (DeepSeek V4's hyper
+    connections), else of one. With a `residual_block`, layers attend to the output of each earlier
+    block of that many layers (Kimi K3). With `sees_images`, all positions of an image attend to
+    each other (Gemma 3). Widths are in elements.
 
     Where layers differ or need more fields, `kinds` describes their attention by kind. `heads`,
     `kv_heads`, `head_dim` and `window` are then those of the first kind with a cache; a latent
     counts as one head as wide as its cache entry. A layer may be of two kinds, which run side by
-    side (Falcon-H1).
+    side (Falcon-H1), or occur twice in one, whose attention it then runs twice (LongCat-Flash).
     """
 
     name: str
@@ -152,8 +155,8 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Number of layers, counted as two pieces each: attention (or a state mixer) and an FFN."""
         if self.ffn_layers is UNSET:
             return self.layers
-        attention_layers = {layer for kind in self.attention for layer in kind.layers}
-        return (len(attention_layers) + self.ffn_layers + self.moe_layers) / 2
+        attentions = sum(len(kind.layers) for kind in self.attention)
+        return (attentions + self.ffn_layers + self.moe_layers) / 2
 
 
 def with_state_dtype(decoder: Decoder, dtype: Dtype | None) -> Decoder:

@@ -35,7 +35,6 @@ UNREAD = {
     "iquest_q1": "a kernel of its own applies sinks that depend on the query",
     "iquestloopcoder": f"its layers run {_AGAIN}",
     "k2_horizon": "values of some layers are made by experts that a router chooses",
-    "longcat_flash": "a layer has two attentions, two Dense FFNs and experts, some of them idle",
     "minicpm3": "unlike SGLang, vLLM expands its latents and caches whole keys and values",
     "mistral_large4_text": "layers attend to selected positions of latents that others cached",
     "muse_spark_text": "what experts give is normalised one by one, and residuals have gates",

@@ -55,6 +55,7 @@ from nearfree.decoders.layout import (
 )
 from nearfree.decoders.lfm2 import LFM2
 from nearfree.decoders.ling import LING_3
+from nearfree.decoders.longcat import LONGCAT
 from nearfree.decoders.mixers import (
     compressed,
     gqa,
@@ -317,6 +318,7 @@ _LAYOUTS = {
     **HYBRIDS,
     **LFM2,
     **LING_3,
+    **LONGCAT,
     **STEP3,
     **VARIANTS,
     **WINDOWED,

@@ -182,7 +182,8 @@ def modules(
     if decoder.experts:
         experts, moe_layers = decoder.experts, decoder.moe_layers
         latent, product = experts.latent or None, partial(gemm, groups=part.ready)
-        uses.append(product(ROUTER, moe_layers, d_model=d_model, d_ff=experts.experts))
+        outputs = experts.experts + (experts.idle or 0)
+        uses.append(product(ROUTER, moe_layers, d_model=d_model, d_ff=outputs))
         if latent:
             uses.append(product(LATENT_IN, moe_layers, d_model=d_model, d_ff=latent))
         uses.append(

@@ -149,7 +149,7 @@ _NAMES = {
     "dbrx": {
         "d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
     },
-    "exaone": {"num_layers": "num_hidden_layers"},
+    **{key: {"num_layers": "num_hidden_layers"} for key in ("exaone", "longcat_flash")},
     "llada": {
         "d_model": "hidden_size", "n_heads": "num_attention_heads",
         "n_kv_heads": "num_key_value_heads", "n_layers": "num_hidden_layers",

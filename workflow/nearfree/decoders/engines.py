@@ -234,15 +234,18 @@ FUSED = {
     **dict.fromkeys(("deepseek_v3", "glm_moe_dsa"), ("0.5.9", 256)),
     **dict.fromkeys(("glm4_moe", "glm4v_moe_text", "glm4_moe_lite"), ("0.5.9", None)),
     "qwen3_next": ("0.5.14", None),
+    "bailing_hybrid": ("0.5.23", None),
 }
 """Model types whose one shared expert SGLang runs as one more routed expert, which every token
-takes. It does so only if routed experts are not spread by ep, have the same format as the shared
-one, and are not run by a TRTLLM kernel of FlashInfer. The values are the oldest release read that
-does so, and the number of routed experts to which it is limited (None: any).
+takes. It does so only if routed experts are not spread by ep (Ling 3's even then), have the same
+format as the shared one, and are not run by a TRTLLM kernel of FlashInfer. The values are the
+oldest release read that does so, and the number of routed experts to which it is limited (None:
+any).
 Source: sglang 0.5.23, in sglang/srt: models/deepseek_v2.py:3325-3400 (of 384 Kimi's in Quark's
 format; DeepSeek V3.2 has another architecture), glm4_moe.py:1012-1037 and 1284,
-glm4v_moe.py:87-107, glm4_moe_lite.py:732-750, qwen3_next.py:556 with qwen2_moe.py:137-168, and
-arg_groups/overrides.py:1526-1553 (TRTLLM); deepseek_v2.py:2853-2895 of 0.5.9."""
+glm4v_moe.py:87-107, glm4_moe_lite.py:732-750, qwen3_next.py:556 with qwen2_moe.py:137-168,
+bailing_moe_v3.py:1429-1510, and arg_groups/overrides.py:1526-1553 (TRTLLM);
+deepseek_v2.py:2853-2895 of 0.5.9."""
 ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (VLLM, SGLANG, TRTLLM)}
 
 

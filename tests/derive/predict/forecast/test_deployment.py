@@ -132,6 +132,12 @@ SHARED: dict[str, Any] = {
         ("deepseek_v3", {}, {}, 257),
         ("glm_moe_dsa", {}, {}, 257),
         ("glm4_moe", {"n_routed_experts": 160}, {}, 161),
+        (
+            "bailing_hybrid",
+            {"n_routed_experts": ..., "n_shared_experts": ..., "num_shared_experts": 1},
+            {},
+            17,
+        ),
         ("deepseek_v3", {"n_routed_experts": 128}, {}, 0),
         ("deepseek_v32", {}, {}, 0),
         ("deepseek_v3", {"n_shared_experts": 2}, {}, 0),

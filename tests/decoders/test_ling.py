@@ -63,6 +63,7 @@ def test_a_list_of_layers_may_stand_beside_the_period(tmp_path: Path) -> None:
     [
         ({"no_kda_lora": False}, "no_kda_lora False gives gates two products each"),
         ({"no_kda_lora": ...}, "no_kda_lora is missing. Give a file of Ling 3: Ling 2.5 has no"),
+        ({"use_bias": True}, "use_bias True adds biases"),
         ({"multi_gate": True}, "multi_gate True gives a layer several routers"),
         ({"router_type": "MultiRouter"}, "router_type 'MultiRouter' gives a layer several"),
         ({"layer_group_size": 4}, "layer_group_size 4 does not divide 6 layers"),

@@ -71,6 +71,10 @@ def test_without_idle_experts_all_that_are_chosen_compute(tmp_path: Path) -> Non
     ("changes", "message"),
     [
         ({"zero_expert_num": 4}, "zero_expert_num 4 leaves a position 4.8 of 6 experts"),
+        ({"index_topk": 2048}, "index_topk 2048 selects what layers attend to"),
+        ({"ngram_vocab_size_ratio": 78}, "ngram_vocab_size_ratio 78 adds tables"),
+        ({"oe_neighbor_num": 4}, "oe_neighbor_num 4 adds tables and products of n-grams"),
+        ({"attention_method": "MHA"}, "attention_method 'MHA' is not MLA"),
         ({"zero_expert_num": ...}, "zero_expert_num is missing"),
         ({"moe_topk": 17}, "moe_topk 17 is larger than n_routed_experts 16"),
     ],

@@ -86,7 +86,7 @@ def _gated_latents(keys: Keys, layers: int) -> Layer:
 
 
 def _mixers(keys: Keys, layers: int) -> Layer:
-    """Read a layer's delta attention or latents; Ling 2.5 and several routers are refused."""
+    """Read a layer's delta attention or latents; what else files of the type may say is refused."""
     refusals = Refusals()
     with refusals.collect():
         if not keys.flag(keys.one_of(_FULL_RANK, remedy=_LIGHTNING)):
@@ -95,6 +95,10 @@ def _mixers(keys: Keys, layers: int) -> Layer:
         if keys.flag("multi_gate") or keys.is_text("router_type", "MultiRouter"):
             key = "multi_gate" if keys.flag("multi_gate") else "router_type"
             raise keys.wrong(key, "gives a layer several routers, which are not read")
+    for key in ("use_bias", "use_qkv_bias", "attention_bias"):
+        with refusals.collect():
+            if keys.flag(key):
+                raise keys.wrong(key, "adds biases, which are not read of this model type")
     refusals.check()
     kinds = {"linear_attention": _delta, "full_attention": _gated_latents}
     return by_kind("layer_types", kinds, _order, other_keys=(_PERIOD,))(keys, layers)

@@ -8,6 +8,7 @@ from nearfree.decoders.keys import Keys
 from nearfree.decoders.latent import mla
 from nearfree.decoders.layout import layered
 from nearfree.decoders.pieces import Layer, Piece, in_every_layer, joined, linear, norms
+from nearfree.errors import Refusals
 
 _WIDTH, _TOP_K, _IDLE = "ffn_hidden_size", "moe_topk", "zero_expert_num"
 _EXPERTS = moe_rule(
@@ -31,7 +32,28 @@ def _halves(piece: Piece, module: str) -> Piece:
     )
 
 
+_OTHERS = {
+    **dict.fromkeys(("index_topk", "index_n_heads"), "selects what layers attend to"),
+    **dict.fromkeys(
+        ("ngram_vocab_size_ratio", "oe_vocab_size_ratio", "emb_neighbor_num", "oe_neighbor_num"),
+        "adds tables and products of n-grams",
+    ),
+}
+"""Keys of later models of the type. Source: sglang 0.5.23, sglang/srt/configs/longcat_flash.py and
+model_config.py:191-215; vllm 0.33.0, vllm/model_executor/models/longcat_flash_ngram.py."""
+
+
 def _attention(keys: Keys, layers: int) -> Layer:
+    """Read both attentions of a layer; what other models of the type have is refused."""
+    refusals, method = Refusals(), "attention_method"
+    for key, reason in _OTHERS.items():
+        with refusals.collect():
+            if not keys.empty(key):
+                raise keys.wrong(key, f"{reason}, which is not read of this model type")
+    with refusals.collect():
+        if keys.has(method) and keys.text(method) != "MLA":
+            raise keys.wrong(method, "is not MLA, the only one that engines run")
+    refusals.check()
     return in_every_layer(_halves(mla()(keys, layers)(0), "self_attn"))
 
 

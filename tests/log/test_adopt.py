@@ -96,6 +96,40 @@ def test_a_stream_is_adopted_with_what_retracts_it(layout: Layout, config: Path)
     assert files(layout, retraction) < tracked()
 
 
+def test_retractions_alone_are_no_stream(layout: Layout, config: Path) -> None:
+    """A stream without a sealed take is refused, though its scope has retractions."""
+    retract(layout, str(layout.takes("cpu", "dense")[0]), "wrong clock")
+    with pytest.raises(EvidenceError, match="cpu/gemm holds no sealed take"):
+        adopt(layout, config, "cpu", "gemm")
+    assert tracked() == set()
+
+
+def test_other_tracked_files_are_no_takes(layout: Layout, config: Path) -> None:
+    """Of tracked files below the events only seals under a take's name are adopted takes.
+
+    A segment whose seal is not tracked is none of them.
+    """
+    adopt(layout, config, "cpu", "moe")
+    git("add", "-f", str(layout.segment(layout.takes("cpu", "dense")[0], 1)))
+    for name in ("cpu/moe/notes.txt", "cpu/moe/1.seal.json", "notes.seal.json"):
+        (layout.events / name).write_text("")
+        git("add", "-f", str(layout.events / name))
+    assert adopted_takes(layout) == set(layout.takes("cpu", "moe"))
+
+
+def test_nothing_is_retired_from_a_damaged_log(layout: Layout, config: Path) -> None:
+    """A damaged adopted take stops a retirement before a ledger is written or a file removed."""
+    dense, moe = adopt(layout, config, "cpu")
+    path = layout.segment(moe, 1)
+    path.write_bytes(flip(path.read_bytes(), 1000))
+    before = tracked()
+    with pytest.raises(DamageError, match=str(moe)):
+        retire(layout, config, [dense], used_events=frozenset())
+    assert tracked() == before
+    assert layout.seal(dense).exists()
+    assert len(read_chain(layout.ledgers)) == 1
+
+
 def test_what_is_adopted_is_not_adopted_again(layout: Layout, config: Path) -> None:
     """A second adoption without a new take adds nothing and writes no ledger."""
     adopt(layout, config, "cpu")
@@ -198,6 +232,7 @@ def test_a_retired_take_leaves_the_repository(layout: Layout, config: Path) -> N
     ours = files(layout, dense)
     assert retire(layout, config, [dense, dense], used_events=frozenset()) == [dense]
     assert not ours & tracked()
+    assert "results/ledger/000003.json" in tracked()
     assert not any(Path(name).exists() for name in ours)
     assert not receipt.exists()
     assert adopted_takes(layout) == {moe, *layout.takes("h20")}

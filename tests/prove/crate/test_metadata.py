@@ -84,5 +84,6 @@ def test_links_and_empty_folders_are_told_before_the_log(tmp_path: Path) -> None
     assert found(tmp_path) == [no_log(tmp_path)]
     (tmp_path / "a link").symlink_to(tmp_path / "a")
     (tmp_path / "z").write_text("")
-    irregular = ("a%20link", "is a link or no plain file")
-    assert found(tmp_path) == [irregular, ("z", "is not described")]
+    (tmp_path / "empty").mkdir()
+    irregular = [(name, "is a link or no plain file") for name in ("a%20link", "empty")]
+    assert found(tmp_path) == [*irregular, ("z", "is not described")]

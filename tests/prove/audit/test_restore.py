@@ -1,23 +1,25 @@
-"""A ledger's config is restored as it is, or refused; takes are linked, not copied."""
+"""A ledger's config and takes are restored as they were, or refused by name."""
 
 from pathlib import Path
 
 import pytest
 from conftest import write_take
 from derive.tables.logs import CONFIG
-from nearfree.errors import ConfigError
-from nearfree.log.ledger import Ledger, config_texts, seals_root
+from nearfree.errors import ConfigError, DamageError, EvidenceError
+from nearfree.log.ledger import Ledger, config_texts, current_seals, seals_root, write_ledger
 from nearfree.log.line import GENESIS
 from nearfree.log.names import Layout
+from nearfree.log.retract import retract
 from nearfree.prove.audit.ledgers import NamedLedger
 from nearfree.prove.audit.recompute import scratch_root
 from nearfree.prove.audit.restore import restore
 
 
-def named(config: dict[str, str]) -> NamedLedger:
-    """Return a ledger of a config and no takes."""
+def named(config: dict[str, str], seals: dict[str, str] | None = None) -> NamedLedger:
+    """Return a ledger of a config and of seals, by default none."""
+    seals = seals or {}
     ledger = Ledger(
-        number=1, time="", previous=GENESIS, root=seals_root({}), seals={}, config=config,
+        number=1, time="", previous=GENESIS, root=seals_root(seals), seals=seals, config=config,
         code_digest="", libraries={},
     )  # fmt: skip
     return NamedLedger("1", ledger)
@@ -109,3 +111,41 @@ def test_a_scratch_root_holds_links_to_sealed_takes(
     for link in links:
         original = layout.events / link.relative_to(scratch.events)
         assert link.readlink() == original.resolve()
+
+
+def test_the_takes_of_a_ledger_are_those_that_it_lists(layout: Layout, tmp_path: Path) -> None:
+    """Each take is there under its very seal and undamaged, or it is refused by name."""
+    first, second = (write_take(layout, take=take).name for take in (1, 2))
+    texts, seals = config_texts(CONFIG), current_seals(layout)
+    write_take(layout, take=3)
+    assert restore(layout, named(texts, seals), tmp_path / "sound").layout.takes() == [
+        first,
+        second,
+    ]
+    other = named(texts, seals | {str(first): "0" * 64})
+    with pytest.raises(DamageError, match=f"{first} is not the one that ledger 1 lists"):
+        restore(layout, other, tmp_path / "other")
+    path = layout.segment(second, 1)
+    path.write_bytes(path.read_bytes()[:-2] + b"x\n")
+    with pytest.raises(DamageError, match=str(second)):
+        restore(layout, named(texts, seals), tmp_path / "damaged")
+    retract(layout, str(second), "damaged")
+    with pytest.raises(DamageError, match=str(second)):
+        restore(layout, named(texts, seals), tmp_path / "still")
+    restore(layout, named(texts, current_seals(layout)), tmp_path / "retracted")
+
+
+def test_a_take_that_is_gone_was_retired_or_is_damage(layout: Layout, tmp_path: Path) -> None:
+    """A take whose seal is gone is named as retired where a ledger retired that seal."""
+    take = write_take(layout).name
+    texts, seals = config_texts(CONFIG), current_seals(layout)
+    local = layout.ledgers / "local"
+    write_ledger(layout, local, CONFIG)
+    layout.seal(take).unlink()
+    with pytest.raises(DamageError, match=f"{take} is gone that ledger 1 lists"):
+        restore(layout, named(texts, seals), tmp_path / "gone")
+    write_ledger(layout, local, CONFIG, retired=seals)
+    with pytest.raises(EvidenceError, match=f"{take} of ledger 1 was retired"):
+        restore(layout, named(texts, seals), tmp_path / "retired")
+    with pytest.raises(DamageError, match=f"{take} is gone that ledger 1 lists"):
+        restore(layout, named(texts, {str(take): "0" * 64}), tmp_path / "another")

@@ -149,3 +149,6 @@ def test_a_take_that_is_gone_was_retired_or_is_damage(layout: Layout, tmp_path: 
         restore(layout, named(texts, seals), tmp_path / "retired")
     with pytest.raises(DamageError, match=f"{take} is gone that ledger 1 lists"):
         restore(layout, named(texts, {str(take): "0" * 64}), tmp_path / "another")
+    layout.seal(take).write_text("a later take of that name")
+    with pytest.raises(EvidenceError, match=f"{take} of ledger 1 was retired"):
+        restore(layout, named(texts, seals), tmp_path / "replaced")

@@ -82,7 +82,7 @@ def _verified_takes(log: Layout, named: NamedLedger) -> Iterator[TakeName]:
     for take, digest in takes.items():
         path = log.seal(take)
         if not path.exists() or sha256(read_bytes(path)) != digest:
-            if not path.exists() and retired_seals(log).get(str(take)) == digest:
+            if retired_seals(log).get(str(take)) == digest:
                 raise EvidenceError(
                     f"{take} of ledger {named.name} was retired: this log no longer holds it",
                     remedy="Use a checkout of the repository from before the take was retired",

@@ -71,4 +71,21 @@ def test_another_engine_without_a_named_format_is_told(call: Call) -> None:
     _, out, _ = call(*asked, "--weights", "float8")
     assert "experts by sglang" in out
     (_, _, told) = out.partition("--weights float8 makes T(1) ")
-    assert told.splitlines()[0].partition(";")[0].endswith(" ms by vllm")
+    assert told.splitlines()[0].partition(";")[0].startswith("1.")
+    assert "without it by vllm T(1) is " in told
+
+
+@pytest.mark.parametrize("tp", ["4", "8"])
+def test_more_gpus_that_take_longer_are_told(call: Call, tp: str) -> None:
+    """Beyond the four GPUs of a machine a small model waits longer for all-reduces than it saves.
+
+    The caveat is there if and only if half of tp is faster by more than 5 %.
+    """
+    about = ("predict", "--model", "gpt_oss_20b", "--platform", "gb300", "--engine", "sglang")
+    asked = (*about, "--context", "1024", "--largest", "2", "--format", "json")
+    half = str(int(tp) // 2)
+    answers = [json.loads(call(*asked, "--tp", each)[1])[0] for each in (tp, half)]
+    ratio = answers[0]["curve"][0]["latency_us"] / answers[1]["curve"][0]["latency_us"]
+    told = [each for each in answers[0]["caveats"] if each.startswith(f"--tp {tp} makes T(1)")]
+    assert (ratio > 1.05) == (tp == "8") == bool(told)
+    assert not told or f"{ratio:.2f} times as long: with --tp {half} T(1) is" in told[0]

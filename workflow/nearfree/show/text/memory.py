@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nearfree.derive.memory import Memory
-from nearfree.derive.predict.forecast.deployment import Deployment, SlowerFormat
+from nearfree.derive.predict.forecast.deployment import Deployment, SlowerOption
 from nearfree.derive.predict.forecast.doubts import Doubt
 from nearfree.derive.predict.forecast.model_query import Unanswered
 from nearfree.errors import printable
@@ -68,8 +68,8 @@ def warning_lines(
 ) -> Iterator[str]:
     """Yield a warning per model and platform where some conditions do not fit in memory.
 
-    Then one per model with contexts beyond its file's limit, one per named format that makes a
-    model's T(1) longer, where it does so most, one per doubt about a model, and one per caveat of a
+    Then one per model with contexts beyond its file's limit, one per option that makes a model's
+    T(1) longer, where it does so most, one per doubt about a model, and one per caveat of a
     model's T(N).
     """
     unfit_by_model: dict[tuple[str, str], list[Deployment]] = {}
@@ -88,7 +88,7 @@ def warning_lines(
     for model, too_long in too_long_by_model.items():
         shortest = min(too_long, key=lambda query: query.context)
         yield f"{model}, from L = {shortest.context} on: {shortest.too_long}"
-    slower_by_option: dict[tuple[str, str], list[tuple[SlowerFormat, Deployment]]] = {}
+    slower_by_option: dict[tuple[str, str], list[tuple[SlowerOption, Deployment]]] = {}
     for query in queries:
         for slower in query.slower:
             key = query.decoder.name, slower.option

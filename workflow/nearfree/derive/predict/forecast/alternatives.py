@@ -28,8 +28,8 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import expand
 from nearfree.derive.predict.forecast.forecast import Forecast, forecast
 from nearfree.derive.predict.forecast.model_query import Unanswered
-from nearfree.derive.predict.forecast.named_formats import with_slower_formats
 from nearfree.derive.predict.forecast.on_record import listed_versions
+from nearfree.derive.predict.forecast.slower_options import with_slower_options
 from nearfree.errors import ConfigError, Refusal
 
 _ENGINES = (VLLM.name, SGLANG.name)
@@ -152,7 +152,7 @@ class Alternatives:
     def named(self, answers: Forecast) -> Forecast:
         """Return a forecast whose refused deployments name the options that answer them.
 
-        The others tell which named format makes T(1) longer.
+        The others tell which option makes T(1) longer.
         """
         found = dict[Deployment, tuple[str, ...]]()
         deployments = list(answers.deployments)
@@ -165,7 +165,7 @@ class Alternatives:
                 found[key] = tuple(text for text, _ in self.options(query))
             deployments[index] = structs.replace(query, instead=found[key])
         answers = structs.replace(answers, deployments=deployments)
-        return with_slower_formats(self._config, self._spec, answers, self._answerer, self._loads)
+        return with_slower_options(self._config, self._spec, answers, self._answerer, self._loads)
 
     def completed(self, unanswered: Sequence[Unanswered]) -> list[Unanswered]:
         """Return refused deployments with every reason, and releases that answer them.

@@ -56,22 +56,19 @@ MOST_POINTS = 1_000_000
 """Most points T(N) of one query: deployments times N of the grid."""
 
 
-class SlowerFormat(NamedTuple):
-    """An option that names a format, with which T(1) is `ratio` times as long as without it.
-
-    `by` names the engine without it, where it is another one.
-    """
+class SlowerOption(NamedTuple):
+    """An option with which T(1) is `ratio` times the `instead_us` of what is asked `instead`."""
 
     option: str
     ratio: float
-    without_us: float
-    by: str
+    instead: str
+    instead_us: float
 
     def __str__(self) -> str:
         """Return the caveat as a sentence without its end."""
         return (
-            f"{self.option} makes T(1) {self.ratio:.2f} times as long: without it T(1) is "
-            f"{self.without_us / US_PER_MS:.3g} ms{self.by}"
+            f"{self.option} makes T(1) {self.ratio:.2f} times as long: {self.instead} T(1) is "
+            f"{self.instead_us / US_PER_MS:.3g} ms"
         )
 
 
@@ -113,8 +110,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     """Most positions of a request by the model's file; None where the file does not say."""
     assembled: bool = False
     """Whether the builder of a machine chooses its number of GPUs."""
-    slower: tuple[SlowerFormat, ...] = ()
-    """Formats that the query names and that make T(1) longer: `forecast/named_formats.py`."""
+    slower: tuple[SlowerOption, ...] = ()
+    """Options of the query that make T(1) longer: `forecast/slower_options.py`."""
     instead: tuple[str, ...] = ()
     """Options that answer it where T(N) is not known: `forecast/alternatives.py` tries them."""
     stand_in: bool = False

@@ -89,3 +89,12 @@ def test_more_gpus_that_take_longer_are_told(call: Call, tp: str) -> None:
     told = [each for each in answers[0]["caveats"] if each.startswith(f"--tp {tp} makes T(1)")]
     assert (ratio > 1.05) == (tp == "8") == bool(told)
     assert not told or f"{ratio:.2f} times as long: with --tp {half} T(1) is" in told[0]
+
+
+def test_a_format_that_another_needs_is_not_left_out(call: Call) -> None:
+    """Rows in int8 ask for weights in int8: together they are answered, and one alone is not."""
+    asked = ("predict", "--model", "qwen3_8b", "--platform", "a100", "--largest", "2")
+    formats = ("--activations", "int8", "--weights", "int8")
+    code, _, err = call(*asked, *formats)
+    assert (code, err) == (0, "")
+    assert call(*asked, *formats[:2])[0] == 2

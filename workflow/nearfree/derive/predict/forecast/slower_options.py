@@ -15,6 +15,7 @@ from nearfree.derive.predict.forecast.degrees import Changes
 from nearfree.derive.predict.forecast.deployment import Deployment, SlowerOption
 from nearfree.derive.predict.forecast.expand_deployments import expand
 from nearfree.derive.predict.forecast.forecast import Forecast, forecast
+from nearfree.errors import ConfigError
 
 _LONGER = 1.05
 """The least ratio of T(1) with an option to T(1) without it that is told."""
@@ -49,7 +50,10 @@ def with_slower_options(
     """
     slower = defaultdict[int, list[SlowerOption]](list)
     for option, instead, changes in _compared(spec, answers.deployments[0].parallel):
-        queries, _ = expand(config, structs.replace(spec, **changes), loads)
+        try:
+            queries, _ = expand(config, structs.replace(spec, **changes), loads)
+        except ConfigError:  # the others ask for nothing without it
+            continue
         if not queries:
             continue
         other = forecast(queries, answerer, [], grid=[1], predictors=[], full=False).total

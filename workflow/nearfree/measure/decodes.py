@@ -18,9 +18,8 @@ from nearfree.engines.generation import Decoded, Generator, GeneratorOptions, ma
 from nearfree.engines.threads import refuse_threads
 from nearfree.errors import ConfigError
 from nearfree.hardware.clocks import load_1m
-from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
+from nearfree.hardware.identity import this_machine
 from nearfree.log.events import DecodeMeasured, DraftsTraced, EngineLoaded
-from nearfree.log.evidence import refuse_mixed
 from nearfree.log.names import Layout
 from nearfree.log.reader import gc_paused
 from nearfree.log.run import describe_run
@@ -70,9 +69,7 @@ def measure_decodes(
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
-    refuse_mixed(layout, as_simulated=False)
-    fingerprint = machine_fingerprint(require_probe(layout, scope).fingerprint.kind)
-    check_identity(layout, scope, fingerprint)
+    fingerprint = this_machine(layout, scope)
     if tuple(prompt.part for prompt in prompts) != plan.prompts:
         raise ConfigError(
             "the prompts differ from the plan's", remedy="Give the file that the plan was made from"

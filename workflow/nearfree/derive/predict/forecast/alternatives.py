@@ -1,10 +1,10 @@
 """Options under which a refused deployment is answered: each is tried before it is named."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain, combinations, product
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -183,7 +183,8 @@ class Alternatives:
             completed.append(structs.replace(query, refusals=every[key]))
         return completed
 
-    def _every_refusal(self, query: Unanswered) -> tuple[Refusal, ...]:
+    def told(self, query: Unanswered) -> "Told":
+        """Return every reason of a refused query, before any remedy is looked for."""
         asked = query.about["model"], query.about["platform"]
         known = set(map(str, query.refusals))
         concealed = dict[str, Changes]()
@@ -197,9 +198,14 @@ class Alternatives:
         engines = {release: release.partition("==")[0] for release in query.with_class}
         working, lacking = self._tried(asked, others | engines, known)
         known.update(chain.from_iterable(reasons for _, reasons in lacking))
+        return Told(known, concealed, working, lacking)
+
+    def _every_refusal(self, query: Unanswered) -> tuple[Refusal, ...]:
+        asked = query.about["model"], query.about["platform"]
+        known, concealed, working, lacking = self.told(query)
         refusals = dict.fromkeys(self._with_degrees(query))
         for reason, changes in concealed.items():
-            remedy = " or ".join(self._instead(asked, changes, known, others))
+            remedy = " or ".join(self._instead(asked, changes, known))
             remedy = f"{_ELSEWHERE}, such as {remedy}" if remedy else _ELSEWHERE
             refusals[Refusal("", "", f"T(N) is not known: {reason}", remedy)] = None
         for text, reasons in lacking:
@@ -226,29 +232,28 @@ class Alternatives:
         found = self.reasons(*asked, [{**part, **changes} for part in self._revealing()])
         return list(dict.fromkeys(chain.from_iterable(found)))
 
-    def _instead(
-        self, asked: tuple[str, str], changes: Changes, known: set[str], others: Iterable[str]
-    ) -> list[str]:
-        """Return options that answer a changed query, and leave of the query what is known.
-
-        They leave no more under the `others`, releases of other engines.
-        """
-        model, platform = asked
-        spec = structs.replace(
-            self._spec, models=(self._texts.get(model, model),), platforms=(platform,), **changes
-        )
-        answerable, _ = expand(self._config, spec, self._loads)
-        changed = Alternatives(self._config, spec, self._answerer, self._loads)
+    def _instead(self, asked: tuple[str, str], changes: Changes, known: set[str]) -> list[str]:
+        """Return options that answer a changed query, and leave of the query what is known."""
+        changed, answerable, _ = self._changed(asked, changes)
         options = changed.options(answerable[0]) if answerable else []
-        engines: list[Changes] = [{}, *(_release(release)[1] for release in others)]
-        return [
-            text
-            for text, option in options
-            if all(
-                known.issuperset(self._every_reason(asked, {**engine, **option}))
-                for engine in engines
-            )
-        ]
+        return [text for text, option in options if known.issuperset(self._left(asked, option))]
+
+    def _left(self, asked: tuple[str, str], changes: Changes) -> set[str]:
+        """Return every reason that a changed query is told."""
+        changed, _, unanswered = self._changed(asked, changes)
+        if unanswered:
+            return changed.told(unanswered[0]).known
+        return set(self.reasons(*asked, [changes])[0])
+
+    def _changed(
+        self, asked: tuple[str, str], changes: Changes
+    ) -> tuple["Alternatives", list[Deployment], list[Unanswered]]:
+        """Return a changed query about one model and platform, with what `expand` returns of it."""
+        model, platform = asked
+        about = {"models": (self._texts.get(model, model),), "platforms": (platform,), **changes}
+        spec = structs.replace(self._spec, **about)
+        changed = Alternatives(self._config, spec, self._answerer, self._loads)
+        return changed, *expand(self._config, spec, self._loads)
 
     def _with_degrees(self, query: Unanswered) -> list[Refusal]:
         """Return the refusals of a query, with degrees of parallelism that are answered.
@@ -302,6 +307,19 @@ class Alternatives:
                     working[engine] = text
         unanswered = [lacking[engine] for engine in lacking if engine not in working]
         return list(working.values()), unanswered
+
+
+class Told(NamedTuple):
+    """The reasons of a refused query.
+
+    `known` are all of them, `concealed` those that appear under changes of the query, `working` the
+    releases that leave no further one, and `lacking` the further ones of other releases.
+    """
+
+    known: set[str]
+    concealed: dict[str, Changes]
+    working: list[str]
+    lacking: list[tuple[str, list[str]]]
 
 
 _ELSEWHERE = "Choose a platform, release or format whose kernels and constants are known"

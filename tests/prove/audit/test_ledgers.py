@@ -60,12 +60,18 @@ def test_a_ledger_that_is_not_there_is_refused(written: Layout, name: str, there
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["1", "adopted:1"])
-def test_a_log_may_have_no_ledgers(layout: Layout, name: str) -> None:
-    """Without ledgers the refusal says that there are none."""
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("1", "none of this machine: `nearfree ledger` writes one; adopted:N is a tracked one"),
+        ("adopted:1", "none"),
+    ],
+)
+def test_a_log_may_have_no_ledgers(layout: Layout, name: str, there: str) -> None:
+    """Without ledgers the refusal says so, of this machine's with the command that writes one."""
     with pytest.raises(LogError) as caught:
         find_ledger(layout, name)
-    assert caught.value.remedy == "There are none"
+    assert caught.value.remedy == f"There are {there}"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import ast
 import json
+import re
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -16,10 +18,11 @@ from derive.tune.tuned import (
     write_trace,
 )
 from msgspec import structs
-from nearfree.core.drafting import Drafting
+from nearfree.core.drafting import Drafter, Drafting
 from nearfree.derive.tune.recorded import RecordedProof, read_proof
 from nearfree.log.names import Layout
-from nearfree.show.text.tune import document, tune_text
+from nearfree.show.text.tune import tune_text
+from nearfree.show.text.tune_json import document
 from nearfree.show.text.tune_line import paste
 
 MODEL = Path("a model.gguf")
@@ -207,6 +210,20 @@ def test_settings_whose_outputs_differ_alike_share_a_line(layout: Layout) -> Non
         f"  {names[-1]}: outputs differ from none after 3 tokens at the earliest",
     ]
     assert len(drafted) > 1
+
+
+@pytest.mark.parametrize(("slower", "told"), [(1.0, 0), (1.1, 0), (1.4, 1), (0.7, 1)])
+def test_forwards_that_took_longer_than_t_of_n_says_are_told(
+    layout: Layout, slower: float, told: int
+) -> None:
+    """Where the same steps took another time, the text says by how much, and what that means."""
+    proof = proof_of(layout, FLAT, slower=dict.fromkeys(get_args(Drafter), slower) | {"none": 1.0})
+    lines = [line for line in tune_text(proof, MODEL, None) if "forwards took" in line]
+    assert len(lines) == told
+    for line in lines:
+        assert "gains are as measured" in line
+        ends = [float(number) for number in re.findall(r"\d\.\d\d", line)]
+        assert ends == pytest.approx([min(slower, 1), max(slower, 1)], abs=0.03)
 
 
 def test_json_has_what_the_text_says(layout: Layout) -> None:

@@ -57,7 +57,8 @@ def tune(args: argparse.Namespace) -> int:
     """Run the steps that are not sealed yet, and print the answer."""
     from nearfree.measure.texts import texts_folder
     from nearfree.measure.visits import no_progress, stoppable
-    from nearfree.show.text.tune import document, tune_text
+    from nearfree.show.text.tune import tune_text
+    from nearfree.show.text.tune_json import document
 
     job = _job(args)
     texts = texts_folder(job.layout)

@@ -1,197 +1,35 @@
-"""The answer of `nearfree tune` as text and as JSON."""
+"""The answer of `nearfree tune` as text."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
-from nearfree.derive.tune.choice import Choice
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
-from nearfree.derive.tune.recorded import (
-    Answer,
-    KindAnswer,
-    OverDefault,
-    RecordedProof,
-    Setting,
-)
-from nearfree.log.events import EngineLoaded
-from nearfree.log.evidence import Take
+from nearfree.derive.tune.recorded import Answer, OverDefault, RecordedProof, Setting
 from nearfree.show.text.forecast import columns
-from nearfree.show.text.tune_line import paste
+from nearfree.show.text.tune_json import (
+    choices_by_kind,
+    loaded_engine,
+    paste_line,
+    predicted_choice,
+)
 from nearfree.units import US_PER_MS
 
-SCHEMA = 1
 NOT_SPECULATING = {
     "none": "do not speculate: nothing beat none by more than the noise",
     "undecided": "undecided: a setting was faster than none, but not by more than the noise",
 }
 """The explanation of each verdict against speculation."""
-
-
-def document(record: RecordedProof, model: Path, draft: Path | None) -> Any:
-    """Return the answer as plain data for JSON; its keys are part of the command's interface.
-
-    Parameters
-    ----------
-    model, draft
-        The files of the model and of the draft model, for the command to paste.
-    """
-    answer, takes = record.answer, record.takes
-    loaded = _loaded(takes)
-    curve = answer.curve
-    points = zip(curve.n, curve.t_us, curve.low_us, curve.high_us, strict=True)
-    return {
-        "schema": SCHEMA,
-        "engine": {
-            "name": loaded.engine,
-            "release": loaded.release,
-            "library_sha256": loaded.library_sha256,
-            "system_info": loaded.system_info,
-        },
-        "model": {"sha256": loaded.weights_sha256, "type": loaded.file_type},
-        "curve": [{"n": n, "t_us": us, "low": low, "high": high} for n, us, low, high in points],
-        "curve_of": {
-            "threads": curve.setting.threads,
-            "repack": curve.setting.repack,
-            "kv_dtype": curve.setting.kv_dtype,
-            "context": curve.setting.context,
-            "batch": curve.setting.batch,
-            "seconds": curve.timer,
-        },
-        "settings": [_setting(setting) for setting in answer.settings],
-        "predicted": [_predicted(kind, choice) for kind, choice in _choices(record)],
-        "by_kind": {
-            kind: _kind_json(record, result, model, draft) for kind, result in record.kinds.items()
-        },
-        "choice": _plain(answer.run),
-        "gain": {
-            "over_none": _interval(answer.over_none),
-            "over_default": _interval(answer.over_default),
-            "over_defaults": [_over_default(over) for over in answer.over_defaults],
-        },
-        "verdict": answer.verdict,
-        "held_out": {
-            "prompts": answer.prompts,
-            "repeats": answer.repeats,
-            "seconds": answer.seconds,
-            "loop": answer.loop,
-            "temperature": record.plan.temperature,
-            "batch": record.plan.batch,
-            "over_none": [_over_none(setting) for setting in answer.settings],
-        },
-        "paste": _paste(record, answer.run, model, draft),
-        "events": [str(take.name) for take in takes],
-    }
-
-
-def _plain(drafting: Drafting) -> dict[str, Any]:
-    return {
-        "k": drafting.k,
-        "drafter": drafting.label,
-        "threads": drafting.threads,
-        "repack": drafting.repack,
-        "kv_dtype": drafting.kv_dtype,
-    }
-
-
-def _setting(setting: Setting) -> dict[str, Any]:
-    run = setting.result
-    return {
-        **_plain(run.drafting),
-        "predicted_tokens_s": setting.predicted_tokens_s,
-        "tokens_s": _interval(run.tokens_s),
-        "identical_share": run.identical,
-        "steps_equal": run.steps_equal,
-        "exact": run.exact,
-        "first_difference": run.first_difference,
-        "margin": run.margin,
-    }
-
-
-def _choices(record: RecordedProof) -> list[tuple[str, Choice]]:
-    """Return the predicted choice for each kind of tuning prompts, and for all of them."""
-    by_kind = [(kind, result.choice) for kind, result in record.kinds.items()]
-    return [*by_kind, ("all", record.choice)]
-
-
-def _predicted(kind: str, choice: Choice) -> dict[str, Any]:
-    none = choice.none.tokens_s
-    return {
-        "prompts": kind,
-        **_plain(choice.chosen.drafting),
-        "tokens_s": choice.chosen.tokens_s,
-        "over_none": choice.chosen.tokens_s / none,
-        "cut_over_none": choice.cut and choice.cut.tokens_s / none,
-    }
-
-
-def _kind_json(
-    record: RecordedProof, result: KindAnswer, model: Path, draft: Path | None
-) -> dict[str, Any]:
-    choice = result.choice
-    return {
-        "choice": _plain(choice.chosen.drafting),
-        "predicted_over_none": choice.chosen.tokens_s / choice.none.tokens_s,
-        "over_none": _interval(result.gain),
-        "run": _plain(result.run),
-        "paste": _paste(record, result.run, model, draft),
-        "copied_share": {"tuned": result.copied_tuned, "held_out": result.copied_held_out},
-    }
-
-
-def _over_none(setting: Setting) -> dict[str, Any]:
-    return {
-        **_plain(setting.result.drafting),
-        "all": _interval(setting.gain),
-        "kinds": {kind: _interval(gain) for kind, gain in setting.kinds.items()},
-    }
-
-
-def _over_default(over: OverDefault) -> dict[str, Any]:
-    return {
-        **_plain(over.drafting),
-        "drafts": over.drafts,
-        "ran_as": None if over.ran is None else _plain(over.ran),
-        "over": _interval(over.gain),
-    }
-
-
-def _interval(interval: Interval | None) -> dict[str, float | None] | None:
-    """Return an interval; its ends are null where they are unknown, as JSON has no infinity."""
-    if interval is None:
-        return None
-    known = interval.high != float("inf")
-    return {
-        "value": interval.value,
-        "low": interval.low if known else None,
-        "high": interval.high if known else None,
-    }
-
-
-def _loaded(takes: Sequence[Take]) -> EngineLoaded:
-    loaded: EngineLoaded = next(e.data for take in takes for e in take.events_of(EngineLoaded))
-    return loaded
-
-
-def _paste(record: RecordedProof, run: Drafting, model: Path, draft: Path | None) -> str:
-    plan = record.plan
-    return paste(
-        plan.engine,
-        run,
-        model,
-        draft,
-        plan.temperature,
-        batch=plan.batch,
-        positions=plan.positions,
-    )
+_DRIFT = 0.15
+"""The least relative change of forwards' times between T(N) and the proof that the text tells."""
 
 
 def tune_text(record: RecordedProof, model: Path, draft: Path | None) -> Iterator[str]:
     """Yield T(N), the proof runs, the choice by kind of prompt, the verdict, and the command."""
     answer, takes = record.answer, record.takes
-    loaded = _loaded(takes)
+    loaded = loaded_engine(takes)
     yield (
         f"{loaded.model} ({loaded.file_type}) in {loaded.engine} {loaded.release}; "
         f"drafts run by: {answer.loop}{_conditions(record.plan)}"
@@ -212,11 +50,11 @@ def tune_text(record: RecordedProof, model: Path, draft: Path | None) -> Iterato
     yield from _verdict(answer)
     yield ""
     yield "to run:"
-    yield f"  {_paste(record, answer.run, model, draft)}"
+    yield f"  {paste_line(record, answer.run, model, draft)}"
     for kind, result in record.kinds.items():
         if result.run != answer.run:
             yield f"to run where all prompts are {kind}:"
-            yield f"  {_paste(record, result.run, model, draft)}"
+            yield f"  {paste_line(record, result.run, model, draft)}"
     yield ""
     yield "evidence: " + ", ".join(str(take.name) for take in takes)
 
@@ -285,6 +123,7 @@ def _proof(answer: Answer) -> Iterator[str]:
         )
     yield from columns(rows)
     yield from _differences(answer)
+    yield from _drift(answer)
 
 
 def _differences(answer: Answer) -> Iterator[str]:
@@ -300,6 +139,25 @@ def _differences(answer: Answer) -> Iterator[str]:
         yield (
             f"  {'; '.join(names)}: outputs differ from none after {tokens} "
             f"tokens at the earliest{lead}"
+        )
+
+
+def _drift(answer: Answer) -> Iterator[str]:
+    """Yield by how much forwards of the proof took longer or shorter than T(N) says.
+
+    Only runs in the replayed steps tell: those of others took other forwards.
+    """
+    slower = [
+        setting.predicted_tokens_s / setting.result.tokens_s.value
+        for setting in answer.settings
+        if setting.result.steps_equal and setting.result.tokens_s.value
+    ]
+    least, most = min(slower, default=1.0), max(slower, default=1.0)
+    if most > 1 + _DRIFT or least < 1 / (1 + _DRIFT):
+        yield (
+            f"  in the steps that were replayed, forwards took {least:.2f} to {most:.2f} times as "
+            "long as when T(N) was measured: other work on this machine, or another clock rate; "
+            "gains are as measured, predictions of settings that did not run are off as much"
         )
 
 
@@ -335,8 +193,8 @@ def _choice(record: RecordedProof) -> Iterator[str]:
     """Yield the predicted choice for each kind of prompts, replayed on the tuning prompts."""
     yield "predicted choice, on the tuning prompts:"
     rows = [["prompts", "K", "drafter", "threads", "tokens/s", "x none", "cut to edges, x none"]]
-    for kind, choice in _choices(record):
-        row = _predicted(kind, choice)
+    for kind, choice in choices_by_kind(record):
+        row = predicted_choice(kind, choice)
         cut = row["cut_over_none"]
         rows.append(
             [

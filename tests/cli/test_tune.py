@@ -28,8 +28,8 @@ KEYS = {
     "gain", "verdict", "held_out", "paste", "events",
 }  # fmt: skip
 SETTING_KEYS = {
-    "k", "drafter", "threads", "repack", "kv_dtype", "predicted_tokens_s", "tokens_s", "identical_share",
-    "steps_equal", "exact", "first_difference", "margin",
+    "k", "drafter", "threads", "repack", "kv_dtype", "predicted_tokens_s", "tokens_s",
+    "identical_share", "steps_equal", "exact", "first_difference", "margin",
 }  # fmt: skip
 PHRASE = "Repeat: blue gate 7 green door 9 blue gate 7 green door 9 blue gate 7"
 

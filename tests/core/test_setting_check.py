@@ -60,3 +60,28 @@ def test_a_layer_needs_a_latent_or_keys_and_values(
         return
     with pytest.raises(ConfigError, match="lacks latent, or kv_heads and head_dim"):
         check_setting(setting)
+
+
+def engine_setting(engine: str, cache: str | None) -> Setting:
+    """Return the setting of an engine's forward with a format of its cache."""
+    return Setting(
+        module="engine", backend=engine, dtype="float32", batch=1, context=8, threads=1, model="m",
+        release="1", file_type="q8_0", repack=True, model_digest="a" * 12, kv_dtype=cache,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_an_engine_holds_its_own_cache_or_the_one_in_which_it_drafts() -> None:
+    """Both are accepted of OpenVINO, of others their own alone."""
+    for engine, cache in (("openvino", "float32"), ("openvino", None), ("llama_cpp", None)):
+        check_setting(engine_setting(engine, cache))
+
+
+@pytest.mark.parametrize(
+    ("engine", "cache"), [("openvino", "float8"), ("llama_cpp", "float32"), ("vllm", "float8")]
+)
+def test_an_engine_is_not_asked_for_a_cache_that_it_would_pass_over(
+    engine: str, cache: str
+) -> None:
+    """A plan of a take cannot name a format that its adapter does not set."""
+    with pytest.raises(ConfigError, match=f"{engine} is measured with its own choice of cache"):
+        check_setting(engine_setting(engine, cache))

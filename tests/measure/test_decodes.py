@@ -17,7 +17,7 @@ from nearfree.derive.tune.plans import trace_plan
 from nearfree.derive.tune.replayed import traces_of
 from nearfree.engines import threads
 from nearfree.engines.generation import Decoded
-from nearfree.errors import EvidenceError, StoppedError
+from nearfree.errors import ConfigError, EvidenceError, StoppedError
 from nearfree.hardware.identity import cpu_fingerprint
 from nearfree.log.events import DecodeMeasured, DraftsTraced, EngineLoaded, Payload
 from nearfree.log.evidence import read_take
@@ -215,6 +215,16 @@ def test_prompts_that_are_decoded_at_once_are_kept_together(
         for part in plan.prompts
     ]
     assert whole_rounds(segment(layout, events[:written]), plan) == prompts_kept
+
+
+def test_a_cache_that_an_engine_does_not_hold_decodes_nothing(
+    layout: Layout, engine: Rounding
+) -> None:
+    """A plan that names one is refused before the engine loads, instead of passing it over."""
+    plan, name = planned(Drafting(kv_dtype="float32"))
+    with pytest.raises(ConfigError, match="its own choice of cache, not in float32"):
+        measure_decodes(layout, "cpu", name.stream, 1, plan, prompts=PROMPTS, files={})
+    assert not layout.attempts(name)
 
 
 def test_texts_lie_beside_the_results_root_for_their_user_alone(tmp_path: Path) -> None:

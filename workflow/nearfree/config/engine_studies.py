@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from nearfree.backends.builds import builds, engine_environment
-from nearfree.core.candidates import DRAFTED_CACHES
 from nearfree.core.modules.engine import EngineStudy, Release
 from nearfree.core.names import Name
 from nearfree.core.plan import Sweep
@@ -69,7 +68,6 @@ def engine_sweeps(study: EngineStudy, weights: AnyWeights) -> tuple[Sweep, ...]:
     """Return one sweep per setting; ConfigError for an impossible release, axis or grid."""
     study.check_axes()
     engine_environment(study.backend, study.release)
-    _check_cache(study)
     first = study.setting(weights.digest, weights.file_type)
     settings = (
         structs.replace(first, **dict(zip(study.axes, values, strict=True)))
@@ -83,16 +81,6 @@ def engine_sweeps(study: EngineStudy, weights: AnyWeights) -> tuple[Sweep, ...]:
     if not builds(study.backend):
         _check_served(study, weights, len(sweeps))
     return sweeps
-
-
-def _check_cache(study: EngineStudy) -> None:
-    """Raise ConfigError for a format of the cache that an engine is not made to hold here."""
-    if study.kv_dtype not in (None, DRAFTED_CACHES.get(study.backend)):
-        formats = ", ".join(f"{engine}: {dtype}" for engine, dtype in DRAFTED_CACHES.items())
-        raise ConfigError(
-            f"{study.backend} is measured with its own choice of cache, not in {study.kv_dtype}",
-            remedy=f"Leave out kv_dtype, or choose what an engine has ({formats})",
-        )
 
 
 def _check_served(study: EngineStudy, weights: AnyWeights, settings: int) -> None:

@@ -44,6 +44,16 @@ _MAPS: tuple[Drafter, ...] = (_SIMPLE, "ngram_map_k", "ngram_map_k4v")
 _DRAFT = "draft"
 
 
+def check_cache(engine: str, kv_dtype: Dtype | None) -> None:
+    """Raise ConfigError for a format of the cache that an engine is not made to hold here."""
+    if kv_dtype not in (None, DRAFTED_CACHES.get(engine)):
+        formats = ", ".join(f"{name}: {dtype}" for name, dtype in DRAFTED_CACHES.items())
+        raise ConfigError(
+            f"{engine} is measured with its own choice of cache, not in {kv_dtype}",
+            remedy=f"Leave out kv_dtype, or choose what an engine has ({formats})",
+        )
+
+
 def drafters(
     engine: str, drafter: str, defaults: tuple[Drafting, ...] = ()
 ) -> tuple[Drafting, ...]:

@@ -1,5 +1,6 @@
 """Checks of a setting: required fields, and values that contradict each other."""
 
+from nearfree.core.candidates import check_cache
 from nearfree.core.setting import FIELDS, Module, Setting
 from nearfree.errors import ConfigError
 
@@ -26,6 +27,8 @@ def check_setting(setting: Setting) -> None:
             f"a {setting.module} setting lacks {', '.join(missing)}",
             remedy="Give each of them in the study's shape",
         )
+    if setting.module == "engine":
+        check_cache(setting.backend, setting.kv_dtype)
     routing_fields = ("experts", "top_k") if setting.operation in ROUTED_OPERATIONS else ()
     missing_routing = [name for name in routing_fields if getattr(setting, name) is None]
     if missing_routing:

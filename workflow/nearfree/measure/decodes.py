@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nearfree.config.prompts import Prompt
+from nearfree.core.candidates import check_cache
 from nearfree.core.drafting import Drafting, agreed_length
 from nearfree.core.memories import trace_memory
 from nearfree.core.plan import DecodePlan
@@ -75,6 +76,8 @@ def measure_decodes(
             "the prompts differ from the plan's", remedy="Give the file that the plan was made from"
         )
     refuse_threads(run.threads for run in plan.runs)
+    for run in plan.runs:
+        check_cache(plan.engine, run.kv_dtype)
 
     def observe(open_take: OpenTake) -> float:
         options = _options(plan, files)

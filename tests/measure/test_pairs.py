@@ -38,7 +38,7 @@ def noisy(share: float, *, only: int | None = None, dirty: object = ()) -> FakeT
 def pair(ratio: float) -> Pair:
     """Return a pair of clean visits that has this ratio by both clocks."""
     return Pair(
-        make_latency(0, 4), wall_ratio=ratio, process_ratio=ratio, seconds=0.1, clean=2, samples=2
+        make_latency(0, 4), clean_ratio=ratio, ratio=ratio, seconds=0.1, clean=2, samples=2
     )
 
 
@@ -47,7 +47,7 @@ def test_a_baseline_without_process_time_has_a_ratio() -> None:
     baseline = make_latency(0, 1, wall_us=(10.0,), process_us=(0.0,), dirty=(False,))
     visit = make_latency(0, 4, wall_us=(12.0,), process_us=(3.0,), dirty=(False,))
     found = pair_of([baseline, visit])
-    assert (found.wall_ratio, found.process_ratio) == (1.2, 3.0)
+    assert (found.clean_ratio, found.ratio) == (1.2, 3.0)
 
 
 def test_a_pair_lies_between_two_visits_to_its_baseline(layout: Layout) -> None:

@@ -17,6 +17,8 @@ class Sample(Struct, frozen=True):
     wall_us: float
     process_us: float
     dirty: bool
+    handover_ns: float | None = None
+    """Longest round trip between the CPUs before and after it, where they were watched."""
 
 
 _READINGS = 200
@@ -29,8 +31,8 @@ class CpuClock:
 
     A sample is disturbed if there was an involuntary context switch and CPU time is more than one
     percent below wall time. The second condition is needed because forwards of a second nearly
-    always have a brief switch. With several threads CPU time exceeds wall time, so no sample counts
-    as disturbed.
+    always have a brief switch. With several threads CPU time exceeds wall time, so that this clock
+    counts no sample as disturbed; `Handover` does.
 
     `resolution_us` is the clock's step, the smallest difference between the times of two readings.
     `reading_us` is the shortest time of a reading, which every sample includes.

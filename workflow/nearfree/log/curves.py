@@ -1,7 +1,7 @@
 """Measured curves: T(N) of a setting by round, from the raw samples of a take.
 
 A visit's latency is the median of its clean samples. If fewer than half of a CPU curve's samples
-are clean, the whole curve uses process CPU time instead of wall time.
+are clean, all of them count: by their CPU time with one thread, by wall time with several.
 """
 
 from array import array
@@ -28,25 +28,35 @@ def several_threads(setting: Setting) -> bool:
 def clean_us(visit: LatencyMeasured) -> float | None:
     """Return the median wall time of a visit's clean samples in microseconds, None without one.
 
-    With several threads every sample counts as clean: one of them is always descheduled briefly.
+    With several threads every sample counts as clean where CPUs were not watched: one of the
+    threads is always descheduled briefly.
     """
     clean: Sequence[float] = visit.wall_us
-    if True in visit.dirty and not several_threads(visit.setting):
+    if True in visit.dirty and (visit.handover_ns or not several_threads(visit.setting)):
         clean = [us for us, dirty in zip(visit.wall_us, visit.dirty, strict=True) if not dirty]
     return median(clean) if clean else None
+
+
+def all_us(visit: LatencyMeasured) -> float:
+    """Return the median of all samples of a visit in microseconds, clean or not.
+
+    It is of CPU time, which leaves out what other processes took; of several threads it is of wall
+    time, since their CPU time is not a forward's latency.
+    """
+    return median(visit.wall_us if several_threads(visit.setting) else visit.process_us)
 
 
 class Visits:
     """The visits of one N, in compact arrays, since a scope may hold millions of visits."""
 
-    __slots__ = ("clean", "load_1m", "numbers", "process_us", "rounds", "samples", "wall_us")
+    __slots__ = ("all_us", "clean", "load_1m", "numbers", "rounds", "samples", "wall_us")
 
     def __init__(self) -> None:
         self.rounds = array("q")
         self.wall_us = array("d")
         """Per visit, the median over clean samples; NaN without one."""
-        self.process_us = array("d")
-        """Per visit, the median over all samples."""
+        self.all_us = array("d")
+        """Per visit, the median over all samples (`all_us`)."""
         self.numbers: dict[str, array[int]] = {}
         """The visits' line numbers in the log, by segment."""
         self.samples = self.clean = 0
@@ -59,7 +69,7 @@ class Visits:
         wall_us = clean_us(data)
         self.rounds.append(data.round)
         self.wall_us.append(nan if wall_us is None else wall_us)
-        self.process_us.append(median(data.process_us))
+        self.all_us.append(all_us(data))
         self.numbers.setdefault(event.source, array("q")).append(int(event.id))
         self.samples += len(data.dirty)
         self.clean += data.dirty.count(False)
@@ -71,9 +81,9 @@ class Visits:
         """The ids of the visits' events, in order."""
         return [f"{name}#{number}" for name, numbers in self.numbers.items() for number in numbers]
 
-    def by_round(self, *, wall: bool) -> dict[int, float]:
-        """Return T(N) by round, in microseconds of wall or process time."""
-        medians = self.wall_us if wall else self.process_us
+    def by_round(self, *, clean: bool) -> dict[int, float]:
+        """Return T(N) by round in microseconds, of clean samples or of all."""
+        medians = self.wall_us if clean else self.all_us
         return {r: us for r, us in zip(self.rounds, medians, strict=True) if not isnan(us)}
 
 
@@ -160,24 +170,21 @@ class CurveSamples(Struct, frozen=True):
 
 
 def curve_samples(curve: Curve) -> CurveSamples:
-    """Return a curve's latency by N and round: wall time if enough samples are clean, or CPU time.
-
-    Several threads always take wall time, since their CPU time is not a forward's latency.
-    """
+    """Return a curve's latency by N and round: of clean samples if they are enough, or of all."""
     samples = sum(visits.samples for visits in curve.visits.values())
-    clean = sum(visits.clean for visits in curve.visits.values())
-    wall, timer = in_wall_time(curve.first, clean=clean, samples=samples), curve.first.timer
+    clean_samples = sum(visits.clean for visits in curve.visits.values())
+    clean = enough_clean(curve.first, clean=clean_samples, samples=samples)
+    timer, wall = curve.first.timer, clean or several_threads(curve.setting)
     return CurveSamples(
         timer=timer if timer != "cpu" else "wall" if wall else "process",
         baseline=curve.first.baseline,
-        rounds={n: visits.by_round(wall=wall) for n, visits in curve.visits.items()},
+        rounds={n: visits.by_round(clean=clean) for n, visits in curve.visits.items()},
     )
 
 
-def in_wall_time(visit: LatencyMeasured, *, clean: int, samples: int) -> bool:
-    """Return whether a curve uses wall time, given one of its visits and its sample counts."""
-    several = several_threads(visit.setting)
-    return visit.timer != "cpu" or several or clean >= _MIN_CLEAN_SHARE * samples
+def enough_clean(visit: LatencyMeasured, *, clean: int, samples: int) -> bool:
+    """Return whether a curve uses clean samples alone, given one of its visits and the counts."""
+    return visit.timer != "cpu" or clean >= _MIN_CLEAN_SHARE * samples
 
 
 def samples_ratios(samples: CurveSamples, protocol: Timing) -> list[Ratio]:

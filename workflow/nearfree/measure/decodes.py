@@ -19,6 +19,7 @@ from nearfree.engines.generation import Decoded, Generator, GeneratorOptions, ma
 from nearfree.engines.threads import refuse_threads
 from nearfree.errors import ConfigError
 from nearfree.hardware.clocks import load_1m
+from nearfree.hardware.handover import Handover, longest, watched
 from nearfree.hardware.identity import this_machine
 from nearfree.log.events import DecodeMeasured, DraftsTraced, EngineLoaded
 from nearfree.log.names import Layout
@@ -85,9 +86,11 @@ def measure_decodes(
             stoppable(progress) as stopping,
             closing(make_generator(plan.engine, options)) as generator,
             gc_paused(),
+            watched(max(run.threads for run in plan.runs)) as handover,
         ):
             texts = Texts(texts_folder(layout), plan)
-            return _Decodes(open_take, plan, generator, texts).run(prompts, stopping)
+            decodes = _Decodes(open_take, plan, generator, texts, handover)
+            return decodes.run(prompts, stopping)
 
     command = f"nearfree tune {plan.engine}"
     return ensure_take(
@@ -125,6 +128,10 @@ def _sha256(plan: DecodePlan) -> str:
     return plan.weights.sha256
 
 
+_TRIES = 3
+"""How often a prompt is decoded with one setting until its CPUs were close all the time."""
+
+
 class _TokenizedPrompt(NamedTuple):
     """A prompt with its tokens."""
 
@@ -136,9 +143,15 @@ class _Decodes:
     """The decodes of one take that earlier attempts have not done."""
 
     def __init__(
-        self, take: OpenTake, plan: DecodePlan, generator: Generator, texts: Texts
+        self,
+        take: OpenTake,
+        plan: DecodePlan,
+        generator: Generator,
+        texts: Texts,
+        handover: Handover | None,
     ) -> None:
         self._take, self._plan, self._generator, self._texts = take, plan, generator, texts
+        self._handover = handover
         self._outputs: dict[tuple[str, Drafting], tuple[int, ...]] = {}
         decodes = [e.data for e in take.events if isinstance(e.data, DecodeMeasured)]
         self._done = {(decode.prompt_sha256, decode.repeat) for decode in decodes}
@@ -193,24 +206,44 @@ class _Decodes:
         random.Random(f"{plan.seed} {repeat} {first}").shuffle(order)  # noqa: S311 (an order)
         decodes = []
         for position, drafting in enumerate(order, start=1):
-            decodes.append((drafting, self._decode(drafting, texts)))
+            decodes.append((drafting, *self._settled_decode(drafting, texts)))
             if plan.batch > 1 and position < len(order):
                 progress(position / len(order))
-        for drafting, decoded in decodes:
+        for drafting, decoded, _ in decodes:
             if drafting.drafter == "none" and plan.batch == 1:
                 self._plain_output(texts[0], drafting, output=decoded[0].tokens)
-        for position, (drafting, decoded) in enumerate(decodes):
+        for position, (drafting, decoded, trip_ns) in enumerate(decodes):
             for text, decode in zip(texts, decoded, strict=True):
                 measured = self._measured_event(
-                    decode, drafting, text, repeat=repeat, order=position
+                    decode, drafting, text, repeat=repeat, order=position, handover_ns=trip_ns
                 )
                 self._take.append(measured, sync=False)
         if repeat == 0:
-            for text, decode in zip(texts, dict(decodes)[plan.runs[0]], strict=True):
+            first_run = next(decoded for run, decoded, _ in decodes if run == plan.runs[0])
+            for text, decode in zip(texts, first_run, strict=True):
                 for drafting in plan.traced:  # traced over the recorded output, not a stored one
                     traced = self._traced_event(drafting, text, decode.tokens)
                     self._take.append(traced, sync=False)
-        return sum(decode.wall_s for _, decoded in decodes for decode in decoded)
+        return sum(decode.wall_s for _, decoded, _ in decodes for decode in decoded)
+
+    def _settled_decode(
+        self, drafting: Drafting, texts: Sequence[_TokenizedPrompt]
+    ) -> tuple[list[Decoded], float | None]:
+        """Decode, and again if the CPUs moved apart meanwhile; return the round trip between them.
+
+        Decoding again counts as waiting, so that it ends where `Handover` loses its patience.
+        """
+        watch = self._handover if drafting.threads > 1 else None
+        if watch is None:
+            return self._decode(drafting, texts), None
+        for tries_left in reversed(range(_TRIES)):
+            before_ns = watch.settle()
+            decoded = self._decode(drafting, texts)
+            trip_ns = longest(before_ns, watch.look())
+            if not (watch.apart(trip_ns) and watch.patient and tries_left):
+                break
+            watch.waited_s += sum(decode.wall_s for decode in decoded)
+        return decoded, trip_ns
 
     def _decode(self, drafting: Drafting, texts: Sequence[_TokenizedPrompt]) -> list[Decoded]:
         limit = self._plan.limit
@@ -254,6 +287,7 @@ class _Decodes:
         *,
         repeat: int,
         order: int,
+        handover_ns: float | None,
     ) -> DecodeMeasured:
         plain = self._plain_output(text, drafting)
         same_tokens = agreed_length(decoded.tokens, plain)
@@ -281,6 +315,7 @@ class _Decodes:
             process_s=round(decoded.process_s, 6),
             draft_s=round(decoded.draft_s, 6),
             load_1m=load_1m(),
+            handover_ns=handover_ns,
         )
 
     def _traced_event(

@@ -15,7 +15,7 @@ from nearfree.core.boundary import median, repeated_looks
 from nearfree.core.protocols import Paired
 from nearfree.core.setting import Setting
 from nearfree.hardware.clocks import Sample
-from nearfree.log.curves import clean_us, in_wall_time
+from nearfree.log.curves import all_us, clean_us, enough_clean
 from nearfree.log.events import LatencyMeasured
 from nearfree.measure.visits import Bench, Point
 from nearfree.units import US_PER_S
@@ -26,13 +26,14 @@ Place = tuple[Setting, int]
 
 
 class Pair(Struct, frozen=True):
-    """The result of one pair: T(N) / T(baseline) by wall and by process time, and its cost."""
+    """The result of one pair: T(N) / T(baseline) by clean samples and by all, and its cost."""
 
     visit: LatencyMeasured
     """The visit to N."""
-    wall_ratio: float | None
+    clean_ratio: float | None
     """Ratio of the medians over clean samples; None if a side has none."""
-    process_ratio: float
+    ratio: float
+    """Ratio of the medians over all samples: of CPU time, with several threads of wall time."""
     seconds: float
     """Time inside timed forwards."""
     clean: int
@@ -45,8 +46,8 @@ def pair_of(visits: Sequence[LatencyMeasured]) -> Pair:
     wall_us, baseline_us = clean_us(visit), clean_us(reference)
     return Pair(
         visit=visit,
-        wall_ratio=wall_us / baseline_us if wall_us and baseline_us else None,
-        process_ratio=median(visit.process_us) / (median(reference.process_us) or 1.0),
+        clean_ratio=wall_us / baseline_us if wall_us and baseline_us else None,
+        ratio=all_us(visit) / (all_us(reference) or 1.0),
         seconds=sum(sum(v.wall_us) * v.forwards_a_sample for v in visits) / US_PER_S,
         clean=sum(v.dirty.count(False) for v in visits),
         samples=sum(len(v.dirty) for v in visits),
@@ -76,11 +77,11 @@ def unresolved_n(pairs: dict[int, list[Pair]], protocol: Paired) -> set[int]:
     if sum(pair.seconds for pair in all_pairs) >= protocol.seconds_max:
         return set()
     clean, samples = sum(pair.clean for pair in all_pairs), sum(pair.samples for pair in all_pairs)
-    wall = in_wall_time(all_pairs[0].visit, clean=clean, samples=samples)
+    use_clean = enough_clean(all_pairs[0].visit, clean=clean, samples=samples)
     interval = repeated_looks(protocol)
     unresolved = set()
     for n, pairs_at_n in pairs.items():
-        values = [pair.wall_ratio if wall else pair.process_ratio for pair in pairs_at_n]
+        values = [pair.clean_ratio if use_clean else pair.ratio for pair in pairs_at_n]
         ratios = [value for value in values if value]
         if not ratios:
             unresolved.add(n)

@@ -8,6 +8,7 @@ from pathlib import Path
 from nearfree.core.plan import MeasurePlan
 from nearfree.core.protocols import Timing
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
+from nearfree.hardware.handover import watched
 from nearfree.hardware.identity import this_machine
 from nearfree.log.events import Fingerprint, LaunchFloor
 from nearfree.log.names import Layout
@@ -102,7 +103,9 @@ def _measure_points(
     all_points = make_points(plan, fingerprint, files)
     warm_s = record_work(take, all_points, fingerprint.kind)
     bench = Bench(take, _clock(take, plan, fingerprint), plan.protocol, progress, warm_s)
-    run(bench, all_points, plan.protocol)
+    threads = max(sweep.setting.threads or 1 for sweep in plan.sweeps)
+    with watched(threads if fingerprint.kind == "cpu" else 1) as bench.handover:
+        run(bench, all_points, plan.protocol)
     if plan.weights:
         from nearfree.measure.engine_shares import measure_shares as measure_engine_shares
 

@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Literal, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.backends.adapters.kernel import Kernel
 from nearfree.core.protocols import Timing
 from nearfree.core.setting import Setting
 from nearfree.errors import StoppedError
 from nearfree.hardware.clocks import Sample, load_1m
+from nearfree.hardware.handover import Handover, longest
+from nearfree.log.curves import several_threads
 from nearfree.log.events import DeviceState, LatencyMeasured
 from nearfree.log.take import OpenTake
 
@@ -66,6 +68,7 @@ class Bench(Struct):
     protocol: Timing
     progress: Progress
     timed_s: float = 0.0
+    handover: Handover | None = None
     history: list[LatencyMeasured] = []
     """Every visit of the take so far, those of earlier attempts first."""
 
@@ -76,20 +79,40 @@ class Bench(Struct):
         """Run a point's warm-up and timed forwards; return the samples.
 
         Disturbed forwards are repeated, up to the protocol's `retries`. `forwards` overrides the
-        protocol's number of timed forwards.
+        protocol's number of timed forwards. Forwards of several threads wait until their CPUs are
+        close; where `Handover` lost its patience they are timed all the same, and not repeated.
         """
         protocol, clock, kernel, n = self.protocol, self.clock, point.kernel, point.n
         wanted_samples = protocol.forwards if forwards is None else forwards
         samples: list[Sample] = []
-        start_s = time.perf_counter()
-        for _ in range(warmup):
-            clock.warm(kernel, n)
+        watch = self.handover if several_threads(point.setting) else None
+        start_s, waited_s = time.perf_counter(), watch.waited_s if watch else 0.0
+        trip_ns = self._warm(point, warmup, watch)
         clean = 0
         while clean < wanted_samples and len(samples) < wanted_samples + protocol.retries:
-            samples.append(clock.sample(kernel, n))
-            clean += not samples[-1].dirty
-        self.timed_s += time.perf_counter() - start_s
+            sample = clock.sample(kernel, n)
+            if watch is not None:
+                before_ns, trip_ns = trip_ns, watch.look()
+                sample = _placed(sample, watch, longest(before_ns, trip_ns))
+            samples.append(sample)
+            clean += not sample.dirty or (watch is not None and not watch.patient)
+            if watch is not None and sample.dirty and watch.patient:
+                trip_ns = self._warm(point, warmup, watch)
+        waited_s = watch.waited_s - waited_s if watch else 0.0
+        self.timed_s += time.perf_counter() - start_s - waited_s
         return tuple(samples)
+
+    def _warm(self, point: Point, warmup: int, watch: Handover | None) -> float | None:
+        """Wait until a forward's CPUs are close, and warm up, at least once after a wait.
+
+        Return the round trip between the CPUs, None if they are not watched.
+        """
+        waited_s = watch.waited_s if watch else 0.0
+        trip_ns = watch.settle() if watch else None
+        waited = watch is not None and watch.waited_s > waited_s
+        for _ in range(max(warmup, int(waited))):
+            self.clock.warm(point.kernel, point.n)
+        return trip_ns
 
     def keep(
         self,
@@ -122,10 +145,22 @@ class Bench(Struct):
                 launch=self.clock.launch,
                 forwards_a_sample=self.clock.forwards_a_sample,
                 state=state,
+                handover_ns=_handover_ns(samples),
             )
             self.take.append(visit, sync=False)
             self.history.append(visit)
         self.take.sync()
+
+
+def _placed(sample: Sample, watch: Handover, trip_ns: float | None) -> Sample:
+    """Return a sample with the round trip between its CPUs, dirty if they were apart."""
+    dirty = sample.dirty or watch.apart(trip_ns)
+    return structs.replace(sample, handover_ns=trip_ns, dirty=dirty)
+
+
+def _handover_ns(samples: Sequence[Sample]) -> tuple[float | None, ...] | None:
+    trips_ns = tuple(sample.handover_ns for sample in samples)
+    return None if longest(*trips_ns) is None else trips_ns
 
 
 @contextmanager

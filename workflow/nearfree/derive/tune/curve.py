@@ -79,12 +79,12 @@ class EngineCurve(Struct, frozen=True, kw_only=True):
 def engine_curve(curve: Curve) -> EngineCurve:
     """Return the medians and intervals of an engine's measured curve.
 
-    If a long forward of one thread was disturbed at every visit, its CPU time replaces the wall
-    time, so that no N of the grid is missing.
+    If a long forward was disturbed at every visit, all its samples count, so that no N of the grid
+    is missing.
     """
     samples = curve_samples(curve)
     points = {
-        n: list((us or curve.visits[n].by_round(wall=False)).values())
+        n: list((us or curve.visits[n].by_round(clean=False)).values())
         for n, us in sorted(samples.rounds.items())
     }
     intervals = [median_interval(values) for values in points.values()]

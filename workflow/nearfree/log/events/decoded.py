@@ -88,6 +88,8 @@ class DecodeMeasured(Payload, frozen=True, kw_only=True):
     process_s: AtLeastZero
     draft_s: AtLeastZero = 0.0
     load_1m: AtLeastZero | None = None
+    handover_ns: AtLeastZero | None = None
+    """Longest round trip of a value between the decode's CPUs, before or after it."""
 
 
 class DraftsTraced(Payload, frozen=True, kw_only=True):

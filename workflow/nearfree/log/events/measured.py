@@ -78,8 +78,8 @@ class DeviceState(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 class LatencyMeasured(Payload, frozen=True, kw_only=True):
     """The raw samples of one visit: one setting, one N, one round, in microseconds per forward.
 
-    A sample is dirty if other processes used more than 1 % of it (in older logs, any of it), or if
-    the GPU was throttled.
+    A sample is dirty if other processes used more than 1 % of it (in older logs, any of it), if
+    the GPU was throttled, or if a forward's CPUs were apart (`hardware.handover`).
     """
 
     type_name = "nearfree.latency.measured.v1"
@@ -104,6 +104,9 @@ class LatencyMeasured(Payload, frozen=True, kw_only=True):
     launch: Literal["eager", "graph"] = "eager"
     forwards_a_sample: Positive = 1
     state: DeviceState | None = None
+    handover_ns: tuple[AtLeastZero | None, ...] | None = None
+    """Of each sample, the longest round trip of a value between the forward's CPUs, before or after
+    it; None where they were not watched."""
 
     def __post_init__(self) -> None:
         samples = len(self.wall_us), len(self.process_us), len(self.dirty)

@@ -85,19 +85,44 @@ def test_visits_of_two_attempts_name_their_segments(layout: Layout) -> None:
     assert found[0].order < found[1].order
 
 
+ENGINE = {
+    "module": "engine",
+    "d_model": None,
+    "d_ff": None,
+    "context": 8,
+    "release": "1.0",
+    "file_type": "q8_0",
+}
+
+
 @pytest.mark.parametrize(("threads", "latency_us"), [(1, 20.0), (2, 30.0)])
 def test_disturbed_samples_count_with_several_threads_alone(
     threads: int, latency_us: float
 ) -> None:
     """With one thread the median is over clean samples, with several over all."""
-    engine = {"module": "engine", "d_model": None, "d_ff": None, "context": 8, "release": "1.0"}
-    setting = make_setting(**engine, file_type="q8_0", threads=threads)
+    setting = make_setting(**ENGINE, threads=threads)
     visit = make_latency(setting=setting, wall_us=(20.0, 30.0, 40.0), dirty=(False, True, True))
     assert clean_us(visit) == latency_us
     (curve,) = curves([make_take(visit)])
     samples = curve_samples(curve)
     assert samples.timer == ("process" if threads == 1 else "wall")
     assert samples.rounds == {1: {0: 13.0 if threads == 1 else 30.0}}
+
+
+@pytest.mark.parametrize(("dirty", "latency_us"), [(1, 20.0), (2, 20.0), (3, 50.0)])
+def test_watched_samples_of_several_threads_count_where_half_are_clean(
+    dirty: int, latency_us: float
+) -> None:
+    """Samples while the CPUs were apart are left out, unless the CPUs mostly were."""
+    setting = make_setting(**ENGINE, threads=2)
+    flags = tuple(number >= 4 - dirty for number in range(4))
+    wall_us = tuple(50.0 if flag else 20.0 for flag in flags)
+    visit = make_latency(
+        setting=setting, wall_us=wall_us, dirty=flags, handover_ns=(50.0, None, 400.0, 400.0)
+    )
+    (curve,) = curves([make_take(visit)])
+    samples = curve_samples(curve)
+    assert (samples.timer, samples.rounds) == ("wall", {1: {0: latency_us}})
 
 
 @pytest.mark.parametrize(("dirty", "timer"), [(1, "wall"), (2, "wall"), (3, "process")])

@@ -2,13 +2,15 @@
 
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import make_started
 from derive.tables.logs import write_probe
 from derive.tune.tuned import LOADED, SOURCES, about, available, decode, tuned_subject
+from hardware.scripted_handover import Scripted
 from msgspec import structs
 from nearfree.config.prompts import Prompt
 from nearfree.core.drafting import Available, Drafting, trace_offers
@@ -161,6 +163,45 @@ def test_a_signal_while_an_engine_loads_ends_the_take(
     assert engine.closed
     events = read_segment(layout.segment(name, 1), name.segment(1)).events
     assert sum(isinstance(event.data, DecodeMeasured) for event in events) == 1
+
+
+@pytest.mark.parametrize(
+    ("trips_ns", "decodes_run", "kept_ns"),
+    [
+        ((60.0, 70.0), 1, 70.0),
+        ((60.0, 400.0, 390.0, 60.0, 50.0), 2, 60.0),
+        ((60.0, 400.0) * 3, 3, 400.0),
+    ],
+    ids=["close", "moved once", "moved each time"],
+)
+def test_a_decode_whose_cpus_moved_is_repeated(  # noqa: PLR0917 (fixtures and parameters)
+    layout: Layout,
+    engine: Rounding,
+    monkeypatch: pytest.MonkeyPatch,
+    trips_ns: tuple[float, ...],
+    decodes_run: int,
+    kept_ns: float,
+) -> None:
+    """A decode on several threads is run up to three times, until its CPUs stayed close."""
+    two = Drafting(threads=2)
+    plan, _ = planned(two, traced=False)
+    plan = structs.replace(plan, prompts=plan.prompts[:1])
+    watch = Scripted(trips_ns)
+
+    @contextmanager
+    def watched(threads: int) -> Iterator[Scripted]:
+        assert threads == 2
+        yield watch
+
+    monkeypatch.setattr(decodes, "watched", watched)
+    counted = []
+    monkeypatch.setattr(
+        engine, "decode", lambda *args: (counted.append(args), Rounding.decode(engine, *args))[1]
+    )
+    monkeypatch.setattr("nearfree.hardware.handover.time.sleep", lambda _: None)
+    measure_decodes(layout, "cpu", "a_trace", 1, plan, prompts=PROMPTS[:1], files={})
+    (decode,) = read_take(layout, take_name("cpu", "a_trace", 1, plan)).events_of(DecodeMeasured)
+    assert (len(counted), decode.data.handover_ns) == (decodes_run, kept_ns)
 
 
 def test_more_threads_than_cpus_decode_nothing(layout: Layout, engine: Rounding) -> None:

@@ -37,9 +37,7 @@ def noisy(share: float, *, only: int | None = None, dirty: object = ()) -> FakeT
 
 def pair(ratio: float) -> Pair:
     """Return a pair of clean visits that has this ratio by both clocks."""
-    return Pair(
-        make_latency(0, 4), clean_ratio=ratio, ratio=ratio, seconds=0.1, clean=2, samples=2
-    )
+    return Pair(make_latency(0, 4), clean_ratio=ratio, ratio=ratio, seconds=0.1, clean=2, samples=2)
 
 
 def test_a_baseline_without_process_time_has_a_ratio() -> None:
@@ -136,10 +134,10 @@ def test_a_pair_says_its_ratio_by_either_clock() -> None:
     visit = make_latency(0, 4, wall_us=(30.0,), process_us=(16.0,), dirty=(False,),
                          forwards_a_sample=4)  # fmt: skip
     pair = pair_of([reference, visit])
-    assert (pair.visit.n, pair.wall_ratio, pair.process_ratio) == (4, 3.0, 2.0)
+    assert (pair.visit.n, pair.clean_ratio, pair.ratio) == (4, 3.0, 2.0)
     assert (pair.clean, pair.samples) == (2, 3)
     assert pair.seconds == pytest.approx(520e-6)
-    assert pair_of([reference]).wall_ratio == 1.0
+    assert pair_of([reference]).clean_ratio == 1.0
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -147,21 +145,21 @@ def test_a_pair_without_a_clean_sample_on_a_side_has_no_ratio(which: int) -> Non
     """A disturbed baseline or a disturbed N gives no ratio."""
     sides = [make_latency(0, 1), make_latency(0, 4)]
     sides[which] = replace(sides[which], dirty=(True, True))
-    assert pair_of(sides).wall_ratio is None
+    assert pair_of(sides).clean_ratio is None
 
 
 def test_wall_time_tells_where_samples_are_clean() -> None:
     """Only the clock that a curve is judged by decides whether its N is resolved."""
-    by_wall = [replace(pair(4.0), process_ratio=4.0 * (1 + k % 2)) for k in range(8)]
+    by_wall = [replace(pair(4.0), ratio=4.0 * (1 + k % 2)) for k in range(8)]
     assert unresolved_n({4: by_wall}, PROTOCOL) == set()
-    by_process = [replace(pair(4.0), wall_ratio=4.0 * (1 + k % 2), clean=0) for k in range(8)]
+    by_process = [replace(pair(4.0), clean_ratio=4.0 * (1 + k % 2), clean=0) for k in range(8)]
     assert unresolved_n({4: by_process}, PROTOCOL) == set()
     assert unresolved_n({4: [replace(sample, clean=2) for sample in by_process]}, PROTOCOL) == {4}
 
 
 def test_an_n_without_a_ratio_stays_open() -> None:
     """Of an N all of whose samples were disturbed nothing is known, while others are."""
-    none = [replace(pair(4.0), wall_ratio=None, clean=0)] * 4
+    none = [replace(pair(4.0), clean_ratio=None, clean=0)] * 4
     assert unresolved_n({2: [pair(2.0)] * 8, 4: none}, PROTOCOL) == {4}
 
 
@@ -186,7 +184,7 @@ def test_intervals_hold_the_ratio_however_often_it_is_looked_at(sigma: float) ->
             pairs += [pair(4 * math.exp(draw.gauss(0, sigma))) for _ in range(look - len(pairs))]
             if not unresolved_n({4: pairs}, protocol):
                 break
-        low, high = interval([pair.process_ratio for pair in pairs])
+        low, high = interval([pair.ratio for pair in pairs])
         held += low <= 4 <= high
         made += len(pairs)
     assert held >= 0.95 * 400

@@ -4,15 +4,21 @@ import gc
 
 import pytest
 from conftest import make_plan, make_setting
+from hardware.scripted_handover import Scripted
 from msgspec.structs import replace
 from nearfree.core.protocols import Interleaved
 from nearfree.errors import HardwareError
+from nearfree.hardware.handover import Handover
 from nearfree.log.names import Layout
 from nearfree.log.reader import gc_paused
 
 from measure.machines import TICK, FakeKernel, FakeTimer, bench, measured, take
 
 PROTOCOL = Interleaved(rounds=3, warmup=2, forwards=3, retries=2)
+TWO_THREADS = make_setting(
+    module="engine", d_model=None, d_ff=None, context=8, release="1.0", file_type="q8_0", threads=2
+)
+Visit = list[tuple[bool, float | None]]
 PLAN = replace(make_plan(positions=(1, 2, 4)), protocol=PROTOCOL)
 
 
@@ -43,6 +49,49 @@ def test_retries_are_limited(retries: int) -> None:
     assert len(samples) == 3 + retries
     assert all(sample.dirty for sample in samples)
     assert len(kernel.calls) == 2 + 3 + retries
+
+
+def watched_visit(*trips_ns: float, retries: int = 2, warmup: int = 0) -> tuple[list[int], Visit]:
+    """Return the forwards of a visit on two threads, and its samples as (dirty, handover_ns)."""
+    kernel = FakeKernel()
+    plan = replace(PLAN, protocol=replace(PROTOCOL, retries=retries))
+    table, point = bench(kernel, plan, FakeTimer())
+    table.handover = Scripted(trips_ns)
+    point = replace(point, setting=TWO_THREADS)
+    samples = table.visit(point, warmup)
+    return kernel.calls, [(sample.dirty, sample.handover_ns) for sample in samples]
+
+
+def test_forwards_of_several_threads_wait_for_their_cpus() -> None:
+    """They start once the CPUs are close, after a warm-up, and a sample has what lay around it."""
+    calls, samples = watched_visit(400.0, 60.0, 70.0, 40.0, 50.0)
+    assert samples == [(False, 70.0), (False, 70.0), (False, 50.0)]
+    assert calls == [4] * 4
+
+
+def test_a_sample_whose_cpus_moved_is_dirty_and_repeated() -> None:
+    """Its round trip is the longer one of those before and after it."""
+    calls, samples = watched_visit(60.0, 400.0, 400.0, 60.0, 60.0, 60.0, 60.0)
+    assert samples == [(True, 400.0), (False, 60.0), (False, 60.0), (False, 60.0)]
+    assert calls == [4] * 5  # a sample, a warm-up after the wait, three samples
+
+
+def test_where_patience_is_lost_samples_are_marked_and_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a machine whose CPUs stay apart a visit takes as many forwards as elsewhere."""
+    monkeypatch.setattr(Handover, "patient", False)
+    calls, samples = watched_visit(*[400.0] * 4)
+    assert samples == [(True, 400.0)] * 3
+    assert calls == [4] * 3
+
+
+def test_one_thread_waits_for_no_other() -> None:
+    """Forwards of one thread are neither watched nor marked."""
+    table, point = bench(FakeKernel(), PLAN, FakeTimer())
+    table.handover = Scripted([])
+    samples = table.visit(point, 0)
+    assert {(sample.dirty, sample.handover_ns) for sample in samples} == {(False, None)}
 
 
 def test_an_event_says_what_was_timed(layout: Layout) -> None:

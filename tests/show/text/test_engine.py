@@ -1,5 +1,6 @@
 """The text of a take of an engine's forwards."""
 
+import pytest
 from derive.tables.logs import make_take, make_visits
 from engine_takes import SETTING, loaded
 from nearfree.log.curves import curves
@@ -18,6 +19,29 @@ def test_an_n_without_a_clean_sample_says_so() -> None:
         ["4", "-", "-"],
     ]
     assert any("no clean sample" in " ".join(line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("handover_ns", "sentence"),
+    [
+        ((50.0, 60.0), None),
+        (None, None),
+        ((50.0, 410.0), "took 50 ns from one to another and back at best, up to 410 in 1 of 4"),
+    ],
+    ids=["close", "not watched", "apart"],
+)
+def test_forwards_while_cpus_were_apart_are_told(
+    handover_ns: tuple[float, float] | None, sentence: str | None
+) -> None:
+    """The text says how far apart the CPUs were, and in how many forwards."""
+    visits = [
+        *make_visits(SETTING, {1: 900.0}, handover_ns=(50.0, None) if handover_ns else None),
+        *make_visits(SETTING, {2: 990.0}, handover_ns=handover_ns),
+    ]
+    take = make_take(loaded(), *visits)
+    told = [line for line in engine_text(take, curves([take]), 0.2) if "moved its CPUs" in line]
+    assert len(told) == (sentence is not None)
+    assert all(str(sentence) in line for line in told)
 
 
 def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end() -> None:

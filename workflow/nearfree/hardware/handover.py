@@ -21,7 +21,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 _PEER = Path(__file__).with_name("handover_peer.py")
 _MOST_CPUS = 16
 """Each CPU gets a process."""
-_NEAR_NS, _APART_NS = 100, 120
+_NEAR_NS, APART_NS = 100, 120
 """CPUs under one L3 cache take some 40 to 100 ns, those of two caches or sockets 200 and more."""
 _ANSWER_S, _LOOK_S, _FIRST_S = 2.0, 0.03, 15.0
 _PATIENCE_S, _PATIENCE_SHARE = 10.0, 0.25
@@ -52,7 +52,7 @@ class Handover:
         )
         self._shortest_ns = float("inf")
         start_s = time.monotonic()
-        while self.look() is not None and self._shortest_ns > _NEAR_NS + _APART_NS:
+        while self.look() is not None and self._shortest_ns > _NEAR_NS + APART_NS:
             if time.monotonic() > start_s + _FIRST_S:
                 break
             time.sleep(_LOOK_S)
@@ -84,7 +84,7 @@ class Handover:
 
     def apart(self, trip_ns: float | None) -> bool:
         """Return whether CPUs with this round trip are further apart than at their closest."""
-        return trip_ns is not None and trip_ns > self._shortest_ns + _APART_NS
+        return trip_ns is not None and trip_ns > self._shortest_ns + APART_NS
 
     @property
     def patient(self) -> bool:
@@ -109,12 +109,9 @@ def longest(*trips_ns: float | None) -> float | None:
 
 def _virtual() -> bool:
     """Return whether Linux tells that this is a virtual machine."""
-    flags = (
-        re.search(r"^flags\s*:.*", _CPUINFO.read_text(), re.MULTILINE)
-        if _CPUINFO.exists()
-        else None
-    )
-    return flags is not None and "hypervisor" in flags.group().split()
+    text = _CPUINFO.read_text() if _CPUINFO.exists() else ""
+    flags = re.search(r"^flags\s*:(.*)", text, re.MULTILINE)
+    return flags is not None and "hypervisor" in flags[1].split()
 
 
 @contextmanager

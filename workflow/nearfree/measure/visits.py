@@ -90,14 +90,14 @@ class Bench(Struct):
         trip_ns = self._warm(point, warmup, watch)
         clean = 0
         while clean < wanted_samples and len(samples) < wanted_samples + protocol.retries:
+            if samples and watch is not None and watch.apart(trip_ns) and watch.patient:
+                trip_ns = self._warm(point, warmup, watch)
             sample = clock.sample(kernel, n)
             if watch is not None:
                 before_ns, trip_ns = trip_ns, watch.look()
                 sample = _placed(sample, watch, longest(before_ns, trip_ns))
             samples.append(sample)
             clean += not sample.dirty or (watch is not None and not watch.patient)
-            if watch is not None and sample.dirty and watch.patient:
-                trip_ns = self._warm(point, warmup, watch)
         waited_s = watch.waited_s - waited_s if watch else 0.0
         self.timed_s += time.perf_counter() - start_s - waited_s
         return tuple(samples)

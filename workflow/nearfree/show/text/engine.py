@@ -8,6 +8,7 @@ from nearfree.log.curves import Curve, curve_samples, samples_ratios
 from nearfree.log.events import EngineLoaded, SharesMeasured
 from nearfree.log.evidence import Take
 from nearfree.show.text.forecast import columns
+from nearfree.show.text.handover import handover_text
 from nearfree.units import BYTES_PER_GB, US_PER_MS
 
 _AXES = ("threads", "batch", "context")
@@ -25,6 +26,7 @@ def engine_text(take: Take, curves: list[Curve], epsilon: float) -> Iterator[str
         yield ""
         yield from _curve(curve, epsilon)
         yield from _shares(take, curve)
+    yield from handover_text([take])
 
 
 def _cpu(loaded: EngineLoaded) -> str:

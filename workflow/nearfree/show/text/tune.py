@@ -9,6 +9,7 @@ from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.recorded import Answer, OverDefault, RecordedProof, Setting
 from nearfree.show.text.forecast import columns
+from nearfree.show.text.handover import handover_text
 from nearfree.show.text.tune_json import (
     choices_by_kind,
     loaded_engine,
@@ -38,6 +39,7 @@ def tune_text(record: RecordedProof, model: Path, draft: Path | None) -> Iterato
     yield from _curve(answer)
     yield ""
     yield from _proof(answer)
+    yield from (f"  {line}" for line in handover_text(takes))
     yield ""
     if kinds := sorted({kind for setting in answer.settings for kind in setting.kinds}):
         yield from _kinds(answer, kinds)

@@ -6,7 +6,8 @@ results root: `measured` holds this machine's takes and a stand-in for a GPU, `s
 curves, `formats` weights and caches in other formats, measured and imported, `kernels` what curves
 say of kernels on two GPUs, `layers` models whose layers differ, `steps` one that an engine serves,
 `engine` forwards of a real engine on this machine, `tuned` one that was tuned, `batched` one that
-was tuned with two prompts at once, `precise` one that drafts with another cache than its own.
+was tuned with two prompts at once, `watched` one that was tuned on CPUs that a host may move,
+`precise` one that drafts with another cache than its own.
 Events, ledgers and tables lie there as the workflow made them; figures' data, report's numbers and
 answers of commands lie in `derived.json.gz`.
 
@@ -201,6 +202,11 @@ def make_batched(folder: Path) -> tuple[Project, Path]:
     return _tuned(folder, ("--batch", "2"))
 
 
+def make_watched(folder: Path) -> tuple[Project, Path]:
+    """Return a project in which a real engine was tuned on two CPUs of a virtual machine."""
+    return _tuned(folder, ("--threads", "2"))
+
+
 def make_precise(folder: Path) -> tuple[Project, Path]:
     """Return a project in which OpenVINO, whose environment is made, was tuned."""
     with _users_machine():
@@ -370,7 +376,7 @@ def _write_gpu(layout: Layout) -> None:
 MADE = {"measured": make_measured, "simulated": make_simulated, "formats": make_formats,
         "kernels": make_kernels, "layers": make_layers, "steps": make_steps,
         "engine": make_engine, "tuned": make_tuned, "batched": make_batched,
-        "precise": make_precise}  # fmt: skip
+        "watched": make_watched, "precise": make_precise}  # fmt: skip
 
 
 def keep(project: Project, results: Path, folder: Path) -> None:

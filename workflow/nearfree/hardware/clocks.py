@@ -19,6 +19,8 @@ class Sample(Struct, frozen=True):
     dirty: bool
     handover_ns: float | None = None
     """Longest round trip between the CPUs before and after it, where they were watched."""
+    changed_us: float | None = None
+    """Wall time of the untimed call before it, if that was the first one over another N."""
 
 
 _READINGS = 200

@@ -49,7 +49,9 @@ def all_us(visit: LatencyMeasured) -> float:
 class Visits:
     """The visits of one N, in compact arrays, since a scope may hold millions of visits."""
 
-    __slots__ = ("all_us", "clean", "load_1m", "numbers", "rounds", "samples", "wall_us")
+    __slots__ = (
+        "all_us", "clean", "extra_us", "load_1m", "numbers", "rounds", "samples", "wall_us",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.rounds = array("q")
@@ -57,6 +59,8 @@ class Visits:
         """Per visit, the median over clean samples; NaN without one."""
         self.all_us = array("d")
         """Per visit, the median over all samples (`all_us`)."""
+        self.extra_us = array("d")
+        """Of the visits that timed a first forward after another N, its time beyond the median."""
         self.numbers: dict[str, array[int]] = {}
         """The visits' line numbers in the log, by segment."""
         self.samples = self.clean = 0
@@ -70,6 +74,8 @@ class Visits:
         self.rounds.append(data.round)
         self.wall_us.append(nan if wall_us is None else wall_us)
         self.all_us.append(all_us(data))
+        if data.changed_us is not None and wall_us is not None:
+            self.extra_us.append(data.changed_us - wall_us)
         self.numbers.setdefault(event.source, array("q")).append(int(event.id))
         self.samples += len(data.dirty)
         self.clean += data.dirty.count(False)

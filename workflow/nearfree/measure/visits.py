@@ -19,6 +19,9 @@ from nearfree.log.curves import several_threads
 from nearfree.log.events import DeviceState, LatencyMeasured
 from nearfree.log.take import OpenTake
 
+_PREPARING = ("engine", "cpu")
+"""The module and clock of forwards whose first one over another N may take longer."""
+
 
 class Point(Struct, frozen=True):
     """One setting at one N, with the kernel that runs it."""
@@ -69,6 +72,8 @@ class Bench(Struct):
     progress: Progress
     timed_s: float = 0.0
     handover: Handover | None = None
+    latest_n: dict[Setting, int] = {}
+    """The N of the last forward of each setting."""
     history: list[LatencyMeasured] = []
     """Every visit of the take so far, those of earlier attempts first."""
 
@@ -87,32 +92,44 @@ class Bench(Struct):
         samples: list[Sample] = []
         watch = self.handover if several_threads(point.setting) else None
         start_s, waited_s = time.perf_counter(), watch.waited_s if watch else 0.0
-        trip_ns = self._warm(point, warmup, watch)
+        trip_ns, changed_us = self._warm(point, warmup, watch)
         clean = 0
         while clean < wanted_samples and len(samples) < wanted_samples + protocol.retries:
             if samples and watch is not None and watch.apart(trip_ns) and watch.patient:
-                trip_ns = self._warm(point, warmup, watch)
+                trip_ns, _ = self._warm(point, warmup, watch)
             sample = clock.sample(kernel, n)
             if watch is not None:
                 before_ns, trip_ns = trip_ns, watch.look()
                 sample = _placed(sample, watch, longest(before_ns, trip_ns))
+            if not samples and changed_us is not None:
+                sample = structs.replace(sample, changed_us=changed_us)
             samples.append(sample)
             clean += not sample.dirty or (watch is not None and not watch.patient)
         waited_s = watch.waited_s - waited_s if watch else 0.0
         self.timed_s += time.perf_counter() - start_s - waited_s
         return tuple(samples)
 
-    def _warm(self, point: Point, warmup: int, watch: Handover | None) -> float | None:
+    def _warm(
+        self, point: Point, warmup: int, watch: Handover | None
+    ) -> tuple[float | None, float | None]:
         """Wait until a forward's CPUs are close, and warm up, at least once after a wait.
 
-        Return the round trip between the CPUs, None if they are not watched.
+        Return the round trip between the CPUs, None if they are not watched; and the wall time of
+        an engine's first forward on a CPU after one over another N, None without such a forward.
         """
         waited_s = watch.waited_s if watch else 0.0
         trip_ns = watch.settle() if watch else None
         waited = watch is not None and watch.waited_s > waited_s
-        for _ in range(max(warmup, int(waited))):
-            self.clock.warm(point.kernel, point.n)
-        return trip_ns
+        setting, n = point.setting, point.n
+        changed = self.latest_n.get(setting, n) != n
+        self.latest_n[setting] = n
+        count, changed_us = max(warmup, int(waited)), None
+        if changed and count and not waited and (setting.module, self.clock.name) == _PREPARING:
+            changed_us = self.clock.sample(point.kernel, n).wall_us
+            count -= 1
+        for _ in range(count):
+            self.clock.warm(point.kernel, n)
+        return trip_ns, changed_us
 
     def keep(
         self,
@@ -146,6 +163,7 @@ class Bench(Struct):
                 forwards_a_sample=self.clock.forwards_a_sample,
                 state=state,
                 handover_ns=_handover_ns(samples),
+                changed_us=samples[0].changed_us,
             )
             self.take.append(visit, sync=False)
             self.history.append(visit)

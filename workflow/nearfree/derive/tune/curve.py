@@ -26,6 +26,8 @@ class EngineCurve(Struct, frozen=True, kw_only=True):
     high_us: tuple[float, ...]
     few: tuple[tuple[int, float], ...] = ()
     """With a batch: (rows, T) for fewer rows than sequences, measured on a single sequence."""
+    change_us: float = 0.0
+    """What a forward takes longer right after one over another N: OpenVINO prepares it anew."""
     ids: tuple[str, ...] = ()
     """The events that the curve was made from."""
 
@@ -88,6 +90,7 @@ def engine_curve(curve: Curve) -> EngineCurve:
         for n, us in sorted(samples.rounds.items())
     }
     intervals = [median_interval(values) for values in points.values()]
+    extra_us = [us for visits in curve.visits.values() for us in visits.extra_us]
     return EngineCurve(
         setting=curve.setting,
         timer=samples.timer,
@@ -95,6 +98,7 @@ def engine_curve(curve: Curve) -> EngineCurve:
         t_us=tuple(map(median, points.values())),
         low_us=tuple(low for low, _ in intervals),
         high_us=tuple(high for _, high in intervals),
+        change_us=max(0.0, median(extra_us)) if extra_us else 0.0,
         ids=tuple(event_id for n in points for event_id in curve.ids[n]),
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 
 from msgspec import Struct, structs
 
@@ -139,13 +140,18 @@ class Cost(Struct, frozen=True, kw_only=True):
     def seconds(self, lists: Sequence[Steps], drafting: Drafting) -> list[float]:
         """Return the seconds of each text, given the steps of each, in the order of the texts.
 
-        A single text takes the sum of T(1 + d) over its steps. With a batch, a step takes the sum
+        A single text takes the sum of T(1 + d) over its steps, and where the number of rows is
+        not that of the forward before, which for the first step is the prompt's, the time that
+        the engine then takes longer. With a batch, a step takes the sum
         of T over the forwards into which llama.cpp splits it, and each text in it is charged its
         share of the step's rows. A draft model's own forwards are added, text by text.
         """
-        t_us = cache(curve_of(self.curves, drafting).at)
+        curve = curve_of(self.curves, drafting)
+        t_us = cache(curve.at)
         if self.batch == 1:
-            parts = [[*map(t_us, steps.rows)] for steps in lists]
+            parts = [
+                [*map(t_us, steps.rows), curve.change_us * _changes(steps.rows)] for steps in lists
+            ]
         else:
             parts = _step_shares(lists, self.batch, t_us)
         return [
@@ -157,7 +163,16 @@ class Cost(Struct, frozen=True, kw_only=True):
         if drafting.drafter != "draft_model":
             return 0.0
         draft = curve_of(self.draft, structs.replace(drafting, repack=True))
-        return sum(map(draft.at, draft_forwards(steps)))
+        rows = tuple(draft_forwards(steps))
+        return sum(map(draft.at, rows)) + draft.change_us * _changes(rows)
+
+
+def _changes(rows: Sequence[int]) -> int:
+    """Return how many forwards have other rows than the one before; before the first is a prompt.
+
+    So the first one counts.
+    """
+    return len(rows[:1]) + sum(before != after for before, after in pairwise(rows))
 
 
 def _step_shares(

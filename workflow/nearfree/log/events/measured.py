@@ -107,6 +107,8 @@ class LatencyMeasured(Payload, frozen=True, kw_only=True):
     handover_ns: tuple[AtLeastZero | None, ...] | None = None
     """Of each sample, the longest round trip of a value between the forward's CPUs, before or after
     it; None where they were not watched."""
+    changed_us: AboveZero | None = None
+    """Time of an engine's first warm-up forward, right after one of the setting over another N."""
 
     def __post_init__(self) -> None:
         samples = len(self.wall_us), len(self.process_us), len(self.dirty)

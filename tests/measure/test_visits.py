@@ -7,6 +7,7 @@ from conftest import make_plan, make_setting
 from hardware.scripted_handover import Scripted
 from msgspec.structs import replace
 from nearfree.core.protocols import Interleaved
+from nearfree.core.setting import Setting
 from nearfree.errors import HardwareError
 from nearfree.hardware.handover import Handover
 from nearfree.log.names import Layout
@@ -84,6 +85,40 @@ def test_where_patience_is_lost_samples_are_marked_and_not_repeated(
     calls, samples = watched_visit(*[400.0] * 4)
     assert samples == [(True, 400.0)] * 3
     assert calls == [4] * 3
+
+
+@pytest.mark.parametrize(
+    ("setting", "warmup", "timed"),
+    [
+        (TWO_THREADS, 1, [None, TICK, None, TICK]),
+        (TWO_THREADS, 0, [None] * 4),
+        (make_setting(), 1, [None] * 4),
+    ],
+    ids=["engine", "no warm-up", "module"],
+)
+def test_an_engines_first_forward_after_another_n_is_timed(
+    setting: Setting, warmup: int, timed: list[float | None]
+) -> None:
+    """It is a warm-up forward that runs anyway: not the take's first one, nor one of the same N."""
+    kernel = FakeKernel()
+    table, point = bench(kernel, PLAN, FakeTimer())
+    visits = [
+        table.visit(replace(point, setting=setting, n=n), warmup, forwards=2) for n in (4, 2, 2, 4)
+    ]
+    assert [samples[0].changed_us for samples in visits] == timed
+    assert {samples[1].changed_us for samples in visits} == {None}
+    assert kernel.calls == [n for n in (4, 2, 2, 4) for _ in range(2 + warmup)]
+
+
+def test_a_forward_after_a_wait_tells_nothing_of_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPUs that idled are slower to begin: such a forward is not timed."""
+    monkeypatch.setattr("nearfree.hardware.handover.time.sleep", lambda _: None)
+    table, point = bench(FakeKernel(), PLAN, FakeTimer())
+    point = replace(point, setting=TWO_THREADS)
+    table.handover = Scripted([60.0, 60.0, 400.0, 60.0, 60.0])
+    table.visit(replace(point, n=2), 1, forwards=1)
+    (sample,) = table.visit(point, 1, forwards=1)
+    assert sample.changed_us is None
 
 
 def test_one_thread_waits_for_no_other() -> None:

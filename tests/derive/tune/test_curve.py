@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from conftest import make_setting
 from msgspec.structs import replace
+from nearfree.core.drafting import Drafting, Steps
 from nearfree.core.protocols import Thinned
 from nearfree.derive.tune.curve import EngineCurve, engine_curve, of_batch
+from nearfree.derive.tune.replayed import Cost
 from nearfree.errors import EvidenceError
 from nearfree.log.curves import Curve, Visits
 from nearfree.log.events import LatencyMeasured
@@ -40,6 +42,51 @@ def priced(*points: tuple[int, float], batch: int = 1, threads: int = 1) -> Engi
     setting = replace(make_setting(), threads=threads, batch=batch)
     return EngineCurve(setting=setting, timer="wall", n=n, t_us=us, low_us=us, high_us=us,
                        ids=(f"{batch}-{threads}",))  # fmt: skip
+
+
+def test_a_change_of_n_costs_what_the_first_forward_took_longer() -> None:
+    """It is the median over the visits that timed such a forward, and never below zero."""
+    visits = [visit(place, n, dirty=False) for place, n in enumerate((1, 2, 4, 1, 2, 4))]
+    assert engine_curve(curve_of(visits)).change_us == 0.0
+    for extra_us, expected_us in (((5.0, 40.0, 7.0), 7.0), ((-5.0, -1.0), 0.0)):
+        timed = [
+            SimpleNamespace(
+                **vars(event) | {"data": replace(event.data, changed_us=event.data.wall_us[0] + us)}
+            )
+            for event, us in zip(visits, extra_us, strict=False)
+        ]
+        timed += visits[len(extra_us) :]
+        assert engine_curve(curve_of(timed)).change_us == pytest.approx(expected_us)
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes"),
+    [((), 0), ((5,), 1), ((5, 5, 5), 1), ((5, 5, 3), 2), ((5, 1, 5, 1), 4)],
+)
+def test_steps_take_longer_where_their_rows_change(rows: tuple[int, ...], changes: int) -> None:
+    """The first step follows the prompt's forward, so its rows are new as well."""
+    plain = priced(*((n, 100.0 * n) for n in range(1, 6)))
+    changing = replace(plain, change_us=7.0)
+    steps, drafting = Steps(rows=rows, accepted=tuple(0 for _ in rows)), plain.undrafted
+    (without_s,), (with_s,) = (
+        Cost(curves=[curve]).seconds([steps], drafting) for curve in (plain, changing)
+    )
+    assert without_s == pytest.approx(1e-4 * sum(rows))
+    assert with_s - without_s == pytest.approx(7e-6 * changes)
+
+
+def test_a_draft_models_forwards_change_their_rows_too() -> None:
+    """Its forwards have one row, or two after all its drafts were accepted."""
+    drafting = Drafting(drafter="draft_model", k=2, repack=False)
+    steps = Steps(rows=(3, 3, 3), accepted=(2, 0, 2))  # 1, 1; 2, 1; 1, 1 rows
+    curves = [priced(*((n, 100.0 * n) for n in range(1, 4)))]
+    draft = priced((1, 10.0), (2, 10.0))
+    draft = replace(draft, setting=replace(draft.setting, repack=True))
+    seconds = [
+        Cost(curves=curves, draft=[replace(draft, change_us=us)]).seconds([steps], drafting)[0]
+        for us in (0.0, 3.0)
+    ]
+    assert seconds[1] - seconds[0] == pytest.approx(3 * 3e-6)  # 1 after the prompt, 2, 1
 
 
 def test_between_two_points_t_lies_on_their_line() -> None:

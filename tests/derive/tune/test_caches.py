@@ -5,7 +5,7 @@ from msgspec import structs
 from nearfree.core.candidates import drafters
 from nearfree.core.drafting import Drafting
 from nearfree.core.setting import Setting
-from nearfree.derive.tune.choice import choose, fastest
+from nearfree.derive.tune.choice import choose, choose_by_kind, fastest
 from nearfree.derive.tune.curve import EngineCurve, curve_of
 from nearfree.derive.tune.plans import GRID, trace_plan
 from nearfree.derive.tune.replayed import Cost, Trace
@@ -59,6 +59,23 @@ def test_drafts_have_to_beat_the_engine_s_own_choice() -> None:
     assert choice.chosen.drafting == choice.none.drafting == OWN
     assert all(setting.k and setting.kv_dtype for setting in choice.neighbours)
     assert len(choice.neighbours) == 2
+
+
+def test_lookups_alike_on_one_kind_rank_by_all_prompts() -> None:
+    """Where the few prompts of a kind cannot tell lookups apart, those of other kinds do."""
+    best = LOOKUPS[2]
+    telling = {
+        source: available("copying" if source == best else "text", source) for source in LOOKUPS
+    }
+    traces = [trace("copying"), structs.replace(trace("telling"), available=telling)]
+    cost = Cost(curves=curves(1000, 1000, 5))
+    chosen = {
+        form: choose_by_kind(traces, cost, LOOKUPS, form)["copying"].chosen.drafting
+        for form in (1, 2)
+    }
+    assert chosen[1].source == LOOKUPS[0].source
+    assert chosen[2].source == best.source
+    assert chosen[1].k == chosen[2].k
 
 
 @pytest.mark.parametrize(("own_us", "place"), [(1015, OWN), (1100, IN_FLOAT32)])

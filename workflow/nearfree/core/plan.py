@@ -118,6 +118,8 @@ class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="d
     """In a proof: the default setting of each of the engine's own drafters."""
     made_from: tuple[Text, ...] = ()
     """In a proof: the takes of forwards and of traces on which the choice is based."""
+    form: Positive = 1
+    """In a proof: the version of the choice (`derive.tune.choice.FORM`)."""
     repeats: Positive = 1
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
     """Seed of the orders of settings, and of sampling."""

@@ -1,5 +1,6 @@
 """The choice of a setting: the most predicted tokens per second on the tuning prompts."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, structs
@@ -9,6 +10,8 @@ from nearfree.core.drafting import Drafting
 from nearfree.derive.tune.curve import EngineCurve, curve_of
 from nearfree.derive.tune.replayed import Cost, Trace, tokens_per_second
 
+FORM = 2
+"""Version of the choice. From 2 on settings alike on one kind of prompts rank by all of them."""
 WORTH = 0.02
 """The least relative gain of another number of threads or way to store weights: less is noise."""
 
@@ -32,11 +35,24 @@ class Choice(Struct, frozen=True, kw_only=True):
     """The best setting whose drafts are cut to tile edges, which no engine has an option for."""
 
 
-def choose(traces: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]) -> Choice:
+def choose(
+    traces: Sequence[Trace],
+    cost: Cost,
+    sources: tuple[Drafting, ...],
+    others: Sequence[Trace] = (),
+) -> Choice:
     """Return the setting of most predicted tokens per second, and the next smaller and larger K.
 
-    `traces` are those of the tuning prompts, `cost` has the curves of every candidate number of
-    threads and way to store weights, and `sources` are the candidate drafters.
+    Parameters
+    ----------
+    traces
+        Those of the tuning prompts.
+    cost
+        The curves of every candidate number of threads and way to store weights.
+    sources
+        The candidate drafters.
+    others
+        Traces by which settings rank that take the same steps on `traces`.
     """
     bases = [curve.undrafted for curve in cost.curves]
     settings = [
@@ -44,7 +60,7 @@ def choose(traces: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]) -
         for base in bases
         for candidate in candidates(sources, _measured_lengths(cost, base))
     ]
-    ranked = _ranked(traces, settings, cost)
+    ranked = _ranked(traces, settings, cost, others)
     none = _simplest_best([setting for setting in ranked if setting.drafting.drafter == "none"])
     best = _simplest_best(ranked)
     chosen = best if best.tokens_s > none.tokens_s else none
@@ -58,17 +74,18 @@ def choose(traces: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]) -
 
 
 def choose_by_kind(
-    traces: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]
+    traces: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...], form: int = FORM
 ) -> dict[str, Choice]:
     """Return the choice of `choose` for each kind of prompts by itself.
 
     There is none if all prompts are of one kind, or for a kind whose outputs all ended with their
-    first token.
+    first token. Of a few prompts several lookups often take the same steps; then the one that is
+    best on all prompts is chosen, in `form` 1 the first.
     """
     kinds = sorted({trace.kind for trace in traces})
     by_kind = {kind: [trace for trace in traces if trace.kind == kind] for kind in kinds}
     return {
-        kind: choose(kind_traces, cost, sources)
+        kind: choose(kind_traces, cost, sources, traces if form > 1 else ())
         for kind, kind_traces in by_kind.items()
         if len(kinds) > 1 and any(trace.tokens > 1 for trace in kind_traces)
     }
@@ -90,12 +107,23 @@ def _measured_lengths(cost: Cost, run: Drafting) -> tuple[int, ...]:
     return tuple(k for k in LENGTHS if k <= longest)
 
 
-def _ranked(traces: Sequence[Trace], settings: Iterable[Drafting], cost: Cost) -> list[Ranked]:
-    ranked = [
-        Ranked(drafting=setting, tokens_s=tokens_per_second(traces, setting, cost))
-        for setting in settings
+def _ranked(
+    traces: Sequence[Trace],
+    settings: Iterable[Drafting],
+    cost: Cost,
+    others: Sequence[Trace] = (),
+) -> list[Ranked]:
+    """Return settings with their predicted speeds, the best first; ties rank by `others`."""
+    speeds = {setting: tokens_per_second(traces, setting, cost) for setting in settings}
+    counts = Counter(speeds.values())
+
+    def order(setting: Drafting) -> tuple[float, float]:
+        alike = others and counts[speeds[setting]] > 1
+        return -speeds[setting], -tokens_per_second(others, setting, cost) if alike else 0.0
+
+    return [
+        Ranked(drafting=setting, tokens_s=speeds[setting]) for setting in sorted(speeds, key=order)
     ]
-    return sorted(ranked, key=lambda setting: -setting.tokens_s)
 
 
 def _simplest_best(ranked: Sequence[Ranked]) -> Ranked:

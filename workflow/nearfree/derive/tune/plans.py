@@ -9,7 +9,7 @@ from nearfree.core.candidates import DRAFTED_CACHES, LENGTHS, candidates
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan, PromptPart
 from nearfree.core.weights import AnyWeights
-from nearfree.derive.tune.choice import Choice
+from nearfree.derive.tune.choice import FORM, Choice
 from nearfree.derive.tune.replayed import Trace, drafts_anything, same_run
 from nearfree.log.names import TakeName
 
@@ -132,6 +132,7 @@ def proof_plan(
         default=default,
         defaults=defaults,
         made_from=tuple(map(str, made_from)),
+        form=FORM,
         repeats=repeats,
     )
 

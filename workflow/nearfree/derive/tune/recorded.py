@@ -11,7 +11,7 @@ from msgspec import Struct
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
 from nearfree.core.weights import AnyWeights
-from nearfree.derive.tune.choice import Choice, choose, choose_by_kind
+from nearfree.derive.tune.choice import FORM, Choice, choose, choose_by_kind
 from nearfree.derive.tune.curve import EngineCurve, engine_curve, of_batch
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.proof import (
@@ -262,7 +262,9 @@ def read_proof(proof: Take, takes: Mapping[str, Take]) -> RecordedProof:
     from_takes = [takes[name] for name in plan.made_from]
     all_traces = traces_of(from_takes)
     cost = cost_of(from_takes, plan.weights, plan.draft, plan.batch)
-    choice, kinds = choices(from_takes, plan.weights, plan.draft, plan.weighed, plan.batch)
+    choice, kinds = choices(
+        from_takes, plan.weights, plan.draft, plan.weighed, plan.batch, form=plan.form
+    )
     proven = {part.sha256 for part in plan.prompts}
     proof_traces = [trace for trace in all_traces if trace.prompt in proven]
     proof_answer = answer(choice, proof, proof_traces, cost)
@@ -287,17 +289,20 @@ def choices(
     draft: AnyWeights | None,
     weighed: tuple[Drafting, ...],
     batch: int = 1,
+    *,
+    form: int = FORM,
 ) -> tuple[Choice, dict[str, Choice]]:
     """Return the choice among drafters, and the choice of each kind of prompts by itself.
 
-    Both are made on the tuning prompts of the takes; `weighed` are the candidate drafters.
+    Both are made on the tuning prompts of the takes; `weighed` are the candidate drafters, `form`
+    is the version of the choice.
     """
     all_traces = traces_of(takes)
     tuned = [trace for trace in all_traces if not trace.held_out]
     for group in (tuned, [trace for trace in all_traces if trace.held_out]):
         refuse_empty(group)
     cost = cost_of(takes, weights, draft, batch)
-    return choose(tuned, cost, weighed), choose_by_kind(tuned, cost, weighed)
+    return choose(tuned, cost, weighed), choose_by_kind(tuned, cost, weighed, form)
 
 
 def cost_of(

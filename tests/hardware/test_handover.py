@@ -73,6 +73,17 @@ def test_a_peer_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch
     watch.close()
 
 
+@two_cpus
+def test_a_peer_that_ends_between_two_looks_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that breaks while it is asked is no error of the measurement."""
+    watch = Handover(CPUS[:2])
+    watch._process.kill()
+    watch._process.wait()
+    monkeypatch.setattr(watch._process, "poll", lambda: None)  # as if it still ran
+    assert watch.look() is None
+    watch.close()
+
+
 def test_it_waits_until_cpus_are_close() -> None:
     """Round trips far above the shortest are waited out; a CPU too busy to tell ends the wait."""
     assert Scripted([400.0, 390.0, 60.0, 400.0]).settle() == 60.0

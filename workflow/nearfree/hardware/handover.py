@@ -71,7 +71,10 @@ class Handover:
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None or self._process.poll() is not None:
             return None
-        stdin.write(b".")
+        try:
+            stdin.write(b".")
+        except BrokenPipeError:  # it ended a moment ago
+            return None
         ready, _, _ = select.select([stdout], [], [], _ANSWER_S)
         if not ready:  # its answer would be taken for that to the next question
             self._process.kill()

@@ -5,7 +5,7 @@ from pathlib import Path
 import altair as alt
 import polars as pl
 import pytest
-from browsing import PATIENCE_S, open_page
+from browsing import open_page
 from nearfree.log.names import Layout
 from nearfree.show.figures.page import write_bundle
 from nearfree.show.figures.stage import draw, save, specification
@@ -20,7 +20,7 @@ HOSTILE = "</script><img src=x onerror='document.title=1'>\u202e\"'&amp;"
 def drawn_height(browser: webdriver.Chrome, path: Path) -> int:
     """Open a page, check that its console is empty, and return its drawing's height."""
     open_page(browser, path)
-    shown = WebDriverWait(browser, 3 * PATIENCE_S).until(
+    shown = WebDriverWait(browser, 20).until(
         lambda page: page.find_element(By.CSS_SELECTOR, "#vis canvas, #vis svg")
     )
     assert browser.get_log("browser") == []

@@ -121,9 +121,11 @@ def test_a_forward_after_a_wait_tells_nothing_of_a_change(monkeypatch: pytest.Mo
     assert sample.changed_us is None
 
 
-def test_one_thread_waits_for_no_other() -> None:
-    """Forwards of one thread are neither watched nor marked."""
+@pytest.mark.parametrize("threads", [None, 1, 3])
+def test_other_threads_than_fill_the_watched_cpus_wait_for_none(threads: int | None) -> None:
+    """Forwards of one thread, or of others than fill the CPUs, are neither watched nor marked."""
     table, point = bench(FakeKernel(), PLAN, FakeTimer())
+    point = replace(point, setting=replace(TWO_THREADS, threads=threads))
     table.handover = Scripted([])
     samples = table.visit(point, 0)
     assert {(sample.dirty, sample.handover_ns) for sample in samples} == {(False, None)}

@@ -37,11 +37,14 @@ class Handover:
 
     Attributes
     ----------
+    threads
+        The threads that fill these CPUs: of fewer it is unknown which CPUs they run on.
     waited_s
         Seconds spent in waits so far.
     """
 
     def __init__(self, cpus: Sequence[int]) -> None:
+        self.threads = len(cpus)
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_PEER), *map(str, cpus)],
             stdin=subprocess.PIPE,

@@ -233,8 +233,8 @@ class _Decodes:
 
         Decoding again counts as waiting, so that it ends where `Handover` loses its patience.
         """
-        watch = self._handover if drafting.threads > 1 else None
-        if watch is None:
+        watch = self._handover
+        if watch is None or watch.threads != drafting.threads:
             return self._decode(drafting, texts), None
         for tries_left in reversed(range(_TRIES)):
             before_ns = watch.settle()

@@ -15,7 +15,6 @@ from nearfree.core.setting import Setting
 from nearfree.errors import StoppedError
 from nearfree.hardware.clocks import Sample, load_1m
 from nearfree.hardware.handover import Handover, longest
-from nearfree.log.curves import several_threads
 from nearfree.log.events import DeviceState, LatencyMeasured
 from nearfree.log.take import OpenTake
 
@@ -84,13 +83,16 @@ class Bench(Struct):
         """Run a point's warm-up and timed forwards; return the samples.
 
         Disturbed forwards are repeated, up to the protocol's `retries`. `forwards` overrides the
-        protocol's number of timed forwards. Forwards of several threads wait until their CPUs are
-        close; where `Handover` lost its patience they are timed all the same, and not repeated.
+        protocol's number of timed forwards. Forwards of as many threads as CPUs are watched wait
+        until these are close; where `Handover` lost its patience they are timed all the same, and
+        not repeated.
         """
         protocol, clock, kernel, n = self.protocol, self.clock, point.kernel, point.n
         wanted_samples = protocol.forwards if forwards is None else forwards
         samples: list[Sample] = []
-        watch = self.handover if several_threads(point.setting) else None
+        watch = self.handover
+        if watch is not None and watch.threads != point.setting.threads:
+            watch = None
         start_s, waited_s = time.perf_counter(), watch.waited_s if watch else 0.0
         trip_ns, changed_us = self._warm(point, warmup, watch)
         clean = 0

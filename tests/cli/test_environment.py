@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from derive.tables.logs import study
 from msgspec import json, structs
+from nearfree.cli.measure import read_plan
 from nearfree.log.names import Layout
 
 from cli.conftest import Call
@@ -49,6 +50,40 @@ def test_a_sealed_take_needs_no_environment(locked: Path, call: Call) -> None:
     """A sealed take is answered in any environment."""
     assert call(*SEALED)[0] == 0
     assert list((Layout(locked / "results").state / "cpu").rglob("*.json"))
+
+
+def asks_for_openvino(project: Path, python: str) -> None:
+    """Ask for the set of engines, and give the project OpenVINO's lock and an interpreter of it."""
+    (project / "envs/openvino.lock").write_bytes((ROOT / "envs/openvino.lock").read_bytes())
+    config = project / "config/config.yaml"
+    text = config.read_text().replace("python: {}", python)
+    config.write_text(text.replace("sets: [default, paper]", "sets: [engines]"))
+
+
+def test_a_study_is_measured_in_the_environment_of_its_backend(locked: Path, call: Call) -> None:
+    """Its interpreter gets the plan, the take and the options that a measurement reads."""
+    engine = locked / "engine.sh"
+    engine.write_text('#!/bin/sh\necho "$@" > said\ncat > plan\nexit 7\n')
+    engine.chmod(0o755)
+    asks_for_openvino(locked, "python: {openvino: ./engine.sh}")
+    options = ("--take", "3", "--wait", "5", "--weights", "w.gguf", "--untested")
+    assert call("measure", "cpu", "openvino_smollm2", *options)[::2] == (7, "")
+    assert (locked / "said").read_text().split() == [
+        *("-m", "nearfree", "measure", "cpu", "openvino_smollm2", "--take", "3", "--plan", "-"),
+        *("--results", "results", "--untested", "--weights", "w.gguf", "--wait", "5"),
+    ]
+    plan = read_plan(str(locked / "plan"))
+    assert {sweep.setting.backend for sweep in plan.sweeps} == {"openvino"}
+
+
+def test_an_environment_that_was_not_made_is_named(locked: Path, call: Call) -> None:
+    """Where the study's backend needs an environment that is not there, the command to make it."""
+    asks_for_openvino(locked, "python: {}")
+    before = folder_content(locked)
+    answer = call("measure", "cpu", "openvino_smollm2")
+    one_message(answer, "the environment openvino of this release is not installed")
+    assert "nearfree environment make openvino" in answer[2]
+    assert folder_content(locked) == before
 
 
 def test_without_a_lock_the_next_check_refuses(locked: Path, call: Call) -> None:

@@ -3,6 +3,7 @@
 import pytest
 from conftest import make_latency, make_plan, make_setting, write_payloads
 from derive.tables.logs import make_take
+from msgspec.structs import replace
 from nearfree.core.boundary import ratios, repeated_looks, unpaired_ratios
 from nearfree.core.protocols import Adaptive, Interleaved, Paired, Paper, Thinned, Timing
 from nearfree.log.curves import CurveSamples, clean_us, curve_samples, curves, samples_ratios
@@ -107,6 +108,15 @@ def test_disturbed_samples_count_with_several_threads_alone(
     samples = curve_samples(curve)
     assert samples.timer == ("process" if threads == 1 else "wall")
     assert samples.rounds == {1: {0: 13.0 if threads == 1 else 30.0}}
+
+
+def test_our_own_forwards_have_the_protocols_threads() -> None:
+    """CPU time of two of its threads is twice a forward's latency, so that wall time counts."""
+    protocol = replace(make_latency().protocol, threads=2)
+    visit = make_latency(protocol=protocol, wall_us=(20.0, 30.0, 40.0), dirty=(True,) * 3)
+    (curve,) = curves([make_take(visit)])
+    samples = curve_samples(curve)
+    assert (samples.timer, samples.rounds) == ("wall", {1: {0: 30.0}})
 
 
 @pytest.mark.parametrize(("dirty", "latency_us"), [(1, 20.0), (2, 20.0), (3, 50.0)])

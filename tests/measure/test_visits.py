@@ -52,14 +52,15 @@ def test_retries_are_limited(retries: int) -> None:
     assert len(kernel.calls) == 2 + 3 + retries
 
 
-def watched_visit(*trips_ns: float, retries: int = 2, warmup: int = 0) -> tuple[list[int], Visit]:
+def watched_visit(
+    *trips_ns: float, retries: int = 2, setting: Setting = TWO_THREADS, threads: int = 1
+) -> tuple[list[int], Visit]:
     """Return the forwards of a visit on two threads, and its samples as (dirty, handover_ns)."""
     kernel = FakeKernel()
-    plan = replace(PLAN, protocol=replace(PROTOCOL, retries=retries))
+    plan = replace(PLAN, protocol=replace(PROTOCOL, retries=retries, threads=threads))
     table, point = bench(kernel, plan, FakeTimer())
     table.handover = Scripted(trips_ns)
-    point = replace(point, setting=TWO_THREADS)
-    samples = table.visit(point, warmup)
+    samples = table.visit(replace(point, setting=setting), 0)
     return kernel.calls, [(sample.dirty, sample.handover_ns) for sample in samples]
 
 
@@ -68,6 +69,15 @@ def test_forwards_of_several_threads_wait_for_their_cpus() -> None:
     calls, samples = watched_visit(400.0, 60.0, 70.0, 40.0, 50.0)
     assert samples == [(False, 70.0), (False, 70.0), (False, 50.0)]
     assert calls == [4] * 4
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_our_own_forwards_have_the_protocols_threads(threads: int) -> None:
+    """They are watched if it gives them all CPUs, since their settings name no threads."""
+    trips_ns = [400.0, *[60.0] * 8]
+    calls, samples = watched_visit(*trips_ns, setting=make_setting(), threads=threads)
+    assert samples == [(False, 60.0 if threads == 2 else None)] * 3
+    assert calls == [4] * (4 if threads == 2 else 3)
 
 
 def test_a_sample_whose_cpus_moved_is_dirty_and_repeated() -> None:

@@ -12,6 +12,7 @@ from derive.tables.logs import write_study
 from msgspec import structs
 from nearfree.derive.jobs import TABLES, Job, job_of, make
 from nearfree.derive.tables.store import write_table
+from nearfree.errors import EvidenceError
 from nearfree.log.document import (
     Manifest,
     manifest_path,
@@ -123,6 +124,13 @@ def test_a_removed_segment_fails_the_audit(made):
     rests = {finding.partition(" needs a table ")[0] for finding in others}
     rest = ("boundaries", "engine_steps", "predictions", "validation", "claims", "figures")
     assert rests == {f"{stage} of cpu" for stage in rest}
+
+
+def test_a_root_without_a_table_is_refused(made):
+    """As in a fresh clone: nothing was reported, so nothing can differ."""
+    shutil.rmtree(made.layout.root / "tables")
+    with pytest.raises(EvidenceError, match="no number was reported from its log yet"):
+        audit_all(made.layout, made.config)
 
 
 def test_a_removed_take_is_found(made, tmp_path):

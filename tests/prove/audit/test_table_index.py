@@ -115,6 +115,20 @@ def test_a_column_has_one_value(index: TableIndex) -> None:
         index.by_key("tuned:package=vllm, package=vllm")
 
 
+def test_a_value_with_commas_stands_between_double_quotes(index: TableIndex) -> None:
+    """Names of tuned files have commas and equals signs; bare, their parts are no columns."""
+    tuned = index.table(SOURCES, TUNED.name)
+    assert tuned is not None
+    file, rows = next((file, rows) for (file,), rows in tuned.group_by("file") if "," in file)
+    row = rows.row(0, named=True)
+    row_id = row["row_id"]
+    for asked in (f'file="{file}",row_id={row_id}', f'row_id="{row_id}",,file="{file}"'):
+        assert index.by_key(f"tuned:{asked}").row == row
+    with pytest.raises(EvidenceError) as caught:
+        index.by_key(f"tuned:file={file}")
+    assert 'column="a,b"' in caught.value.remedy
+
+
 @pytest.mark.parametrize("asked", ["experts=0", "d_ff=672", "experts=32", "experts="])
 def test_rows_that_fit_are_counted_and_twenty_listed(index: TableIndex, asked: str) -> None:
     """The message counts all rows that fit, and lists at most twenty; an empty value is none."""

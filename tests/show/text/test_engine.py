@@ -28,7 +28,7 @@ def test_an_n_without_a_clean_sample_says_so() -> None:
         (None, None),
         (
             (50.0, 410.0),
-            "took 50 ns from one to another and back at best, up to 410 in 8 of 32 forwards",
+            "took 50 ns from one to another and back, but up to 410 in 8 of 32 forwards",
         ),
     ],
     ids=["close", "not watched", "apart"],

@@ -70,6 +70,11 @@ def builds(engine: str) -> Mapping[str, Build]:
     return locked().get(engine, {})
 
 
+def build_environments() -> set[Name]:
+    """Return the locks of all builds; LockError if the lock cannot be read."""
+    return {build.environment for releases in locked().values() for build in releases.values()}
+
+
 def build_of(engine: str, release: str) -> Build:
     """Return the build of a release; ConfigError if the lock has none."""
     releases = builds(engine)

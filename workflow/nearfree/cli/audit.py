@@ -45,9 +45,10 @@ def run_audit(args: argparse.Namespace) -> int:
     """Show the provenance of a number down to its events, and check it against the log.
 
     WHAT is a row's id (`boundaries:1f3a5c7e9b2d`), a table's key
-    (`boundaries:platform=cpu,n_max=8`), a figure (`cpu/dense_ffn_latency_against_n`, or only its
-    name), an event (`SEGMENT#LINE`) or a take. A row and all its inputs are recomputed from the
-    log; if the result differs from the table, the difference is printed and the exit code is 2.
+    (`boundaries:platform=cpu,n_max=8`; a value that has commas stands between double quotes), a
+    figure (`cpu/dense_ffn_latency_against_n`, or only its name), an event (`SEGMENT#LINE`) or a
+    take. A row and all its inputs are recomputed from the log; if the result differs from the
+    table, the difference is printed and the exit code is 2.
     With --all every table and figure is recomputed and compared, cell by cell and mark by mark;
     with --drawn every file of the figures and the report is compared byte by byte, too, which takes
     about three times as long.

@@ -13,6 +13,7 @@ from nearfree.cli.common import (
     UNTESTED,
     argument,
     command,
+    config_of,
     layout_of,
     local_scope,
     need_torch,
@@ -60,8 +61,9 @@ if TYPE_CHECKING:
 def run_measure(args: argparse.Namespace) -> int:
     """Measure and seal a study's take; a sealed take is not measured again.
 
-    With --engine and --model it measures your own GGUF file in that engine, without a study, and
-    prints T(N) and each module's share of a forward's time.
+    A study whose backend has an environment of its own is measured there. With --engine and
+    --model it measures your own GGUF file in that engine, without a study, and prints T(N) and each
+    module's share of a forward's time.
 
     Example: nearfree measure cpu dense_ffn
     """
@@ -76,6 +78,12 @@ def run_measure(args: argparse.Namespace) -> int:
         )
     scope, take, plan, curves = _plan_of(args, args.study)
     curves = args.curves or curves
+    python = None if args.plan or curves else _other_python(args, scope, take, plan)
+    if python is not None:
+        from nearfree.cli.measure_engine import measure_in_environment
+
+        options = _passed_on(args)
+        return measure_in_environment(plan, scope, args.study, take, *options, python=python)
     make = _take_maker(args, scope, take, plan, curves)
     with ProgressBar(f"{scope}/{args.study}") as bar:
         seal = retry_while_busy(args.wait or 0, lambda: make(bar))
@@ -96,6 +104,43 @@ def _plan_of(
     config, scope = local_scope(args)
     take = args.take or config.take(scope, stream)
     return scope, take, Plans(config, scope).measure(args.study), config.curves(scope)
+
+
+def _other_python(
+    args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan | DecodePlan"
+) -> str | None:
+    """Return the interpreter that a take is to be measured with; None if it is this one.
+
+    It is another one where the plan's environment is not the workflow's and not this interpreter:
+    the one that config.yaml names for it, else that of the environment that was made. A sealed take
+    needs none.
+
+    Raises
+    ------
+    LockError
+        The environment was not made yet.
+    """
+    from nearfree.backends.environments.lock import FOLDER, WORKFLOW_ENVIRONMENT, differences
+
+    name = plan.environment
+    lock = FOLDER / f"{name}.lock"
+    if name == WORKFLOW_ENVIRONMENT or not lock.exists() or not differences(lock):
+        return None
+    if _sealed(layout_of(args), scope, args.study, take, plan):
+        return None
+    from nearfree.cli.measure_engine import ready_environment
+
+    return config_of(args).site.python.get(name) or str(ready_environment(name).python)
+
+
+def _passed_on(args: argparse.Namespace) -> list[str]:
+    """Return the options of this command that a process in another environment gets, too."""
+    options = ["--results", str(args.results), *(["--untested"] if args.untested else [])]
+    for name in ("weights", "draft_weights", "prompts", "wait"):
+        value = getattr(args, name)
+        if value is not None:
+            options += [f"--{name.replace('_', '-')}", str(value)]
+    return options
 
 
 Make = Callable[[Callable[[float], None]], "Seal"]
@@ -163,11 +208,22 @@ def require_environment(
     Nothing is checked where envs/ has no lock of the environment.
     """
     from nearfree.backends.environments.lock import FOLDER, require
-    from nearfree.log.take import take_name
 
-    sealed = layout.seal(take_name(scope, stream, take, plan)).exists()
+    sealed = _sealed(layout, scope, stream, take, plan)
     if not sealed and (FOLDER / f"{plan.environment}.lock").exists():
         require(plan.environment)
+
+
+def _sealed(
+    layout: "Layout",
+    scope: str,
+    stream: str,
+    take: int,
+    plan: "MeasurePlan | DecodePlan | ProfilePlan",
+) -> bool:
+    from nearfree.log.take import take_name
+
+    return layout.seal(take_name(scope, stream, take, plan)).exists()
 
 
 def read_plan(name: str) -> "MeasurePlan | DecodePlan":

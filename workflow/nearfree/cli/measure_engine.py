@@ -79,6 +79,7 @@ def measure_in_environment(
     take: int,
     *options: str,
     out: "TextIO | None" = None,
+    python: str | None = None,
 ) -> int:
     """Run `nearfree measure` in a plan's environment, and return its exit code.
 
@@ -90,6 +91,8 @@ def measure_in_environment(
         Options of `nearfree measure` other than the plan and its take.
     out
         The standard output of the process (default: that of this program).
+    python
+        The environment's interpreter (default: that of the environment that was made).
 
     Raises
     ------
@@ -105,8 +108,8 @@ def measure_in_environment(
 
     from nearfree.measure.visits import on_sigterm, stop_error
 
-    environment = ready_environment(plan.environment)
-    command = [str(environment.python), "-m", "nearfree", "measure", scope, stream]
+    interpreter = python or str(ready_environment(plan.environment).python)
+    command = [interpreter, "-m", "nearfree", "measure", scope, stream]
     command += ["--take", str(take), "--plan", "-", *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out) as process:
         try:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from nearfree.backends.builds import build_environments
 from nearfree.backends.records import BACKENDS
 from nearfree.config.cluster import Cluster, JobResources
 from nearfree.config.engine_studies import WeightsSpec, engine_sweeps
@@ -144,8 +145,8 @@ class Config:
             sets = dict.fromkeys((*SHIPPED_SETS, *(study.set for study in self.studies.values())))
             self._check_known("config.yaml", "sets", "set", name, sets)
         for name in site.python:
-            environments = sorted(set(self.environments.values()))
-            self._check_known("config.yaml", "python", "environment", name, environments)
+            environments = {*self.environments.values(), *build_environments()}
+            self._check_known("config.yaml", "python", "environment", name, sorted(environments))
         if list(site.tolerances) != sorted(set(site.tolerances)):
             raise ConfigError(
                 f"{self.folder}/config.yaml: tolerances {list(site.tolerances)} do not rise",

@@ -20,9 +20,12 @@ from nearfree.log.evidence import Take
 _MIN_CLEAN_SHARE = 0.5
 
 
-def several_threads(setting: Setting) -> bool:
-    """Return whether a forward runs in several threads: then its CPU time is not its latency."""
-    return (setting.threads or 1) > 1
+def several_threads(visit: LatencyMeasured) -> bool:
+    """Return whether forwards ran in several threads: then CPU time is not their latency.
+
+    An engine's threads are its setting's, those of our own forwards the protocol's.
+    """
+    return (visit.setting.threads or visit.protocol.threads) > 1
 
 
 def clean_us(visit: LatencyMeasured) -> float | None:
@@ -32,7 +35,7 @@ def clean_us(visit: LatencyMeasured) -> float | None:
     threads is always descheduled briefly.
     """
     clean: Sequence[float] = visit.wall_us
-    if True in visit.dirty and (visit.handover_ns or not several_threads(visit.setting)):
+    if True in visit.dirty and (visit.handover_ns or not several_threads(visit)):
         clean = [us for us, dirty in zip(visit.wall_us, visit.dirty, strict=True) if not dirty]
     return median(clean) if clean else None
 
@@ -43,7 +46,7 @@ def all_us(visit: LatencyMeasured) -> float:
     It is of CPU time, which leaves out what other processes took; of several threads it is of wall
     time, since their CPU time is not a forward's latency.
     """
-    return median(visit.wall_us if several_threads(visit.setting) else visit.process_us)
+    return median(visit.wall_us if several_threads(visit) else visit.process_us)
 
 
 class Visits:
@@ -180,7 +183,7 @@ def curve_samples(curve: Curve) -> CurveSamples:
     samples = sum(visits.samples for visits in curve.visits.values())
     clean_samples = sum(visits.clean for visits in curve.visits.values())
     clean = enough_clean(curve.first, clean=clean_samples, samples=samples)
-    timer, wall = curve.first.timer, clean or several_threads(curve.setting)
+    timer, wall = curve.first.timer, clean or several_threads(curve.first)
     return CurveSamples(
         timer=timer if timer != "cpu" else "wall" if wall else "process",
         baseline=curve.first.baseline,

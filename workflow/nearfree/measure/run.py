@@ -103,7 +103,7 @@ def _measure_points(
     all_points = make_points(plan, fingerprint, files)
     warm_s = record_work(take, all_points, fingerprint.kind)
     bench = Bench(take, _clock(take, plan, fingerprint), plan.protocol, progress, warm_s)
-    threads = max(sweep.setting.threads or 1 for sweep in plan.sweeps)
+    threads = max(sweep.setting.threads or plan.protocol.threads for sweep in plan.sweeps)
     with watched(threads if fingerprint.kind == "cpu" else 1) as bench.handover:
         run(bench, all_points, plan.protocol)
     if plan.weights:

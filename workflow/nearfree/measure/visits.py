@@ -91,7 +91,8 @@ class Bench(Struct):
         wanted_samples = protocol.forwards if forwards is None else forwards
         samples: list[Sample] = []
         watch = self.handover
-        if watch is not None and watch.threads != point.setting.threads:
+        threads = point.setting.threads or protocol.threads
+        if watch is not None and watch.threads != threads:
             watch = None
         start_s, waited_s = time.perf_counter(), watch.waited_s if watch else 0.0
         trip_ns, changed_us = self._warm(point, warmup, watch)

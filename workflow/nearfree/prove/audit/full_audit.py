@@ -17,7 +17,7 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.derive.jobs import TABLES, Job, dependencies, make
 from nearfree.derive.stages import STAGES
 from nearfree.derive.tables.store import read_table
-from nearfree.errors import NearfreeError
+from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.names import Layout, require_log
 from nearfree.log.reader import gc_paused, read_bytes
 from nearfree.pipeline.pipeline import Pipeline
@@ -65,8 +65,15 @@ def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> AuditResu
     ------
     LogError
         The root holds no event log.
+    EvidenceError
+        No table was made from it yet.
     """
     require_log(layout)
+    if not table_files(layout):
+        raise EvidenceError(
+            f"{layout.root} holds no table, so no number was reported from its log yet",
+            remedy="Run the workflow first (`make run`)",
+        )
     with tempfile.TemporaryDirectory() as folder:
         scratch = scratch_root(layout, Path(folder) / "results")
         pipeline = Pipeline(scratch.root, config)

@@ -124,8 +124,9 @@ class TableIndex:
     def _condition(table: Table, text: str) -> pl.Expr:
         condition = pl.lit(value=True)
         value_by_column: dict[str, str] = {}
-        for part in filter(None, text.split(",")):
+        for part in _PART.findall(text):
             column, _, value = (token.strip() for token in part.partition("="))
+            value = _QUOTED.sub(r"\1", value)
             if value_by_column.setdefault(column, value) != value:
                 raise EvidenceError(
                     f"{column} is asked for twice, as {value_by_column[column]!r:.80} and as "
@@ -135,10 +136,16 @@ class TableIndex:
             if column not in table.dtypes or table.dtypes[column] == pl.List:
                 raise EvidenceError(
                     f"{table.name} has no column {column!r} to search",
-                    remedy=f"Its key is {', '.join(table.key)}",
+                    remedy=f"Its key is {', '.join(table.key)}; a value that has commas stands "
+                    'between double quotes: column="a,b"',
                 )
             condition &= _equals(column, table.dtypes[column], value)
         return condition
+
+
+_PART = re.compile(r'(?:[^,"]|"[^"]*"|")+')
+"""A condition, up to a comma that is not between double quotes."""
+_QUOTED = re.compile(r'^"(.*)"$', re.DOTALL)
 
 
 def _equals(column: str, dtype: Any, value: str) -> pl.Expr:

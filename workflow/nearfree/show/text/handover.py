@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from nearfree.core.boundary import median
 from nearfree.hardware.handover import APART_NS
 from nearfree.log.events import DecodeMeasured, LatencyMeasured
 from nearfree.log.evidence import Take
@@ -25,7 +26,8 @@ def handover_text(takes: Iterable[Take]) -> Iterator[str]:
         if (apart := sum((trip_ns or 0) > shortest_ns + APART_NS for trip_ns in trips_ns))
     ]
     if counts:
+        close_ns = median([trip for trip in known_ns if trip <= shortest_ns + APART_NS])
         yield (
-            f"this machine's host moved its CPUs: a value took {shortest_ns:.0f} ns from one to "
-            f"another and back at best, up to {max(known_ns):.0f} in {' and '.join(counts)}"
+            f"this machine's host moved its CPUs: a value took {close_ns:.0f} ns from one to "
+            f"another and back, but up to {max(known_ns):.0f} in {' and '.join(counts)}"
         )

@@ -20,12 +20,14 @@ from nearfree.log.evidence import Take
 _MIN_CLEAN_SHARE = 0.5
 
 
-def several_threads(visit: LatencyMeasured) -> bool:
-    """Return whether forwards ran in several threads: then CPU time is not their latency.
+def threads_of(setting: Setting, protocol: Timing) -> int:
+    """Return the threads of a forward: an engine's are its setting's, our own the protocol's."""
+    return setting.threads or protocol.threads
 
-    An engine's threads are its setting's, those of our own forwards the protocol's.
-    """
-    return (visit.setting.threads or visit.protocol.threads) > 1
+
+def several_threads(visit: LatencyMeasured) -> bool:
+    """Return whether forwards ran in several threads: then CPU time is not their latency."""
+    return threads_of(visit.setting, visit.protocol) > 1
 
 
 def clean_us(visit: LatencyMeasured) -> float | None:

@@ -10,6 +10,7 @@ from nearfree.core.protocols import Timing
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
 from nearfree.hardware.handover import watched
 from nearfree.hardware.identity import this_machine
+from nearfree.log.curves import threads_of
 from nearfree.log.events import Fingerprint, LaunchFloor
 from nearfree.log.names import Layout
 from nearfree.log.reader import gc_paused
@@ -103,7 +104,7 @@ def _measure_points(
     all_points = make_points(plan, fingerprint, files)
     warm_s = record_work(take, all_points, fingerprint.kind)
     bench = Bench(take, _clock(take, plan, fingerprint), plan.protocol, progress, warm_s)
-    threads = max(sweep.setting.threads or plan.protocol.threads for sweep in plan.sweeps)
+    threads = max(threads_of(sweep.setting, plan.protocol) for sweep in plan.sweeps)
     with watched(threads if fingerprint.kind == "cpu" else 1) as bench.handover:
         run(bench, all_points, plan.protocol)
     if plan.weights:

@@ -15,6 +15,7 @@ from nearfree.core.setting import Setting
 from nearfree.errors import StoppedError
 from nearfree.hardware.clocks import Sample, load_1m
 from nearfree.hardware.handover import Handover, longest
+from nearfree.log.curves import threads_of
 from nearfree.log.events import DeviceState, LatencyMeasured
 from nearfree.log.take import OpenTake
 
@@ -91,8 +92,7 @@ class Bench(Struct):
         wanted_samples = protocol.forwards if forwards is None else forwards
         samples: list[Sample] = []
         watch = self.handover
-        threads = point.setting.threads or protocol.threads
-        if watch is not None and watch.threads != threads:
+        if watch is not None and watch.threads != threads_of(point.setting, protocol):
             watch = None
         start_s, waited_s = time.perf_counter(), watch.waited_s if watch else 0.0
         trip_ns, changed_us = self._warm(point, warmup, watch)

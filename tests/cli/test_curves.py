@@ -109,7 +109,9 @@ def test_without_curves_model_and_platform_are_required(
     options = {"model": "qwen3_8b", "platform": "h20"}
     options.pop(missing)
     ((name, value),) = options.items()
-    one_message(call("predict", f"--{name}", value), f"--{missing} is missing", "Name one")
+    answer = call("predict", f"--{name}", value)
+    one_message(answer, f"--{missing} is missing", "Name one")
+    assert ("platforms: cpu, h20, " in answer[2]) == (missing == "platform")
     assert project.exists()
 
 

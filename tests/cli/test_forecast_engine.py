@@ -150,6 +150,14 @@ def test_mistakes_are_one_message(call: Call, file: Path, argv: tuple[str, ...],
     assert "Traceback" not in err
 
 
+def test_without_a_platform_the_cpus_are_named(call: Call, file: Path) -> None:
+    """Which platforms an engine's forward is predicted on is told where none is given."""
+    code, out, err = call("predict", "--engine", "llama_cpp", "--model", str(file))
+    assert (code, out) == (2, "")
+    assert "--platform is missing" in err
+    assert "(platforms: cpu)" in err
+
+
 def test_odd_files_and_engines_are_one_message(call: Call, tmp_path: Path) -> None:
     """No such file, no GGUF, no such engine, a GPU, and options without an engine."""
     odd = tmp_path / "odd.gguf"

@@ -358,3 +358,17 @@ def test_a_release_without_the_option_is_named(call: Call) -> None:
     assert any(line.startswith(f"# {note_start}") for line in call(*command)[2].splitlines())
     document = json.decode(call(*command, "--format", "json")[1])
     assert any(note.startswith(note_start) for note in document["notes"])
+
+
+def test_every_mistake_of_the_options_is_told_at_once(call: Call) -> None:
+    """Numbers out of range and options that exclude each other stand in one message."""
+    wrong = ("--acceptance", "1.2", "--longest", "9999", "--worth", "2", "--cautious")
+    code, out, err = call("schedule", "vllm", *WHERE, *wrong)
+    assert (code, out) == (2, "")
+    assert "5 things stand in the way" in err
+    for fault in ("acceptance rate is 1.2", "9999 is no longest draft", "worth is 2",
+                  "without the drafter's cost", "Leave --by and --cautious out"):
+        assert fault in err
+    cost = call("schedule", "vllm", *WHERE, "--acceptance", "0.5,0.6", "--draft-cost", "-1")
+    assert "value 2 of the acceptance curve rises" in cost[2]
+    assert "the cost of a draft token is -1" in cost[2]

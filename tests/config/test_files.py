@@ -254,6 +254,18 @@ def test_a_study_of_another_platform_is_refused(folder: Path) -> None:
         Plans(Config(folder), "cpu").measure("moe")
 
 
+def test_a_study_of_a_set_that_is_not_measured_names_the_set(folder: Path) -> None:
+    """A study of this platform, whose set `sets` omits, is refused with the name of the set."""
+    path = folder / "studies.yaml"
+    studies = yaml.safe_load(path.read_text())
+    studies["dense_ffn"]["set"] = "larger"
+    path.write_text(yaml.safe_dump(studies))
+    with pytest.raises(ConfigError, match="add its set, larger, to `sets` of config"):
+        Config(folder).study("cpu", "dense_ffn")
+    with pytest.raises(ConfigError, match="or add it to .*studies"):
+        Config(folder).study("h20", "dense_ffn")
+
+
 def test_datasheets_of_a_scope(folder: Path) -> None:
     """A platform's tables hold its own datasheet, the public ones all of them."""
     config = Config(folder)

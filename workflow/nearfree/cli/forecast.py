@@ -31,6 +31,7 @@ from nearfree.cli.deployment_options import (
 )
 from nearfree.cli.forecast_engine import (
     add_engine_options,
+    cpus,
     predict_engine,
     refuse_engine_options,
 )
@@ -108,13 +109,22 @@ def run_predict(args: argparse.Namespace) -> int:
     if args.curves:
         write_curves(args, args.curves)
         return 0
-    if missing := [f"--{name}" for name in ("model", "platform") if not getattr(args, name)]:
-        are = "are" if len(missing) > 1 else "is"
-        raise ConfigError(
-            f"{' and '.join(missing)} {are} missing", remedy="Name one, or several: a,b,c"
-        )
     use_serving_engine(args)
+    _refuse_missing(args)
     return predict_engine(args) if args.engine else _predict_deployments(args)
+
+
+def _refuse_missing(args: argparse.Namespace) -> None:
+    missing = [f"--{name}" for name in ("model", "platform") if not getattr(args, name)]
+    if not missing:
+        return
+    are = "are" if len(missing) > 1 else "is"
+    known = cpus(config_of(args)) if args.engine else list(config_of(args).platforms)
+    platforms = f" (platforms: {', '.join(known)})" if "--platform" in missing else ""
+    raise ConfigError(
+        f"{' and '.join(missing)} {are} missing",
+        remedy=f"Name one, or several: a,b,c{platforms}",
+    )
 
 
 def _predict_deployments(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from nearfree.cli.serving_engine import SERVING_HELP
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
+    from nearfree.config.files import Config
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.engine_answers import EngineForecast
     from nearfree.gguf.header import GgufHeader
@@ -56,6 +57,11 @@ def refuse_engine_options(args: argparse.Namespace) -> None:
     refuse_options(args, _ENGINE_OPTIONS, "without --engine", "name the engine")
 
 
+def cpus(config: "Config") -> list[str]:
+    """Return the platforms that an engine's forward is predicted on."""
+    return [name for name, platform in config.platforms.items() if platform.kind == "cpu"]
+
+
 def predict_engine(args: argparse.Namespace) -> int:
     """Print N_max and T(N) of a GGUF file's forward in an engine.
 
@@ -87,7 +93,7 @@ def predict_engine(args: argparse.Namespace) -> int:
         if config.platforms[name].kind != "cpu":
             raise ConfigError(
                 f"{engine} is predicted on a CPU, and {name} is not one",
-                remedy="Choose a platform of the kind cpu, or leave out --engine",
+                remedy=f"Choose {' or '.join(cpus(config))}, or leave out --engine",
             )
     epsilon = tolerance_of(args, config)
     answerer = Answerer(layout_of(args), config, offline=not args.online)

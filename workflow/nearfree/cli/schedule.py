@@ -148,12 +148,7 @@ def _schedule(args: argparse.Namespace, config: "Config", context: int) -> "Cont
     ratios = ratio_by_batch(answers)
     if args.acceptance is None:
         return schedule.of_rates(ratios, costs, most=args.longest)
-    rates = args.acceptance
-    accepted = (
-        expected.independent_acceptance(rates[0], most=args.longest)
-        if len(rates) == 1
-        else expected.measured_acceptance(rates)
-    )
+    accepted = expected.acceptance_curve(args.acceptance, most=args.longest)
     speeds = expected.speedups(ratios, accepted, draft_cost=costs)
     write = _writer(args, config, answers, answerer, accepted)
     return schedule.of_speeds(write, speeds, args.worth)

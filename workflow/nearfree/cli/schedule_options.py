@@ -1,11 +1,12 @@
 """Options of `nearfree schedule`, and the combinations that it refuses."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from nearfree.cli.common import number, positive
 from nearfree.cli.deployment_options import add_answer_options, add_deployment, refuse_options
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, Refusal, RefusedError
 
 BACKEND = "llama_cpp"
 """The name of llama.cpp in settings and in `predict --engine`."""
@@ -135,49 +136,73 @@ def goal_of(args: argparse.Namespace) -> str:
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Raise ConfigError for options that exclude each other, or of which one is missing."""
+    """Refuse options that exclude each other, are out of range, or of which one is missing.
+
+    Raises
+    ------
+    ConfigError
+        With every reason.
+    """
+    faults = [Refusal("", "", fault.what, fault.remedy) for fault in _faults(args)]
+    if faults:
+        raise RefusedError(faults)
+
+
+def _faults(args: argparse.Namespace) -> Iterator[ConfigError]:
     from nearfree.derive.schedule.draft_lengths import check_most
     from nearfree.derive.schedule.engines import ENGINES, drop_reason
+    from nearfree.derive.schedule.expected import acceptance_curve, check_draft_cost
     from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
     from nearfree.derive.schedule.merging import check_worth
 
-    check_most(args.longest)
-    check_worth(args.worth)
+    checks: list[Callable[[], object]] = [
+        partial(check_most, args.longest),
+        partial(check_worth, args.worth),
+    ]
+    if args.acceptance is not None:
+        checks.append(partial(acceptance_curve, args.acceptance, most=1))
+    if args.draft_cost is not None:
+        checks.append(partial(check_draft_cost, args.draft_cost))
+    for check in checks:
+        try:
+            check()
+        except ConfigError as fault:
+            yield fault
     goal, single_length = goal_of(args), ENGINES[args.engine].lengths is None
     costed = args.draft_cost is not None or args.drafter is not None
     if args.draft_cost is not None and args.drafter is not None:
-        raise ConfigError(
+        yield ConfigError(
             "--drafter and --draft-cost both say what drafting costs",
             remedy="Leave one of them out",
         )
     if goal == TOLERANCE and (args.acceptance is not None or costed):
-        raise ConfigError(
+        yield ConfigError(
             "near-free K uses neither an acceptance nor a drafter: --acceptance or the drafter's "
             "cost is given alone, or with --goal tolerance",
             remedy="Give --acceptance and either --draft-cost or --drafter CONFIG, with --goal "
             "throughput, or none of them; the cost of a free drafter is 0",
         )
     if goal == THROUGHPUT and not costed:
-        raise ConfigError(
+        yield ConfigError(
             "--goal throughput, or --acceptance, is given without the drafter's cost",
             remedy="Give --draft-cost, as measured, or --drafter CONFIG; the cost of a free "
             "drafter is 0",
         )
     needs_latency = goal == THROUGHPUT or single_length
     if args.cautious and args.by in LAWS:
-        raise ConfigError(
+        yield ConfigError(
             f"{args.by} gives no interval, which --cautious needs",
             remedy="Leave --cautious or --by out",
         )
     if needs_latency and (args.by != "work_model" or (args.cautious and goal == THROUGHPUT)):
-        raise ConfigError(
+        yield ConfigError(
             f"expected tokens per second, and the options of {LLAMA_CPP}, need T(N), which only "
             "the work model predicts",
             remedy="Leave --by and --cautious out",
         )
     reason = drop_reason(args.engine, args.dp or 1)
     if reason and (goal == TOLERANCE or args.acceptance is not None):
-        raise ConfigError(
+        yield ConfigError(
             reason,
             remedy="Leave --dp out to schedule one group, or choose one K from the table of --goal "
             "throughput without --acceptance",

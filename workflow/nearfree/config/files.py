@@ -328,14 +328,15 @@ class Config:
 
     def study(self, scope: str, name: str) -> StudyBase:
         """Return a study that is measured on a platform; ConfigError if there is none."""
-        known = self.studied(scope)
-        if name not in known:
-            raise ConfigError(
-                f"no study {name!r} on platform {scope!r}",
-                remedy=f"Choose from {', '.join(known) or 'none'}, "
-                f"or add it to {self.folder}/studies.yaml",
-            )
-        return self.studies[name]
+        known, study = self.studied(scope), self.studies.get(name)
+        if study and name in known:
+            return study
+        remedy = f"Choose from {', '.join(known) or 'none'}, or add it to "
+        if study and scope in study.platforms and study.set not in self.site.sets:
+            remedy += f"the measured ones: add its set, {study.set}, to `sets` of config.yaml"
+        else:
+            remedy += f"{self.folder}/studies.yaml"
+        raise ConfigError(f"no study {name!r} on platform {scope!r}", remedy=remedy)
 
     def _refuse_reserved(self, file: str, names: Iterable[str], reserved: frozenset[str]) -> None:
         for name in reserved.intersection(names):

@@ -27,7 +27,8 @@ _FORMATS: dict[str, Dtype] = {
 with a scale of 8 bits in ggml; no other type shares scales as a format here does."""
 _REMEDY = (
     "Name the format of the forward instead, such as --dtype bfloat16, or give the model's "
-    "config.json; for the file as it is, on a CPU, use `nearfree predict --engine llama_cpp`"
+    "config.json; for the file as it is, on a CPU, use `nearfree predict --engine llama_cpp`, and "
+    "`nearfree tune llama_cpp` to measure how many tokens to draft"
 )
 
 

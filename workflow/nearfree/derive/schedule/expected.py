@@ -79,6 +79,16 @@ def independent_acceptance(rate: float, *, most: int) -> tuple[float, ...]:
     return tuple(accumulate([rate] * most, lambda before, p: before * p))
 
 
+def acceptance_curve(rates: Sequence[float], *, most: int) -> tuple[float, ...]:
+    """Return P(1), P(2), ... of one rate or of a measured curve.
+
+    Raises ConfigError as `independent_acceptance` of one value, as `measured_acceptance` of more.
+    """
+    if len(rates) == 1:
+        return independent_acceptance(rates[0], most=most)
+    return measured_acceptance(rates)
+
+
 def measured_acceptance(accepted: Sequence[float]) -> tuple[float, ...]:
     """Return a measured acceptance curve after checking it.
 
@@ -166,18 +176,20 @@ def _costs(
                 f"{label} is given up to {len(costs) - 1} of {longest} drafts",
                 remedy="Give it for every draft length from 0",
             )
-        values = costs
-    else:
-        label, values = "the cost of a draft token", [draft_cost]
-    for cost in values:
-        if not is_number(cost) or not 0 <= cost <= LARGEST_RATIO:
-            raise ConfigError(
-                f"{label} is {shown(cost)}",
-                remedy="Give the drafter's time for one token as a share of T(1), 0 or more",
-            )
-    return (
-        values if isinstance(draft_cost, Mapping) else [k * draft_cost for k in range(longest + 1)]
-    )
+        for cost in costs:
+            check_draft_cost(cost, label)
+        return costs
+    check_draft_cost(draft_cost)
+    return [k * draft_cost for k in range(longest + 1)]
+
+
+def check_draft_cost(cost: float, label: str = "the cost of a draft token") -> None:
+    """Raise ConfigError unless a drafter's time is a share of T(1), 0 or more."""
+    if not is_number(cost) or not 0 <= cost <= LARGEST_RATIO:
+        raise ConfigError(
+            f"{label} is {shown(cost)}",
+            remedy="Give the drafter's time for one token as a share of T(1), 0 or more",
+        )
 
 
 def _is_probability(value: object) -> bool:

@@ -366,8 +366,13 @@ def test_every_mistake_of_the_options_is_told_at_once(call: Call) -> None:
     code, out, err = call("schedule", "vllm", *WHERE, *wrong)
     assert (code, out) == (2, "")
     assert "5 things stand in the way" in err
-    for fault in ("acceptance rate is 1.2", "9999 is no longest draft", "worth is 2",
-                  "without the drafter's cost", "Leave --by and --cautious out"):
+    for fault in (
+        "acceptance rate is 1.2",
+        "9999 is no longest draft",
+        "worth is 2",
+        "without the drafter's cost",
+        "Leave --by and --cautious out",
+    ):
         assert fault in err
     cost = call("schedule", "vllm", *WHERE, "--acceptance", "0.5,0.6", "--draft-cost", "-1")
     assert "value 2 of the acceptance curve rises" in cost[2]

@@ -262,7 +262,7 @@ def test_a_study_of_a_set_that_is_not_measured_names_the_set(folder: Path) -> No
     path.write_text(yaml.safe_dump(studies))
     with pytest.raises(ConfigError, match="add its set, larger, to `sets` of config"):
         Config(folder).study("cpu", "dense_ffn")
-    with pytest.raises(ConfigError, match="or add it to .*studies"):
+    with pytest.raises(ConfigError, match=r"or add it to .*studies"):
         Config(folder).study("h20", "dense_ffn")
 
 

@@ -19,6 +19,7 @@ from nearfree.derive.reference.build import (
     scored_truth,
 )
 from nearfree.derive.reference.groups import Key, form_us
+from nearfree.derive.reference.kinds import CurveKind, kind_of
 from nearfree.derive.reference.kriging import coordinates
 from nearfree.public.curves import ImportedCurves, curves_of
 from public.test_curves import curve
@@ -171,7 +172,12 @@ def test_curves_that_do_not_count_are_in_no_group() -> None:
 
 def test_many_curves_of_attention_are_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subset spread over all settings and releases is kept, whatever the order of the curves."""
-    monkeypatch.setattr(build, "MOST_ATTENTION", 5)
+
+    def of_five(family: str) -> CurveKind:
+        kind = kind_of(family)
+        return replace(kind, most=kind.most and 5)
+
+    monkeypatch.setattr(build, "kind_of", of_five)
     questions_ = [
         {**HEADS, "heads": 8 * group_size, "kv_heads": 8, "backend_version": release}
         for group_size in range(1, 8) for release in ("1.0", "2.0")

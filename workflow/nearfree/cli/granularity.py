@@ -16,6 +16,7 @@ from nearfree.cli.granularity_options import (
     GROUP_SCALED,
     MOE_APIS,
     MOE_LAYERS,
+    RULED,
     add_granularity_options,
     refuse_unused,
 )
@@ -74,12 +75,9 @@ def run_granularity(args: argparse.Namespace) -> int:
 
 def _kind(release: str, package: str) -> str:
     """Return the kind of a release's rules; ConfigError if none is of a block or tile."""
-    if package in ruled_packages("gemm"):
-        return DENSE_PRODUCTS
-    if package in ruled_packages("moe_ffn"):
-        return MOE_LAYERS
-    if package in ruled_packages("attention"):
-        return ATTENTION
+    for kind, module in RULED.items():
+        if package in ruled_packages(module):
+            return kind
     raise ConfigError(
         f"{release} has no rules of a block or tile",
         remedy=f"`nearfree rules show {release}` prints the rules that it has",

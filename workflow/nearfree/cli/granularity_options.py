@@ -2,11 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nearfree.backends.records import ruled_packages
 from nearfree.cli.common import OFFLINE, TABLE_OR_JSON, positions, positive
 from nearfree.cli.products import product_arguments, whole_range
 from nearfree.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nearfree.core.setting import Module
 
 _MATRIX_OPTIONS = ("d_ff", "d_model")
 _MOE_OPTIONS = (
@@ -22,6 +26,8 @@ _CPU_OPTIONS = ("weight", "rows", "cpu_flags", "repack", "threads")
 MOE_LAYERS, DENSE_PRODUCTS = "MoE layers", "dense products"
 ATTENTION, CPU_PRODUCTS = "attention", "products on a CPU"
 """Kinds of rules, as messages name them."""
+RULED: "dict[str, Module]" = {DENSE_PRODUCTS: "gemm", MOE_LAYERS: "moe_ffn", ATTENTION: "attention"}
+"""The module that each kind of a GPU's rules is about."""
 _UNUSED = {
     MOE_LAYERS: (*_ATTENTION_OPTIONS, *_CPU_OPTIONS),
     DENSE_PRODUCTS: (*_MOE_OPTIONS, *_ATTENTION_OPTIONS, *_CPU_OPTIONS, "api"),
@@ -44,13 +50,12 @@ MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "den
 
 def add_granularity_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `nearfree granularity`, grouped by kind of rules."""
-    moe_packages, attention_packages = ruled_packages("moe_ffn"), ruled_packages("attention")
-    dense_packages = ruled_packages("gemm")
+    packages = {kind: ", ".join(ruled_packages(module)) for kind, module in RULED.items()}
     parser.add_argument(
         "release",
         help="package==version, such as vllm==0.20.2. Packages of MoE layers: "
-        f"{', '.join(moe_packages)}; of dense products: {', '.join(dense_packages)}; of attention: "
-        f"{', '.join(attention_packages)} (vllm-fa3 is the FlashAttention 3 of a vLLM release, "
+        f"{packages[MOE_LAYERS]}; of dense products: {packages[DENSE_PRODUCTS]}; of attention: "
+        f"{packages[ATTENTION]} (vllm-fa3 is the FlashAttention 3 of a vLLM release, "
         "xformers ships another; vllm-triton is vLLM's own kernel); of products on a CPU: "
         "llama_cpp (0.x is llama-cpp-python's, from 1 on node-llama-cpp's prebuilt library)",
     )

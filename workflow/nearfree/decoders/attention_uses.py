@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
+from nearfree.core.modules.attention import ATTENTION as ATTENTION_CALL
 from nearfree.core.modules.attention_layer import DECODE, VERIFY
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED
@@ -106,7 +107,7 @@ def _grouped(
     yield Part(
         ATTENTION,
         {
-            "module": "attention",
+            "module": ATTENTION_CALL.name,
             "context": min(context, kind.most or context),
             **_sizes(kind, "window", "heads", "kv_heads"),
             "head_dim": kind.called_dim,

@@ -259,7 +259,7 @@ def _use(
 
 def _name_with_format(role: str, formats: Precision, layers: int, of: int) -> str:
     """Return the name of a product in layers whose weights have a format of their own."""
-    weights = formats.formats_of("attention", base_of(role)).weights
+    weights = formats.formats_of(MATRICES[QKV], base_of(role)).weights
     return f"{role}, weights in {weights}, {layers} of {of} layers"
 
 
@@ -282,8 +282,13 @@ def _product(
 
 def layer_format(precision: Precision) -> Dtype:
     """Return the format under which curves record an attention layer: mxfp8 as float8 blocks."""
-    weights = precision.formats_of("attention", LAYER).weights
+    weights = layer_weights(precision)
     return "float8_block" if weights == "mxfp8" else weights
+
+
+def layer_weights(precision: Precision) -> Dtype:
+    """Return the format that the weights of an attention layer are stored in."""
+    return precision.formats_of(MATRICES[QKV], LAYER).weights
 
 
 def _formats(role: str, precision: Precision) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from typing import get_args
 import msgspec
 from msgspec import Struct
 
+from nearfree.core.modules.dense_ffn import GEMM
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED, NAIVE
+from nearfree.core.modules.registry import MAIN
 from nearfree.core.modules.routing import named_routing
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import FIELDS, MODULES, STORED, Operation, Setting
@@ -31,7 +33,7 @@ CURVE_FIELDS = tuple(
     )
 )
 """The fields of a setting that a curve can have besides its module, backend and dtype."""
-_ORIGINAL_MODULES = {"gemm", "dense_ffn", "moe_ffn", "attention"}
+_ORIGINAL_MODULES = {GEMM.name, *(kind.name for kind in MAIN)}
 """Modules whose columns are required; columns of later modules are optional."""
 COLUMNS = (
     *("platform", "module", "backend", "backend_version", "dtype", *CURVE_FIELDS),

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from nearfree.backends.records import BACKENDS
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
-from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.core.modules.moe_ffn import MOE_FFN, MoeQuestion
 from nearfree.core.routing_names import Routing
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import sheet_facts, with_facts
@@ -41,7 +41,7 @@ _BACKENDS: Mapping[tuple[str, str], str] = {
     for backend in reversed(BACKENDS)
     if backend.rules
     for module in backend.modules
-    if module in ("attention", "moe_ffn")
+    if module in (ATTENTION.name, MOE_FFN.name)
 }
 """The backend that stands for a package in a query of a module: the first of several. Dense
 products have rules only in quantised formats, which no study here has."""

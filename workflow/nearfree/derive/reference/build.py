@@ -12,10 +12,10 @@ from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER, DECODE
 from nearfree.core.modules.mla import MLA
 from nearfree.core.modules.moe_ffn import MOE_FFN
-from nearfree.core.setting import Module
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.groups import Below, Group, Key, fitted_group, keys_of
+from nearfree.derive.reference.kinds import DECODES_APART, MODEL_FIELDS, kind_of
 from nearfree.derive.reference.regimes import select_rows
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import Truth, narrowed, questions, truth
@@ -23,36 +23,24 @@ from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import Measured, selected_curves
 from nearfree.derive.work_model.gemm import GEMM
-from nearfree.derive.work_model.layer import DECODE_LAYER
 from nearfree.derive.work_model.prepare import Prepared, padded, prepare
 from nearfree.derive.work_model.samples import LEAST_MB
 from nearfree.hardware.platforms import Platform
 from nearfree.public.curves import ImportedCurves
 from nearfree.public.plausible import with_slowness
 
-_LIMITED = ("attention", "mla", "layer", "decode", "indexer")
-"""Prefixes of families with a limit of curves per kernel."""
-MOST_ATTENTION = 70
-"""Most curves per attention kernel, evenly spread over its settings."""
 MOST_DECODING = 60
 """Most points per decode kernel, one position each, spread likewise."""
-MOST_DECODED = 55
-"""Most curves per decoded layer, spread likewise."""
 LIGHT_MB = 4.0
 """Least weights of products that groups learn from, in MB; a layer's products on one rank are as
 light. Scores use products from 64 MB on. Below this limit T is that of a launch."""
 MOST_LIGHT = 70
 """Most light curves per kernel, evenly spread over its shapes, at N of powers of two."""
-_LIMITS = {DECODE_LAYER.name: MOST_DECODED, ATTENTION_CACHED.name: MOST_DECODING}
-KEPT: tuple[Module, ...] = (
-    "gemm", "moe_ffn", "attention", "mla", "indexer", "attention_layer",
-)  # fmt: skip
+KEPT = tuple(MODEL_FIELDS)
 """The modules whose kernels are kept."""
 _KERNEL_COLUMNS = ("platform", "backend", "backend_version", "kernel", "dtype", "weights")
 """The columns that a kernel's curves of products share."""
 _POWER_OF_TWO = (pl.col("n") & (pl.col("n") - 1)) == 0
-_DECODES_APART = ("attention",)
-"""Modules that run different kernels for one position and for several."""
 
 
 class Curves(Struct, frozen=True):
@@ -92,9 +80,7 @@ def kernel_truth(
     points = points.join(heavy, on="curve", how="left", maintain_order="left")
     points = points.filter(pl.col("heavy").fill_null(_POWER_OF_TWO)).drop("heavy")
     several = (
-        ~pl.col("module").is_in(_DECODES_APART)
-        | (pl.col("n") > 1)
-        | pl.col("context").is_not_null()
+        ~pl.col("module").is_in(DECODES_APART) | (pl.col("n") > 1) | pl.col("context").is_not_null()
     )
     return truth(settings, points.filter(several).drop("module"), [epsilon])
 
@@ -334,8 +320,9 @@ def groups_of(curves: Curves, epsilon: float, kept: Flags | None = None) -> Mapp
         if kept is None or kept[row]:
             rows_by_key.setdefault(key, []).append(row)
     for key, rows in rows_by_key.items():
-        limit = _LIMITS.get(key.family, MOST_ATTENTION)
-        selected = _spread(curves, rows, limit) if key.family.startswith(_LIMITED) else rows
+        decodes = key.family == ATTENTION_CACHED.name
+        limit = MOST_DECODING if decodes else kind_of(key.family).most
+        selected = _spread(curves, rows, limit) if limit else rows
         flags = np.zeros(len(curves.keys), dtype=bool)
         flags[selected] = True
         group = fitted_group(

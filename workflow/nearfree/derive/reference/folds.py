@@ -1,9 +1,8 @@
 """Cross-validation of regimes: curves are left out, and predicted by groups of the rest.
 
-R2m leaves a model out everywhere (for products a depth K, for attention a head layout, for
-attention layers the width and a rank's heads). R2s leaves out a shape, R1 a GPU, R0 its siblings
-too, and R3 a release. Folds follow from a digest of the model or shape. Bands are calibrated on one
-half of the models and scored on the other half, and the other way round.
+R2m leaves a model out everywhere, by the fields of `kinds.py`. R2s leaves out a shape, R1 a GPU,
+R0 its siblings too, and R3 a release. Folds follow from a digest of the model or shape. Bands are
+calibrated on one half of the models and scored on the other half, and the other way round.
 """
 
 import hashlib
@@ -15,6 +14,7 @@ import polars as pl
 
 from nearfree.derive.reference.build import Curves, groups_of, scored_rows
 from nearfree.derive.reference.groups import Group, Key
+from nearfree.derive.reference.kinds import MODEL_FIELDS
 from nearfree.derive.reference.kriging import SAME_SHAPE, coordinates, kernel
 from nearfree.derive.reference.record import rows_of_bands
 from nearfree.derive.reference.regimes import GroupTimes, Reference, select_rows
@@ -31,21 +31,15 @@ FOLD_KINDS: tuple[Fold, ...] = ("R0", "R1", "R2m", "R2s", "R3")
 FOLDS = 5
 COVERED = 0.8
 """Target share of curves that a band covers."""
-_MODEL = {
-    "gemm": ("d_model",),
-    "moe_ffn": ("d_model", "experts", "top_k"),
-    "attention": ("heads", "kv_heads", "head_dim"),
-    "mla": ("heads", "latent", "rope_dim", "nope_dim", "value_dim"),
-    "indexer": ("heads", "head_dim", "span"),
-    "attention_layer": ("d_model", "heads", "latent", "span"),
-}
 
 
 def model_digests(rows: pl.DataFrame, *, shape: bool = False) -> list[bytes]:
     """Return the SHA-1 of each row's model, or of its shape, as text."""
     hashes = []
     for row in rows.iter_rows(named=True):
-        names = _MODEL[row["module"]] + (("d_ff",) if shape and row["d_ff"] is not None else ())
+        names = MODEL_FIELDS[row["module"]] + (
+            ("d_ff",) if shape and row["d_ff"] is not None else ()
+        )
         hashes.append(hashlib.sha1(",".join(str(row[name]) for name in names).encode(),
                                   usedforsecurity=False).digest())  # fmt: skip
     return hashes

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from nearfree.core.modules.routing import exponent_of
 from nearfree.derive.laws.spread import Loads, PowerLaw
+from nearfree.derive.reference.kinds import SPAN, kind_of
 from nearfree.derive.work_model.family import Array
 
 COORDINATES = (
@@ -24,23 +25,10 @@ COORDINATES = (
     *("context", "projected"),
 )
 """Fields of a setting that are coordinates of a curve."""
-UNRELATED_FIELDS = ("span",)
-"""Fields whose different values make curves unrelated; 1 where a curve has none. Without them,
-attention layers with an entry per 4 positions, of which some are selected, would be near those with
-an entry per 128, which are all attended to."""
-_OCTAVES, _PRODUCT_OCTAVES = 5.0, 3.0
-"""Scales: doublings of a size over which two curves become unrelated."""
+UNRELATED_FIELDS = (SPAN,)
+"""Fields whose different values make curves unrelated."""
 _FAR = 1e4
 """A distance at which curves are unrelated."""
-_SCALES: dict[str, dict[str, float]] = {
-    "gemm": {"d_model": _PRODUCT_OCTAVES, "d_ff": _PRODUCT_OCTAVES},
-    "moe": {"d_model": _OCTAVES, "d_ff": _OCTAVES, "experts": _OCTAVES, "top_k": 3.35},
-    "attention": dict.fromkeys(("heads", "kv_heads", "head_dim", "batch", "context"), _OCTAVES),
-    "mla": dict.fromkeys(("heads", "batch", "context"), _OCTAVES),
-    "layer": dict.fromkeys(("heads", "projected", "batch", "context"), _OCTAVES),
-    "decode": dict.fromkeys(("heads", "projected", "context"), _OCTAVES),
-    "indexer": dict.fromkeys(("heads", "batch", "context"), _OCTAVES),
-}
 _RELEASE = 0.8
 """The kernel's factor for a curve of another release."""
 SAME_SHAPE = (1.0, _RELEASE)
@@ -69,19 +57,19 @@ def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Coordinates:
     N, and that of a product or an attention layer its rows b N. A context includes the first new
     position.
     """
-    kind = family.partition("_")[0]
-    scales = _SCALES[kind]
-    if kind == "attention":  # curves without a cache were kept without a context
+    kind = kind_of(family)
+    if "context" in kind.scales:  # curves without a cache were kept without a context
         rows = rows.with_columns(pl.col("context").fill_null(0))
     axes = [
         np.log2(_numbers(rows, name) + (name == "context")) / scale
-        for name, scale in scales.items()
+        for name, scale in kind.scales.items()
     ]
-    along: Array = n if kind in ("attention", "mla") else n * _numbers(rows, "batch")[:, None]
-    if kind in ("layer", "decode"):
-        axes.extend(_FAR * np.log2(_numbers(rows, name)) for name in UNRELATED_FIELDS)
-    if kind == "moe":
+    along: Array = n if kind.along == "positions" else n * _numbers(rows, "batch")[:, None]
+    if kind.by_span:
+        axes.append(_FAR * np.log2(_numbers(rows, SPAN)))
+    if kind.by_routing:
         axes.append(_routing_axis(rows))
+    if kind.along == "rows_per_expert":
         along = along * (_numbers(rows, "top_k") / _numbers(rows, "experts"))[:, None]
     return Coordinates(np.stack(axes, axis=1), rows["backend_version"].to_list(), np.log2(along))
 

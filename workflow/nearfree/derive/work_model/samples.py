@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.truth.datasets import heavy_enough
@@ -80,7 +81,7 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
         ~pl.col("module").is_in(_APART)
         & ((pl.col("module") != "moe_ffn") | (pl.col("routing") == "balanced"))
     )
-    counted = (pl.col("module") != "attention") | (pl.col("n") > 1)
+    counted = (pl.col("module") != ATTENTION.name) | (pl.col("n") > 1)
     points = curves.points.join(selected.select("curve", "module"), on="curve").filter(counted)
     curve_truth = truth(selected, points.drop("module"), [_ANY])
     latency = curve_truth.ratios.join(points.select("curve", "n", "latency_us"), on=["curve", "n"])
@@ -127,7 +128,7 @@ def _over_contexts(
 ) -> Sample | None:
     """Return the curves of T(1) over L: attention of one position over a cache."""
     latencies = _listed(points.filter(pl.col("context").is_not_null()), "context")
-    rows = settings.filter(pl.col("module") == "attention").join(latencies, on="curve")
+    rows = settings.filter(pl.col("module") == ATTENTION.name).join(latencies, on="curve")
     required = ("peak_tflops", "bandwidth_gb_s", "sm_count")
     rows = with_facts(rows, facts).drop_nulls(required).sort("curve")
     if rows.is_empty():

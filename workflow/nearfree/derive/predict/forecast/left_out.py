@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from nearfree.backends.attention_order import STAND_INS
 from nearfree.backends.decode_kernels import BY_FLASHINFER, DECODERS
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
-from nearfree.decoders.attention_uses import LAYER
 from nearfree.decoders.caveats import caveats
 from nearfree.decoders.engines import ENGINES, TRTLLM
-from nearfree.decoders.modules import layer_format
+from nearfree.decoders.modules import layer_format, layer_weights
 from nearfree.decoders.nodes import ON_ONE, nodes_of
 from nearfree.derive.engine_step.form import is_since
 
@@ -109,7 +108,7 @@ def caveats_of(deployment: "Deployment") -> tuple[str, ...]:
         and (kernel.since is None or is_since(engine.version, kernel.since))
         and not (kernel.until and is_since(engine.version, kernel.until))
     ]
-    of_layers = deployment.formats.formats_of("attention", LAYER).weights
+    of_layers = layer_weights(deployment.formats)
     if deployment.decoder.in_one and of_layers != layer_format(deployment.formats):
         notes.append(
             f"attention layers with weights in {of_layers} are timed as in "

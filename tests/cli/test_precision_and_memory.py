@@ -283,7 +283,9 @@ def test_a_refusal_names_no_option_that_changes_nothing(call: Call, tmp_path: Pa
     for formats in ((), ("--weights", "nvfp4")):
         code, out, _ = call(*command, *formats)
         assert code == 2
-        assert "LM head: no compute capability of mi300x. Choose" in out
+        assert (
+            "LM head: constants are of NVIDIA's GPUs, and mi300x has no compute capability" in out
+        )
         assert "units" not in out
 
 

@@ -165,7 +165,9 @@ def times_refusal() -> pl.Expr:
         for field in family.needs
     ]
     is_collective = pl.col("module") == "collective"
-    no_capability = written("no compute capability of {}", "platform")
+    no_capability = written(
+        "constants are of NVIDIA's GPUs, and {} has no compute capability", "platform"
+    )
     return pl.coalesce(
         pl.when(is_collective).then(_links_refusal()).otherwise(shape_refusal(law=False)),
         *missing_fields,

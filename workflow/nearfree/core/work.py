@@ -35,17 +35,13 @@ class ExecutedWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The source of these numbers: a release's rule, the setting, or the adapter's algorithm."""
 
 
-def unpadded_work(
-    setting: Setting, products: int, basis: str, *, weights: int, rest: int
-) -> ExecutedWork:
-    """Return the work of a forward without padding.
-
-    `products` is the number of multiply-adds; `weights` and `rest` are numbers of elements moved.
-    """
+def unpadded_work(flop: float, moved: float, basis: str) -> ExecutedWork:
+    """Return the work of a forward without padding: its FLOPs and bytes moved, rounded up."""
+    needed = math.ceil(flop)
     return ExecutedWork(
-        flop_logical=2 * products,
-        flop_executed=2 * products,
-        bytes_compulsory=moved_bytes(setting, weights=weights, rest=rest),
+        flop_logical=needed,
+        flop_executed=needed,
+        bytes_compulsory=math.ceil(moved),
         basis=basis,
     )
 

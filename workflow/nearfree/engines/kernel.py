@@ -10,7 +10,7 @@ from nearfree.backends.builds import build_of
 from nearfree.backends.free_memory import free_host_bytes
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork
+from nearfree.core.work import ExecutedWork, unpadded_work
 from nearfree.engines.files import library_folder, weights_path
 from nearfree.engines.forward import EngineKernel
 from nearfree.engines.library import Library, load, sha256_of
@@ -163,12 +163,9 @@ def forward_work(setting: Setting, header: GgufHeader, n: int, position_bytes: i
         )
     attended_keys = setting.batch * sum(cached + 1 + offset for offset in range(n))
     flop = 2 * multiply_adds + 4 * shape.layers * shape.heads * shape.head_dim * attended_keys
-    return ExecutedWork(
-        flop_logical=flop,
-        flop_executed=flop,
-        bytes_compulsory=read_bytes + position_bytes * setting.batch * (cached + n),
-        basis="matrices of the GGUF file, as stored, and attention; no padding inside kernels",
-    )
+    moved = read_bytes + position_bytes * setting.batch * (cached + n)
+    basis = "matrices of the GGUF file, as stored, and attention; no padding inside kernels"
+    return unpadded_work(flop, moved, basis)
 
 
 def refuse_too_large(

@@ -24,7 +24,7 @@ from nearfree.core.modules.registry import kind_of
 from nearfree.core.precision import uniform
 from nearfree.core.setting import Setting
 from nearfree.core.weights import RandomWeights
-from nearfree.core.work import ExecutedWork
+from nearfree.core.work import ExecutedWork, unpadded_work
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import modules
@@ -130,12 +130,10 @@ def served_work(setting: Setting, decoder: Decoder, n: int) -> ExecutedWork:
         precision=uniform(setting.dtype),
     )
     works = [(use.count, kind_of(use.setting).executed(use.setting, n, "")) for use in uses]
-    flop = sum(count * work.flop_logical for count, work in works)
-    return ExecutedWork(
-        flop_logical=flop,
-        flop_executed=flop,
-        bytes_compulsory=sum(count * work.bytes_compulsory for count, work in works),
-        basis=f"the sum of {len(works)} kinds of modules; no padding inside kernels",
+    return unpadded_work(
+        sum(count * work.flop_logical for count, work in works),
+        sum(count * work.bytes_compulsory for count, work in works),
+        f"the sum of {len(works)} kinds of modules; no padding inside kernels",
     )
 
 

@@ -6,12 +6,10 @@ logits over every stored entry, one per `span` positions; and attention to the s
 to all.
 """
 
-import math
-
 from nearfree.core.modules.attention import visible_pairs
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, cache_bytes, element_bytes
+from nearfree.core.work import ExecutedWork, cache_bytes, element_bytes, unpadded_work
 
 DECODE = "decode"
 """The call in which each new position is its own row, as engines decode drafts: b N rows cost as
@@ -61,12 +59,7 @@ def layer_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     bytes_moved = (setting.projected or 0) * element_bytes(setting)
     bytes_moved += setting.batch * elements_read * cache_bytes(setting)
     bytes_moved += 2.0 * tokens * (setting.d_model or 0) * element_bytes(setting)
-    return ExecutedWork(
-        flop_logical=math.ceil(flop),
-        flop_executed=math.ceil(flop),
-        bytes_compulsory=math.ceil(bytes_moved),
-        basis=basis,
-    )
+    return unpadded_work(flop, bytes_moved, basis)
 
 
 ATTENTION_LAYER = ModuleKind(

@@ -11,7 +11,7 @@ from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.moe_ffn import first_experts
 from nearfree.core.setting import Setting
 from nearfree.core.setting_check import ROUTED_OPERATIONS
-from nearfree.core.work import ExecutedWork, element_bytes
+from nearfree.core.work import ExecutedWork, element_bytes, unpadded_work
 from nearfree.errors import EvidenceError
 
 RING = "ring"
@@ -116,8 +116,7 @@ def sent_bytes(setting: Setting, n: int) -> float:
 
 def collective_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     """Return the work of a collective: no FLOPs, and the bytes that its busiest rank sends."""
-    sent = math.ceil(sent_bytes(setting, n))
-    return ExecutedWork(flop_logical=0, flop_executed=0, bytes_compulsory=sent, basis=basis)
+    return unpadded_work(0, sent_bytes(setting, n), basis)
 
 
 COLLECTIVE = ModuleKind(name="collective", title="collective", own="gpus", work=collective_work)

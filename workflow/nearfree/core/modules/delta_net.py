@@ -6,11 +6,9 @@ S + k (rate (v - S^T k))^T, and reads S^T q (arXiv 2412.06464, eq. 10). Before i
 spans a few positions of queries, keys and values.
 """
 
-import math
-
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, cache_bytes, element_bytes
+from nearfree.core.work import ExecutedWork, cache_bytes, element_bytes, unpadded_work
 
 _FLOP_AN_ELEMENT = 7
 """FLOPs per element of S: its decay, and a multiply-add for each of S^T k, k v^T and S^T q."""
@@ -44,12 +42,7 @@ def state_work(setting: Setting, n: int, basis: str, *, flop_an_element: int) ->
     windows = 2 * (spanned - 1) + n - 1
     rows_moved = sizes[MIXED] * (windows + 3 * n) + n * sizes[HEADS]
     moved = (n + 1) * sizes[MATRICES] * cache_bytes(setting) + rows_moved * element_bytes(setting)
-    return ExecutedWork(
-        flop_logical=setting.batch * flop,
-        flop_executed=setting.batch * flop,
-        bytes_compulsory=math.ceil(setting.batch * moved),
-        basis=basis,
-    )
+    return unpadded_work(setting.batch * flop, setting.batch * moved, basis)
 
 
 DELTA_NET = ModuleKind(name="delta_net", title="gated delta net", own="heads", work=delta_work)

@@ -12,7 +12,7 @@ from nearfree.core.modules.study import StudyBase
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, unpadded_work, weight_bytes
+from nearfree.core.work import ExecutedWork, moved_bytes, unpadded_work, weight_bytes
 
 _GATED_MATRICES = 3
 IDLE = "rho s / 2 b"
@@ -58,7 +58,8 @@ def gemm_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     """Return the work of one product: 2 b N d_model d_ff FLOPs, none of them padding."""
     tokens, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
     weights, rest = d_model * d_ff, tokens * (d_model + d_ff)
-    return unpadded_work(setting, tokens * weights, basis, weights=weights, rest=rest)
+    moved = moved_bytes(setting, weights=weights, rest=rest)
+    return unpadded_work(2 * tokens * weights, moved, basis)
 
 
 def dense_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
@@ -70,7 +71,8 @@ def dense_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     tokens, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
     matrices, between = (_GATED_MATRICES, 6) if setting.gated else (2, 2)
     weights, rest = matrices * d_model * d_ff, tokens * (2 * d_model + between * d_ff)
-    return unpadded_work(setting, tokens * weights, basis, weights=weights, rest=rest)
+    moved = moved_bytes(setting, weights=weights, rest=rest)
+    return unpadded_work(2 * tokens * weights, moved, basis)
 
 
 def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:

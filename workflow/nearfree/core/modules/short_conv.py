@@ -5,11 +5,9 @@ weights, so that a request keeps L - 1 rows (arXiv 2511.23404). The products bef
 are separate modules; the two gates, which multiply rows elementwise, are not counted.
 """
 
-import math
-
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, element_bytes
+from nearfree.core.work import ExecutedWork, element_bytes, unpadded_work
 
 
 def short_conv_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
@@ -23,12 +21,7 @@ def short_conv_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     channels, spanned = setting.d_model or 0, setting.conv or 0
     flop = 2 * setting.batch * n * spanned * channels
     moved = setting.batch * (2 * (spanned - 1) + 3 * n - 1) + spanned
-    return ExecutedWork(
-        flop_logical=flop,
-        flop_executed=flop,
-        bytes_compulsory=math.ceil(channels * moved * element_bytes(setting)),
-        basis=basis,
-    )
+    return unpadded_work(flop, channels * moved * element_bytes(setting), basis)
 
 
 SHORT_CONV = ModuleKind(

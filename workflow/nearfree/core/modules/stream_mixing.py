@@ -9,7 +9,7 @@ Source: transformers 5.23, models/deepseek_v4/modeling_deepseek_v4.py:887-999
 
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.setting import Setting
-from nearfree.core.work import ExecutedWork, element_bytes
+from nearfree.core.work import ExecutedWork, element_bytes, unpadded_work
 
 WEIGHT_BYTES = 4
 """Bytes per element of the matrix: float32."""
@@ -35,12 +35,7 @@ def mixing_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     weights = mixing_weights(d_model, streams)
     flop = int(2 * tokens * (weights + (2 + streams) * streams * d_model))
     moved = tokens * mixed_elements(d_model, streams) * element_bytes(setting)
-    return ExecutedWork(
-        flop_logical=flop,
-        flop_executed=flop,
-        bytes_compulsory=int(moved + weights * WEIGHT_BYTES),
-        basis=basis,
-    )
+    return unpadded_work(flop, int(moved + weights * WEIGHT_BYTES), basis)
 
 
 STREAM_MIXING = ModuleKind(

@@ -123,54 +123,39 @@ def make_attention_runner(
             f"{backend} on {execution.device} is not run with {' and '.join(features)}",
             remedy="Choose torch_sdpa on a CPU",
         )
-    return Capped(attention_mask, kind.soft_cap) if kind and kind.soft_cap else runner
+    return Sdpa(attention_mask, kind.soft_cap) if kind and kind.soft_cap else runner
 
 
 class Sdpa:
-    """torch's SDPA, with a mask for each N; keys before a window are not read."""
+    """Attention in torch, with a mask for each N; keys before a window are not read.
+
+    With a `cap` logits are capped, in separate products and a softmax: torch's SDPA has no cap.
+    """
 
     positions_first, page_size = False, 1
 
-    def __init__(self, attention_mask: AttentionMask) -> None:
-        self.attention_mask = attention_mask
+    def __init__(self, attention_mask: AttentionMask, cap: float | None = None) -> None:
+        self.attention_mask, self._cap = attention_mask, cap
         self._masks: dict[int, Tensor | None] = {}
 
     def attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None = None
     ) -> Tensor:
         """Return attention [b, N, heads, head_dim]; `sinks` are an additional logit per head."""
-        n = queries.shape[2]
-        visible = slice(self.attention_mask.first, self.attention_mask.context + n)
-        arguments = queries, keys[:, :, visible], values[:, :, visible], self._mask(n, queries)
-        out = sdpa(*arguments) if sinks is None else with_sinks(*arguments, sinks)
-        return out.transpose(1, 2)
-
-    def _mask(self, n: int, queries: Tensor) -> Tensor | None:
-        """Return the mask of N positions; None if all see all keys."""
-        if n not in self._masks:
-            self._masks[n] = self.attention_mask.bias(n, queries)
-        return self._masks[n]
-
-
-class Capped(Sdpa):
-    """Attention with capped logits, in separate products and a softmax: SDPA has no cap."""
-
-    def __init__(self, attention_mask: AttentionMask, cap: float) -> None:
-        super().__init__(attention_mask)
-        self._cap = cap
-
-    def attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None = None
-    ) -> Tensor:
-        """Return attention [b, N, heads, head_dim]."""
-        if sinks is not None:
+        if sinks is not None and self._cap:
             raise EvidenceError(
                 "layers with sinks and capped logits are not run", remedy="Choose another model"
             )
         n = queries.shape[2]
+        if n not in self._masks:
+            self._masks[n] = self.attention_mask.bias(n, queries)
         visible = slice(self.attention_mask.first, self.attention_mask.context + n)
-        arguments = queries, keys[:, :, visible], values[:, :, visible], self._mask(n, queries)
-        return capped(*arguments, self._cap).transpose(1, 2)
+        seen = queries, keys[:, :, visible], values[:, :, visible], self._masks[n]
+        if self._cap:
+            out = capped(*seen, self._cap)
+        else:
+            out = sdpa(*seen) if sinks is None else with_sinks(*seen, sinks)
+        return out.transpose(1, 2)
 
 
 class Flash:

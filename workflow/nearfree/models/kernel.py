@@ -1,7 +1,6 @@
 """A model as a kernel: one forward of all its layers over N positions, and its work."""
 
-from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from msgspec import structs
@@ -16,18 +15,19 @@ from nearfree.core.routing_names import ModelRouting
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.decoders.model import Model, model_of
-from nearfree.decoders.modules import NO_LAPS, Laps, ModuleUse
+from nearfree.decoders.modules import NO_LAPS, Laps
 from nearfree.models.footprint import footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
 from nearfree.models.layers import RandomWeights
 
 _SEED = 0
+_CONTROLLED: dict[str | None, ModelRouting] = {"balanced": "balanced", "skewed": "skewed"}
 
 
 def bytes_read(setting: Setting, model: Model, n: int) -> tuple[int, int]:
     """Return the compulsory bytes of a forward over N, in total and of its largest module."""
-    works = list(_works(setting, model, n))
-    total = sum(work.bytes_compulsory * use.count for use, work in works)
+    works = _works(setting, model, n)
+    total = sum(count * work.bytes_compulsory for count, work in works)
     return total, max(work.bytes_compulsory for _, work in works)
 
 
@@ -37,19 +37,20 @@ def model_work(setting: Setting, model: Model, n: int) -> ExecutedWork:
     Padded rows are counted only for this project's own padding (`torch_padded`). Tokens of the
     model's own router are counted as if it used the experts evenly.
     """
-    works = list(_works(setting, model, n))
+    works = _works(setting, model, n)
     spread = ", experts as if evenly used" if setting.routing == "router" else ""
     return ExecutedWork(
-        flop_logical=sum(work.flop_logical * use.count for use, work in works),
-        flop_executed=sum(work.flop_executed * use.count for use, work in works),
-        bytes_compulsory=sum(work.bytes_compulsory * use.count for use, work in works),
+        flop_logical=sum(count * work.flop_logical for count, work in works),
+        flop_executed=sum(count * work.flop_executed for count, work in works),
+        bytes_compulsory=sum(count * work.bytes_compulsory for count, work in works),
         basis=f"the sum of {len(works)} kinds of modules{spread}; no padding inside kernels",
     )
 
 
-def _works(setting: Setting, model: Model, n: int) -> Iterator[tuple[ModuleUse, ExecutedWork]]:
-    for use in uses(setting, model, spread="balanced"):
-        yield use, _work(use.setting, n)
+def _works(setting: Setting, model: Model, n: int) -> list[tuple[int, ExecutedWork]]:
+    """Return the number and the work of each kind of module."""
+    kinds = uses(setting, model, spread="balanced")
+    return [(use.count, _work(use.setting, n)) for use in kinds]
 
 
 def _work(module: Setting, n: int) -> ExecutedWork:
@@ -83,22 +84,26 @@ class ModelKernel:
         tokens = torch.randint(model.decoder.vocabulary, shape, generator=generator)
         self._tokens = {n: tokens[:, :n].contiguous().to(execution.device) for n in positions}
 
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        """The arguments of a forward, and so of its footprint, that the setting determines."""
+        setting = self._setting
+        return {
+            "batch": setting.batch,
+            "context": setting.context or 0,
+            "dtype": torch_dtype(setting),
+            "device": self._execution.device,
+            "mask": setting.mask or "causal",
+            "routing": _CONTROLLED.get(setting.routing, "router"),
+            "attention": setting.backend,
+            "moe": setting.moe or "torch_padded",
+        }
+
     def _refuse_too_large(self, positions: tuple[int, ...], copies: int) -> None:
         """Raise EvidenceError unless it fits beside the tensors of other settings."""
         setting, decoder, execution = self._setting, self._model.decoder, self._execution
         needed = footprint(
-            decoder,
-            self._model.details,
-            batch=setting.batch,
-            context=setting.context or 0,
-            positions=positions,
-            dtype=torch_dtype(setting),
-            device=execution.device,
-            mask=setting.mask or "causal",
-            routing=_routing(setting),
-            attention=setting.backend,
-            moe=setting.moe or "torch_padded",
-            copies=copies,
+            decoder, self._model.details, positions=positions, copies=copies, **self._arguments
         )
         allocated = {key[1] for key in execution.shared if key[0] == setting.model_digest}
         missing = max(0, copies - len(allocated))
@@ -113,23 +118,15 @@ class ModelKernel:
         )
 
     def _make_forward(self, copy: int, max_positions: int) -> DecoderForward:
-        setting, device = self._setting, self._execution.device
-        dtype, shared = torch_dtype(setting), self._execution.shared
-        key = (setting.model_digest, copy)
+        dtype, execution = torch_dtype(self._setting), self._execution
+        key = (self._setting.model_digest, copy)
         return DecoderForward(
             self._model.decoder,
             self._model.details,
-            RandomWeights(dtype, device, _SEED, shared, key),
-            batch=setting.batch,
-            context=setting.context or 0,
+            RandomWeights(dtype, execution.device, _SEED, execution.shared, key),
             max_positions=max_positions,
-            dtype=dtype,
-            device=device,
-            mask=setting.mask or "causal",
-            routing=_routing(setting),
-            attention=setting.backend,
-            moe=setting.moe or "torch_padded",
-            shared=None if copy else shared,  # copies that take turns have their own caches
+            shared=None if copy else execution.shared,  # copies in turn have their own caches
+            **self._arguments,
         )
 
     def forward(self, n: int, laps: Laps = NO_LAPS) -> Tensor:
@@ -141,10 +138,3 @@ class ModelKernel:
     def work(self, n: int) -> ExecutedWork:
         """Return the work of all modules."""
         return model_work(self._setting, self._model, n)
-
-
-_CONTROLLED: dict[str | None, ModelRouting] = {"balanced": "balanced", "skewed": "skewed"}
-
-
-def _routing(setting: Setting) -> ModelRouting:
-    return _CONTROLLED.get(setting.routing, "router")

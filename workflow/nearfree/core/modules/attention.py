@@ -182,10 +182,14 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
     The paper's form has g = 1; extended, g = heads / kv_heads query heads share a key-value head.
     Causal masking is not counted, as in the paper. L is at least 1, and s is that of the cache.
     """
-    context = setting.context or 0
     group = (setting.heads or 1) / (setting.kv_heads or 1) if extended else 1
-    moved = balance * cache_bytes(setting)
-    room = 2 * group * context - moved
+    return idle_by_reuse(setting, balance, group)
+
+
+def idle_by_reuse(setting: Setting, balance: float, reuse: float) -> float:
+    """Return N_idle = rho s L / (2 w L - rho s) for w = `reuse` multiplications an element read."""
+    context, moved = setting.context or 0, balance * cache_bytes(setting)
+    room = 2 * reuse * context - moved
     return moved * context / room if room > 0 else float("inf")
 
 

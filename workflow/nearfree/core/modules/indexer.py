@@ -8,7 +8,7 @@ eq. 1). The indexer reads every position, so its work grows with L while attenti
 
 import math
 
-from nearfree.core.modules.attention import is_causal, tiled_pairs, visible_pairs
+from nearfree.core.modules.attention import idle_by_reuse, is_causal, tiled_pairs, visible_pairs
 from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.setting import Setting
 from nearfree.core.setting_check import required
@@ -64,10 +64,7 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
     in the paper.
     """
     del extended  # the paper has no form of it
-    context, heads = setting.context or 0, setting.heads or 0
-    moved = balance * cache_bytes(setting)
-    room = 2 * heads * context - moved  # a span cancels
-    return moved * context / room if room > 0 else float("inf")
+    return idle_by_reuse(setting, balance, setting.heads or 0)  # a span cancels
 
 
 def principle_terms(

@@ -9,7 +9,7 @@ selection each query attends to `selected` positions that an indexer chose.
 
 from msgspec import Struct
 
-from nearfree.core.modules.attention import is_causal, tiled_pairs, visible_pairs
+from nearfree.core.modules.attention import idle_by_reuse, is_causal, tiled_pairs, visible_pairs
 from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.modules.study import Axis, StudyBase
 from nearfree.core.protocols import Positive
@@ -166,12 +166,9 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
     del extended  # the paper has no form of it
     key, value = head_widths(setting)
     reuse = (setting.heads or 0) * (key + value) / stored_elements(setting)
-    moved = balance * cache_bytes(setting)
     if setting.selected is not None and setting.selected < (setting.context or 0):
-        return float("inf") if 2 * reuse < moved else 1.0
-    context = setting.context or 0
-    room = 2 * reuse * context - moved
-    return moved * context / room if room > 0 else float("inf")
+        return float("inf") if 2 * reuse < balance * cache_bytes(setting) else 1.0
+    return idle_by_reuse(setting, balance, reuse)
 
 
 def principle_terms(

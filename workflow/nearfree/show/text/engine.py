@@ -1,14 +1,14 @@
 """The text of `nearfree measure --engine`: T(N) of an engine, and where its time goes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nearfree.core.boundary import Ratio, boundary, median
 from nearfree.core.label import label
+from nearfree.hardware.handover import APART_NS
 from nearfree.log.curves import Curve, curve_samples, samples_ratios
-from nearfree.log.events import EngineLoaded, SharesMeasured
+from nearfree.log.events import DecodeMeasured, EngineLoaded, LatencyMeasured, SharesMeasured
 from nearfree.log.evidence import Take
 from nearfree.show.text.forecast import columns
-from nearfree.show.text.handover import handover_text
 from nearfree.units import BYTES_PER_GB, US_PER_MS
 
 _AXES = ("threads", "batch", "context")
@@ -76,3 +76,28 @@ def _shares(take: Take, curve: Curve) -> Iterator[str]:
         times = [median([part.get(role, 0.0) for part in parts]) for role in roles]
         rows.append([str(n), *(f"{part_us / sum(times):.0%}" for part_us in times)])
     yield from columns(rows, indent=4)
+
+
+def handover_text(takes: Iterable[Take]) -> Iterator[str]:
+    """Yield in how many forwards and decodes a host moved this machine's CPUs; nothing if none."""
+    forwards: list[float | None] = []
+    decodes: list[float | None] = []
+    for take in takes:
+        for event in take.events_of(LatencyMeasured):
+            forwards += event.data.handover_ns or ()
+        decodes += [event.data.handover_ns for event in take.events_of(DecodeMeasured)]
+    known_ns = [trip_ns for trip_ns in (*forwards, *decodes) if trip_ns is not None]
+    if not known_ns:
+        return
+    shortest_ns = min(known_ns)
+    counts = [
+        f"{apart} of {len(trips_ns)} {name}"
+        for name, trips_ns in (("forwards", forwards), ("decodes", decodes))
+        if (apart := sum((trip_ns or 0) > shortest_ns + APART_NS for trip_ns in trips_ns))
+    ]
+    if counts:
+        close_ns = median([trip for trip in known_ns if trip <= shortest_ns + APART_NS])
+        yield (
+            f"this machine's host moved its CPUs: a value took {close_ns:.0f} ns from one to "
+            f"another and back, but up to {max(known_ns):.0f} in {' and '.join(counts)}"
+        )

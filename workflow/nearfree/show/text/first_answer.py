@@ -13,7 +13,7 @@ from nearfree.derive.predict.forecast.first_answer import Basis, FirstAnswer, Li
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
 from nearfree.derive.work_model.launches import LAUNCH_US
 from nearfree.show.text.forecast import formats, gpus, no_forward, window
-from nearfree.show.text.memory import memory_lines, unfit
+from nearfree.show.text.memory import memory_lines, unfit, with_memory
 from nearfree.units import US_PER_MS
 
 WORDS = {
@@ -120,7 +120,7 @@ def first_block(
     assumed
         Whether the attention backend is a default.
     """
-    memory = "; ".join(map(str.strip, memory_lines(query.memory, query.platform)))
+    memory = _memory(query)
     if unfit(query.memory):
         yield memory
     yield heading(query, assumed=assumed)
@@ -134,9 +134,12 @@ def first_block(
 
 def unknown_block(query: Deployment, reason: str) -> Iterator[str]:
     """Yield the description, the memory and the refusal of a deployment whose T(N) is unknown."""
-    memory = "; ".join(map(str.strip, memory_lines(query.memory, query.platform)))
-    yield from (memory, heading(query)) if unfit(query.memory) else (heading(query), memory)
+    yield from with_memory(heading(query), query.memory, [_memory(query)])
     yield f"T(N) is not known: {reason}. {no_forward(query)}"
+
+
+def _memory(query: Deployment) -> str:
+    return "; ".join(map(str.strip, memory_lines(query.memory, query.platform)))
 
 
 def _n_max(answer: FirstAnswer, accepted: float | None, end: int) -> str:

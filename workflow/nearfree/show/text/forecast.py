@@ -16,7 +16,7 @@ from nearfree.derive.predict.forecast.forecast import Forecast, knobs
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
 from nearfree.derive.reference.regimes import REGIME_MEANINGS
 from nearfree.derive.work_model.launches import LAUNCH_US
-from nearfree.show.text.memory import memory_lines, shared, unfit
+from nearfree.show.text.memory import memory_lines, shared, with_memory
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
 COUNTED = "kernels between modules and the host by an engine's constants"
@@ -123,8 +123,8 @@ def report(
         Measured tokens per forward; adds a column accepted / N_max.
     """
     query = forecast.deployments[index]
-    memory = list(memory_lines(query.memory, query.platform))
-    yield from (*memory, title(query)) if unfit(query.memory) else (title(query), *memory)
+    memory = memory_lines(query.memory, query.platform)
+    yield from with_memory(title(query), query.memory, memory)
     answers = forecast.answers.filter(deployment=index)
     for baseline in answers["baseline"].unique(maintain_order=True):
         yield ""

@@ -1,6 +1,7 @@
 """The memory of a deployment, and the refusal of one that is not predicted, as text and JSON."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nearfree.derive.memory import Memory
@@ -63,6 +64,17 @@ def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
         yield from (f"  {note}" for note in memory.notes)
 
 
+def with_memory(title: str, memory: Memory | None, lines: Iterable[str]) -> tuple[str, ...]:
+    """Return a deployment's title with the lines of its memory, which come first if it is short."""
+    return (*lines, title) if unfit(memory) else (title, *lines)
+
+
+def first_unfit(queries: Sequence[Deployment]) -> tuple[int, str] | None:
+    """Return the first batch size, of rising ones, that memory does not hold, and its verdict."""
+    over = next((query for query in queries if unfit(query.memory)), None)
+    return None if over is None else (over.batch, verdict(over.memory, over.platform))
+
+
 def warning_lines(
     queries: Sequence[Deployment], doubted: Sequence[tuple[str, Doubt]] = ()
 ) -> Iterator[str]:
@@ -72,27 +84,24 @@ def warning_lines(
     T(1) longer, where it does so most, one per doubt about a model, and one per caveat of a
     model's T(N).
     """
-    unfit_by_model: dict[tuple[str, str], list[Deployment]] = {}
+    unfit_by_model: dict[tuple[str, str], list[Deployment]] = defaultdict(list)
+    too_long_by_model: dict[str, list[Deployment]] = defaultdict(list)
+    slower_by_option: dict[tuple[str, str], list[tuple[SlowerOption, Deployment]]]
+    slower_by_option = defaultdict(list)
     for query in queries:
         if unfit(query.memory):
-            unfit_by_model.setdefault((query.decoder.name, query.platform), []).append(query)
+            unfit_by_model[query.decoder.name, query.platform].append(query)
+        if query.too_long:
+            too_long_by_model[query.decoder.name].append(query)
+        for slower in query.slower:
+            slower_by_option[query.decoder.name, slower.option].append((slower, query))
     for (model, platform), over in unfit_by_model.items():
         smallest = min(over, key=lambda query: query.memory.peak_bytes if query.memory else 0)
-        first = next(memory_lines(smallest.memory, platform))
         start = f"b = {smallest.batch} at L = {smallest.context}"
-        yield f"{model} on {platform}, from {start} on: {first}"
-    too_long_by_model: dict[str, list[Deployment]] = {}
-    for query in queries:
-        if query.too_long:
-            too_long_by_model.setdefault(query.decoder.name, []).append(query)
+        yield f"{model} on {platform}, from {start} on: {verdict(smallest.memory, platform)}"
     for model, too_long in too_long_by_model.items():
         shortest = min(too_long, key=lambda query: query.context)
         yield f"{model}, from L = {shortest.context} on: {shortest.too_long}"
-    slower_by_option: dict[tuple[str, str], list[tuple[SlowerOption, Deployment]]] = {}
-    for query in queries:
-        for slower in query.slower:
-            key = query.decoder.name, slower.option
-            slower_by_option.setdefault(key, []).append((slower, query))
     for (model, _), found in slower_by_option.items():
         slower, query = max(found, key=lambda one: one[0].ratio)
         yield f"{model}, most at b = {query.batch} and L = {query.context}: {slower}"
@@ -115,10 +124,10 @@ def unanswered_lines(unanswered: Unanswered) -> Iterator[str]:
     if unanswered.memory is None:
         return
     about = unanswered.about
-    lines = list(memory_lines(unanswered.memory, about["platform"]))
+    lines = memory_lines(unanswered.memory, about["platform"])
     where = shared(about["platform"], about["parallel"])
     title = f"{about['model']} on {where}, batch {about['batch']}, context {about['context']}"
-    yield from (*lines, title) if unfit(unanswered.memory) else (title, *lines)
+    yield from with_memory(title, unanswered.memory, lines)
 
 
 def shared(platform: str, degrees: Mapping[str, int]) -> str:

@@ -20,7 +20,7 @@ from nearfree.derive.schedule.option import Option, Parser
 from nearfree.errors import EvidenceError
 from nearfree.show.text.context_schedule import RATES, ContextSchedule, caveats
 from nearfree.show.text.forecast import columns, no_forward, title
-from nearfree.show.text.memory import memory_lines, unfit
+from nearfree.show.text.memory import first_unfit
 
 IDLE = (
     "where K = 0 the drafter still runs once per step, to fill its cache: a vLLM step was measured "
@@ -205,12 +205,9 @@ def memory_end(queries: Sequence[Deployment], written: int) -> Iterator[str]:
     written
         Number of batch sizes that the schedule has.
     """
-    over = next((query for query in queries if unfit(query.memory)), None)
-    if over is None:
-        return
-    line = next(memory_lines(over.memory, over.platform))
-    what = "ends here" if written < len(queries) else "goes on, memory ignored"
-    yield f"# at b = {over.batch} the schedule {what}: {line}"
+    if end := first_unfit(queries):
+        what = "ends here" if written < len(queries) else "goes on, memory ignored"
+        yield f"# at b = {end[0]} the schedule {what}: {end[1]}"
 
 
 def entries(forecast: Forecast, choices: Mapping[int, Choice]) -> Iterator[Entry]:

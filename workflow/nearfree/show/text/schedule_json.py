@@ -7,7 +7,7 @@ from msgspec import json
 
 from nearfree.show.text.answer_json import deployment_json
 from nearfree.show.text.context_schedule import ContextSchedule, caveats
-from nearfree.show.text.memory import memory_lines, unfit
+from nearfree.show.text.memory import first_unfit
 from nearfree.show.text.schedule import choice_notes, entries, remarks
 
 
@@ -97,12 +97,8 @@ def _schedule(schedule: ContextSchedule, *, own: bool) -> dict[str, Any]:
 
 def _ends(schedule: ContextSchedule) -> dict[str, Any]:
     """Return the first batch size at a context that memory does not hold, and why."""
-    over = next((query for query in schedule.deployments if unfit(query.memory)), None)
-    return {
-        "context": schedule.context,
-        "memory_ends_at": over and over.batch,
-        "memory": over and next(memory_lines(over.memory, over.platform)),
-    }
+    batch, memory = first_unfit(schedule.deployments) or (None, None)
+    return {"context": schedule.context, "memory_ends_at": batch, "memory": memory}
 
 
 def _entries(schedule: ContextSchedule, *, own: bool) -> Iterator[dict[str, Any]]:

@@ -8,8 +8,8 @@ from nearfree.core.plan import DecodePlan
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.recorded import Answer, OverDefault, RecordedProof, Setting
+from nearfree.show.text.engine import handover_text
 from nearfree.show.text.forecast import columns
-from nearfree.show.text.handover import handover_text
 from nearfree.show.text.tune_json import (
     choices_by_kind,
     loaded_engine,

@@ -88,7 +88,7 @@ def test_a_forward_is_that_of_the_widened_weights(weights: str, matrices: int) -
     )
     expected = (
         product._inputs[4].double()
-        @ widened(weights, product._weights.copies[0], torch.float32).t()
+        @ widened(weights, product._weights.copies[0][0], torch.float32).t()
     )
     assert torch.allclose(product.forward(4).double(), expected, rtol=1e-4, atol=1e-5)
 

@@ -26,7 +26,7 @@ def make(*, copies: int = 1, cache_bytes: int = 0, **changes: Any) -> TorchGemm:
 def test_a_forward_is_one_product(batch: int, n: int) -> None:
     """A forward over N takes batch * N rows of d_model through a weight [d_ff, d_model]."""
     kernel = make(batch=batch)
-    (weight,) = kernel._weights.copies
+    ((weight,),) = kernel._weights.copies
     rows = kernel._inputs[n]
     assert (rows.shape, weight.shape) == ((batch * n, 64), (128, 64))
     assert is_nearly(kernel.forward(n), rows.double() @ weight.double().t())
@@ -38,7 +38,7 @@ def test_copies_of_the_weight_take_turns() -> None:
     outputs = [kernel.forward(1) for _ in range(4)]
     assert torch.equal(outputs[0], outputs[3])
     assert not any(torch.equal(outputs[0], output) for output in outputs[1:3])
-    assert len({copy.data_ptr() for copy in kernel._weights.copies}) == 3
+    assert len({weight.data_ptr() for (weight,) in kernel._weights.copies}) == 3
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,10 @@ from nearfree.backends.adapters.flashinfer_plan import (
     PAGE_SIZE,
     Kernels,
     Plan,
-    accepted,
     load,
     workspace,
 )
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, accepted
 from nearfree.backends.adapters.tensors import (
     Pages,
     Turns,

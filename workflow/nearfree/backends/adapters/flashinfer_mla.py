@@ -12,11 +12,10 @@ from torch import Tensor
 from nearfree.backends.adapters.flashinfer_plan import (
     PAGE_SIZE,
     Kernels,
-    accepted,
     load,
     workspace,
 )
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, accepted
 from nearfree.backends.adapters.tensors import (
     Pages,
     Turns,

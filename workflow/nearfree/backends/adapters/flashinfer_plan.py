@@ -4,7 +4,6 @@
 signatures of the installed release.
 """
 
-import inspect
 import os
 import sysconfig
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, accepted
 from nearfree.backends.adapters.tensors import Pages, row_offsets
 from nearfree.errors import EvidenceError
 
@@ -36,12 +35,6 @@ def load() -> Any:
     if scripts not in path.split(os.pathsep):
         os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
     return import_module("flashinfer")
-
-
-def accepted(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
-    """Return the arguments that a function of the installed release has parameters for."""
-    parameters = inspect.signature(function).parameters
-    return {name: value for name, value in arguments.items() if name in parameters}
 
 
 def workspace(execution: ExecutionContext, extra_bytes: int = 0) -> Tensor:

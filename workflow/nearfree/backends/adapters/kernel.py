@@ -1,7 +1,8 @@
 """The kernels that are measured: one adapter per module and backend, with one interface."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -56,6 +57,12 @@ class Kernel(Protocol):
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work that this forward executes."""
+
+
+def accepted(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """Return the arguments that a function of the installed release has parameters for."""
+    parameters = signature(function).parameters
+    return {name: value for name, value in arguments.items() if name in parameters}
 
 
 class Adapter(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import torch
 
 from nearfree.backends.adapters.experts import windows
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.stored import stored_bytes, stored_keys
+from nearfree.backends.adapters.stored import matrices, stored_bytes, stored_keys
 from nearfree.backends.adapters.tensors import copies_for, share_read, torch_dtype
 from nearfree.backends.free_memory import free_host_bytes
 from nearfree.core.modules.attention import is_causal
@@ -110,17 +110,8 @@ def _latent_need(setting: Setting, positions: tuple[int, ...], *, masked: bool) 
     return _Need(latent_bytes, element_bytes * (queries + masks + gathered) + index_bytes)
 
 
-def _matrices(setting: Setting) -> list[tuple[str, int, int]]:
-    """Return projection, rows and columns of each weight of a GEMM or Dense FFN."""
-    d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
-    if setting.module == "gemm":
-        return [("", d_ff, d_model)]
-    up = 2 * d_ff if setting.gated else d_ff
-    return [("up", up, d_model), ("down", d_model, d_ff)]
-
-
 def _dense_bytes(setting: Setting) -> int:
-    return sum(stored_bytes(setting, *shape) for _, *shape in _matrices(setting))
+    return sum(stored_bytes(setting, *shape) for _, *shape in matrices(setting))
 
 
 def _shared_bytes(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
@@ -130,7 +121,7 @@ def _shared_bytes(setting: Setting, positions: tuple[int, ...], execution: Execu
         keys = [
             key
             for copy in range(copies_needed(setting, positions, execution))
-            for projection, *shape in _matrices(setting)
+            for projection, *shape in matrices(setting)
             for key in stored_keys(setting, *shape, copy=copy, projection=projection)
         ]
     elif setting.module == "moe_ffn":

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from nearfree.backends.adapters.fused_moe import Call, Engine, FusedMoe
+from nearfree.backends.adapters.kernel import accepted
 from nearfree.backends.records import checked_releases
 from nearfree.errors import EvidenceError
 
@@ -78,7 +79,7 @@ def call_of(launcher: Any, experts: int) -> Call:
     """Return the call over E experts, with the parameters that the installed function takes."""
     function = launcher.fused_experts
     parameters = inspect.signature(function).parameters
-    options: dict[str, Any] = {"inplace": False} if "inplace" in parameters else {}
+    options = accepted(function, inplace=False)
     if "moe_runner_config" in parameters:
         options["moe_runner_config"] = _runner_config(experts)
     as_one = "topk_output" in parameters
@@ -96,11 +97,8 @@ def call_of(launcher: Any, experts: int) -> Call:
 def _runner_config(experts: int) -> Any:
     """Return a config in which all experts are local; otherwise SGLang filters rows by expert."""
     config_class = sglang_module("layers.moe.moe_runner").MoeRunnerConfig
-    parameters = inspect.signature(config_class).parameters
-    counts = {"num_experts": experts, "num_local_experts": experts}
-    return config_class(
-        inplace=False, **{name: counts[name] for name in counts if name in parameters}
-    )
+    counts = accepted(config_class, num_experts=experts, num_local_experts=experts)
+    return config_class(inplace=False, **counts)
 
 
 def _topk_output(shares: Tensor, ids: Tensor) -> dict[str, Any]:

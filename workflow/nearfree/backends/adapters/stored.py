@@ -48,6 +48,15 @@ PRODUCTS: dict[str | None, Callable[..., Tensor]] = {
 """The product of rows [..., in] with a weight [out, in], by the weight's stored format."""
 
 
+def matrices(setting: Setting) -> list[tuple[str, int, int]]:
+    """Return projection, outputs and inputs of each weight of a GEMM or Dense FFN."""
+    d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
+    if setting.module == "gemm":
+        return [("", d_ff, d_model)]
+    up = 2 * d_ff if setting.gated else d_ff
+    return [("up", up, d_model), ("down", d_model, d_ff)]
+
+
 def stored_bytes(setting: Setting, out: int, width: int) -> int:
     """Return the bytes of a weight [out, in] with its scales.
 

@@ -3,7 +3,6 @@
 All its options but `inplace` keep their defaults: SiLU, no quantisation, all experts local.
 """
 
-import inspect
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from nearfree.backends.adapters.fused_moe import Call, Engine, FusedMoe
+from nearfree.backends.adapters.kernel import accepted
 
 _MODULE = "vllm.model_executor.layers.fused_moe.fused_moe"
 
@@ -26,8 +26,7 @@ def call_of(module: Any) -> Call:
     Release 0.23.0 dropped `inplace`.
     """
     function = module.fused_experts
-    parameters = inspect.signature(function).parameters
-    options = {"inplace": False} if "inplace" in parameters else {}
+    options = accepted(function, inplace=False)
 
     def call(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ids: Tensor) -> Tensor:
         out: Tensor = function(

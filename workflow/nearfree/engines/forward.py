@@ -1,10 +1,23 @@
 """The interface of an engine's forward: a kernel that checks its logits and records what ran."""
 
+import random
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 from nearfree.core.work import ExecutedWork
 from nearfree.log.events import EngineLoaded
+
+CHUNK = 512
+"""Most positions per call while a cache is filled."""
+_SPECIAL_TOKENS = 3
+"""Special tokens at the start of most vocabularies, which synthetic inputs avoid."""
+
+
+def random_tokens(count: int, vocabulary: int) -> list[int]:
+    """Return random tokens of a vocabulary of some size, the same ones each time."""
+    generator = random.Random(0)  # noqa: S311 (random tokens, reproducible)
+    first = min(_SPECIAL_TOKENS, vocabulary - 1)
+    return [generator.randrange(first, vocabulary) for _ in range(count)]
 
 
 class EngineKernel(ABC):

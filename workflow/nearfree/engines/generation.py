@@ -1,12 +1,12 @@
 """Decoding in a real engine, with and without drafts: the interface that `nearfree tune` uses."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
 
+from nearfree.backends.records import load
 from nearfree.core.drafting import Drafting, Steps
 from nearfree.errors import ConfigError
 from nearfree.log.events import EngineLoaded
@@ -152,10 +152,9 @@ def make_generator(engine: str, options: GeneratorOptions) -> Generator:
             f"{engine!r:.60} is no engine that decodes here",
             remedy=f"Choose from {', '.join(GENERATORS)}",
         )
-    module, _, name = GENERATORS[engine].partition(":")
     refuse_sampling(engine, options.temperature)
     refuse_batch(engine, options.batch)
-    generator: Generator = getattr(import_module(module), name)(options)
+    generator: Generator = load(GENERATORS[engine])(options)
     return generator
 
 

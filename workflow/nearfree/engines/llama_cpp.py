@@ -5,18 +5,13 @@ next forward first removes their keys, so that every forward starts with a cache
 """
 
 import ctypes
-import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nearfree.engines.forward import CHUNK, random_tokens
 from nearfree.engines.library import Library, messages
 from nearfree.errors import EvidenceError
-
-_CHUNK = 512
-"""Most positions per call while a cache is filled."""
-_SPECIAL_TOKENS = 3
-"""Special tokens at the start of most vocabularies, which synthetic inputs avoid."""
 
 SequenceTokens = Mapping[int, tuple[int, Sequence[int]]]
 """The tokens to decode of each sequence: the position of the first, and the tokens."""
@@ -110,7 +105,7 @@ class Context:
     ) -> None:
         self._model, self._calls = model, model.calls
         self.batch, self.cached, self.positions = batch, cached, positions
-        rows = max(batch * positions, min(_CHUNK, max(batch * cached, 1)))
+        rows = max(batch * positions, min(CHUNK, max(batch * cached, 1)))
         parameters = self._calls.llama_context_default_params()
         parameters.n_ctx = batch * (cached + positions)
         parameters.n_batch = parameters.n_ubatch = self.rows = rows
@@ -132,19 +127,15 @@ class Context:
         self._memory = self._calls.llama_get_memory(self._pointer)
         self._batches: dict[int, _Batch] = {}
         self._greedy: Any = None
-        generator = random.Random(0)  # noqa: S311 (random tokens, reproducible)
-        self._tokens = [
-            generator.randrange(min(_SPECIAL_TOKENS, model.vocabulary - 1), model.vocabulary)
-            for _ in range(batch * (cached + positions))
-        ]
+        self._tokens = random_tokens(batch * (cached + positions), model.vocabulary)
         if filled:
             self._fill()
 
     def _fill(self) -> None:
         """Decode the cached positions of all sequences, in chunks."""
         for sequence in range(self.batch):
-            for start in range(0, self.cached, _CHUNK):
-                count = min(_CHUNK, self.cached - start)
+            for start in range(0, self.cached, CHUNK):
+                count = min(CHUNK, self.cached - start)
                 offset = sequence * self.cached + start
                 self._decode(
                     _Batch(self._calls, {sequence: (start, self._tokens[offset : offset + count])})

@@ -1,16 +1,12 @@
 """Forwards of a compiled OpenVINO model over a paged KV cache that each forward overwrites."""
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
+from nearfree.engines.forward import CHUNK, random_tokens
 from nearfree.engines.openvino import Compiled, last_line
 from nearfree.errors import EvidenceError
 
-_CHUNK = 512
-"""Most positions per call while a cache is filled."""
-_SPECIAL_TOKENS = 3
-"""Special tokens at the start of most vocabularies, which synthetic inputs avoid."""
 _BLOCK = 32
 """Positions per block of the CPU's cache; the value cache's shape is checked against it."""
 
@@ -39,18 +35,12 @@ class Pages:
         self._blocks = -(-(cached + positions) // _BLOCK)
         self._request = compiled.model.create_infer_request()
         self._allocate(compiled)
-        generator = random.Random(0)  # noqa: S311 (random tokens, reproducible)
         length = cached + positions
-        self._tokens = [
-            [
-                generator.randrange(min(_SPECIAL_TOKENS, vocabulary - 1), vocabulary)
-                for _ in range(length)
-            ]
-            for _ in range(batch)
-        ]
+        tokens = random_tokens(batch * length, vocabulary)
+        self._tokens = [tokens[start : start + length] for start in range(0, len(tokens), length)]
         self._inputs: dict[int, dict[str, Any]] = {}
-        for start in range(0, cached, _CHUNK):
-            end = min(start + _CHUNK, cached)
+        for start in range(0, cached, CHUNK):
+            end = min(start + CHUNK, cached)
             self.run([sequence[start:end] for sequence in self._tokens], start)
 
     def _allocate(self, compiled: Compiled) -> None:

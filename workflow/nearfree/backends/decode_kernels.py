@@ -83,31 +83,24 @@ def engine_decoder(engine: str, backend: str, sm: int | None, kv_dtype: str) -> 
     kv_dtype
         The format of the cache.
     """
-    kernels = (
-        decoder.kernel
-        for decoder in DECODERS
-        if (decoder.engine, decoder.backend) == (engine, backend) and _fits(decoder, sm, kv_dtype)
-    )
-    return next(kernels, None)
+    pair = engine, backend
+    fitting = (one for one in _fitting(sm, kv_dtype) if (one.engine, one.backend) == pair)
+    return next((decoder.kernel for decoder in fitting), None)
 
 
 def backend_decoder(backend: str, sm: int | None, kv_dtype: str) -> str | None:
     """Return the kernel whose public curves measure a backend's decoding, None without one."""
-    kernels = (
-        decoder.kernel
-        for decoder in DECODERS
-        if decoder.own and decoder.backend == backend and _fits(decoder, sm, kv_dtype)
-    )
-    return next(kernels, None)
+    fitting = (one for one in _fitting(sm, kv_dtype) if one.own and one.backend == backend)
+    return next((decoder.kernel for decoder in fitting), None)
 
 
 def is_measured(kernel: str | None, engine: str, sm: int | None, kv_dtype: str) -> bool:
     """Return whether predictions use an engine's public curves of a kernel on that device."""
-    return any(
-        (kernel, engine) == (decoder.kernel, decoder.engine) and _fits(decoder, sm, kv_dtype)
-        for decoder in DECODERS
-    )
+    fitting = _fitting(sm, kv_dtype)
+    return any((kernel, engine) == (decoder.kernel, decoder.engine) for decoder in fitting)
 
 
-def _fits(decoder: Decoder, sm: int | None, kv_dtype: str) -> bool:
-    return sm in decoder.capabilities and decoder.plain in (None, kv_dtype in PLAIN)
+def _fitting(sm: int | None, kv_dtype: str) -> list[Decoder]:
+    """Return the decoders that engines take on a device over a cache in a format."""
+    decoders = (decoder for decoder in DECODERS if sm in decoder.capabilities)
+    return [decoder for decoder in decoders if decoder.plain in (None, kv_dtype in PLAIN)]

@@ -12,6 +12,7 @@ from nearfree.cli.common import (
     layout_of,
     platform_of,
     print_seal,
+    source_cache,
 )
 
 if TYPE_CHECKING:
@@ -26,10 +27,9 @@ def run_check(args: argparse.Namespace) -> int:
     from msgspec.structs import asdict
 
     from nearfree.sources.binaries.record import binary_release, check_release, record_listing
-    from nearfree.sources.fetching.cache import Cache, default_cache
 
     package, version = binary_release(args.release)
-    layout, cache = layout_of(args), Cache(default_cache())
+    layout, cache = layout_of(args), source_cache()
     seal = record_listing(
         layout, package, version, cache=cache, offline=args.offline, take=args.take
     )
@@ -62,7 +62,6 @@ def run_compile(args: argparse.Namespace) -> int:
         record_compiled,
         recorded_compiled,
     )
-    from nearfree.sources.fetching.cache import Cache, default_cache
 
     extraction = extraction_of(args, args.release)
     config = config_of(args)
@@ -75,7 +74,7 @@ def run_compile(args: argparse.Namespace) -> int:
         layout_of(args),
         extraction,
         blocks_in_use(extraction, sm_of),
-        cache=Cache(default_cache()),
+        cache=source_cache(),
         offline=args.offline,
         take=args.take,
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nearfree.hardware.platforms import Platform
     from nearfree.log.names import Layout
     from nearfree.log.seal import Seal
+    from nearfree.sources.fetching.cache import Cache
 
 MISTAKE = 2
 """The exit code of every mistake, fault or finding that the user can act on."""
@@ -218,6 +219,13 @@ def config_of(args: argparse.Namespace) -> "Config":
     from nearfree.config.files import Config
 
     return Config(args.config)
+
+
+def source_cache() -> "Cache":
+    """Return the cache of fetched sources."""
+    from nearfree.sources.fetching.cache import Cache, default_cache
+
+    return Cache(default_cache())
 
 
 def platform_of(config: "Config", device: str) -> "Platform | None":

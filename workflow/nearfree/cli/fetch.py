@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import OFFLINE, argument, command, config_of, flag
+from nearfree.cli.common import OFFLINE, argument, command, config_of, flag, source_cache
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,9 +63,8 @@ def _write_lock() -> int:
     from nearfree.backends.builds import LOCK, locked
     from nearfree.log.document import locked_file, replace
     from nearfree.sources.engine_builds import read_build
-    from nearfree.sources.fetching.cache import Cache, default_cache
 
-    engine, cache = "llama_cpp", Cache(default_cache())
+    engine, cache = "llama_cpp", source_cache()
     with locked_file(LOCK):
         locked_builds = locked()
         locked_builds[engine] = {

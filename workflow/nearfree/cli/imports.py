@@ -13,6 +13,7 @@ from nearfree.cli.common import (
     config_of,
     layout_of,
     print_seal,
+    source_cache,
 )
 
 if TYPE_CHECKING:
@@ -54,12 +55,11 @@ def _published(args: argparse.Namespace) -> None:
 
 def _aiconfigurator(args: argparse.Namespace) -> None:
     from nearfree.public.aiconfigurator import VERSION, import_aiconfigurator
-    from nearfree.sources.fetching.cache import Cache, default_cache
 
     imported = import_aiconfigurator(
         layout_of(args),
         config_of(args).platforms,
-        cache=Cache(default_cache()),
+        cache=source_cache(),
         version=args.version or VERSION,
         take=args.take,
         offline=args.offline,

@@ -17,12 +17,12 @@ from nearfree.cli.common import (
     json_text,
     layout_of,
     print_seal,
+    source_cache,
 )
 
 if TYPE_CHECKING:
     from nearfree.log.events import Branch, SourceFetched
     from nearfree.sources.extraction import Extraction
-    from nearfree.sources.fetching.cache import Cache
     from nearfree.sources.history import Lock, Release
 
 
@@ -108,13 +108,9 @@ def extraction_of(args: argparse.Namespace, release: str) -> "Extraction":
     from nearfree.sources.record import find_extraction
 
     package, version = parse_release(release)
-    return find_extraction(layout_of(args), package, version, cache=_cache(), offline=args.offline)
-
-
-def _cache() -> "Cache":
-    from nearfree.sources.fetching.cache import Cache, default_cache
-
-    return Cache(default_cache())
+    return find_extraction(
+        layout_of(args), package, version, cache=source_cache(), offline=args.offline
+    )
 
 
 def _extract(args: argparse.Namespace) -> int:
@@ -131,7 +127,7 @@ def _extract(args: argparse.Namespace) -> int:
     layout = layout_of(args)
     take = args.take or config_of(args).take(SOURCES, stream_name(package, version))
     seal = record_extraction(
-        layout, package, version, cache=_cache(), offline=args.offline, take=take
+        layout, package, version, cache=source_cache(), offline=args.offline, take=take
     )
     extraction = recorded_extraction(layout, package, version)
     print_seal(seal)
@@ -216,7 +212,7 @@ def _history(args: argparse.Namespace) -> int:
     package, lock = package_name(args.package), _lock(args)
     oldest = args.oldest and parse_release(f"{package}=={args.oldest}")[1]
     versions = known_versions(package, lock, offline=args.offline, oldest=oldest)
-    releases = history(package, versions, lock, cache=_cache(), offline=args.offline)
+    releases = history(package, versions, lock, cache=source_cache(), offline=args.offline)
     first_read = next((release for release in releases if release.refused is None), None)
     for text, group in groupby(
         releases, lambda release: _change_text(release, first=release is first_read)
@@ -264,7 +260,7 @@ def _classes(args: argparse.Namespace) -> int:
 
     path, engine = args.config / CLASSES, args.package
     versions = known_versions(engine, _lock(args), offline=args.offline)
-    classes_by_version = read_classes(engine, versions, cache=_cache(), offline=args.offline)
+    classes_by_version = read_classes(engine, versions, cache=source_cache(), offline=args.offline)
     previous = frozenset[str]()
     for version, classes in classes_by_version.items():
         names = classes.own | classes.transformers

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import json_text
+from nearfree.cli.common import json_text, source_cache
 from nearfree.errors import ConfigError, EvidenceError
 
 if TYPE_CHECKING:
@@ -127,7 +127,6 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     from nearfree.derive.score.regimes import regime_scores
     from nearfree.derive.score.scores import groups
     from nearfree.show.text.scores import regime_lines
-    from nearfree.sources.fetching.cache import Cache, default_cache
 
     unused = _given_options(args, _NOT_REGIMES)
     if unused or not (args.curves or args.dataset == "aiconfigurator"):
@@ -144,7 +143,7 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     scored = scored_truth(truth)
     for column in ("platform", "backend", "routing"):
         scored = select(source, scored, column, getattr(args, column) or ())
-    resolver = Resolver(layout, cache=Cache(default_cache()), offline=args.offline)
+    resolver = Resolver(layout, cache=source_cache(), offline=args.offline)
     facts = datasheet_facts(config.platforms)
     scores = regime_scores(
         scored,

@@ -106,6 +106,7 @@ def _job(args: argparse.Namespace) -> Job:
     config, release = config_of(args), default_release(args.engine)
     build = build_of(args.engine, release)
     lookups = default_draftings(build.speculation) if drafter == "prompt_lookup" else ()
+    default = default_drafting(build.speculation, drafter)
     sources = drafters(args.engine, drafter, lookups)
     texts = args.prompts or shipped_prompts()
     prompts = read_prompts(texts)
@@ -152,7 +153,7 @@ def _job(args: argparse.Namespace) -> Job:
         forwards=forwards,
         draft=draft,
         sources=sources,
-        default=_with_threads(default_drafting(build.speculation, drafter), max(threads)),
+        default=default and structs.replace(default, threads=max(threads)),
         defaults=tuple(structs.replace(lookup, threads=max(threads)) for lookup in lookups),
     )
 
@@ -179,12 +180,6 @@ def _drafter(args: argparse.Namespace) -> str:
             remedy="Give both: --drafter draft_model --draft-model FILE.gguf",
         )
     return drafter
-
-
-def _with_threads(default: "Drafting | None", threads: int) -> "Drafting | None":
-    from msgspec import structs
-
-    return None if default is None else structs.replace(default, threads=threads)
 
 
 def _shipped(config: "Config", args: argparse.Namespace) -> tuple[Path, str]:

@@ -28,6 +28,7 @@ Operation = Literal[
 ]
 """The operation of a collective. `dispatch` sends tokens to the ranks of their experts, `combine`
 returns the experts' outputs; `send` goes from one pipeline stage to the next."""
+Release = Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.+-]{0,31}$(?!\n)")]
 Mask = Literal["causal", "block"]
 """The keys that a new position attends to: `causal` up to its own, `block` all L + N."""
 
@@ -290,8 +291,7 @@ class Setting(
         Field("what", "what tells models of one name apart", modules=WHOLE),
     ] = None
     release: Annotated[
-        Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.+-]{0,31}$(?!\n)")] | None,
-        Field("what", "the release of an engine", modules=_ENGINE, needed=True),
+        Release | None, Field("what", "the release of an engine", modules=_ENGINE, needed=True)
     ] = None
     file_type: Annotated[
         Name | None,

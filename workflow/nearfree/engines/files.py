@@ -77,7 +77,13 @@ def weights_path(weights: AnyWeights, files: Mapping[str, Path]) -> Path:
         The file is missing, or has other bytes.
     """
     if not isinstance(weights, WeightsFile):
-        return _random_weights_path(weights.digest)
+        path = random_path(weights.digest)
+        if not path.is_file():
+            raise EvidenceError(
+                f"the random weights {weights.digest} were not made yet",
+                remedy="Run `nearfree fetch`",
+            )
+        return path
     path = files.get(weights.sha256) or cached_weights(weights.sha256)
     if not path.is_file():
         raise EvidenceError(f"the weights {weights.digest} are not here", remedy=FETCH)
@@ -94,15 +100,6 @@ def weights_path(weights: AnyWeights, files: Mapping[str, Path]) -> Path:
 def cached_weights(sha256: str) -> Path:
     """Return the path of fetched weights in the cache, by their SHA-256."""
     return Cache(default_cache()).path(sha256)
-
-
-def _random_weights_path(digest: str) -> Path:
-    path = random_path(digest)
-    if not path.is_file():
-        raise EvidenceError(
-            f"the random weights {digest} were not made yet", remedy="Run `nearfree fetch`"
-        )
-    return path
 
 
 def random_path(digest: str) -> Path:

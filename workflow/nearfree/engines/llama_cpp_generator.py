@@ -113,9 +113,9 @@ class LlamaCppGenerator:
         slots.
         """
         slots, drafters = self._sequences_of(repack=drafting.repack), self._drafters(drafting)
-        slots[0].threads(drafting.threads)
+        slots[0].context.set_threads(drafting.threads)
         if drafters:
-            drafters[0].threads(drafting.threads)
+            drafters[0].context.set_threads(drafting.threads)
         requests = [_Request(tuple(prompt), drafting) for prompt in prompts]
 
         def start(slot: int, index: int) -> None:

@@ -39,10 +39,6 @@ class CachedSequence:
         self._first = 0
         self._cached_tokens: list[int] = []
 
-    def threads(self, count: int) -> None:
-        """Set the number of threads of later forwards."""
-        self.context.set_threads(count)
-
     def start(self, prompt: Sequence[int], choice: TokenChoice = GREEDY) -> int:
         """Return the first token after a prompt; a cached prompt's forward is not run again."""
         key = (tuple(prompt), choice)

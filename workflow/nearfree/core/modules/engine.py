@@ -8,9 +8,7 @@ from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.study import Axis, StudyBase
 from nearfree.core.names import Name
 from nearfree.core.precision import Dtype
-from nearfree.core.setting import Setting
-
-Release = Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.+-]{0,31}$(?!\n)")]
+from nearfree.core.setting import Release, Setting
 
 
 class EngineStudy(StudyBase, frozen=True, kw_only=True, tag="engine"):

@@ -1,11 +1,13 @@
 """The command line to paste: a tuned setting as options of the engine's own program."""
 
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from nearfree.core.drafting import Drafting
 from nearfree.derive.schedule.llama_cpp import MODEL
+from nearfree.engines.openvino import properties
 
 _SHELL = {"llama_cpp": ("llama-server", "-m", "-t")}
 
@@ -58,14 +60,13 @@ def _sizes(drafting: Drafting) -> Iterator[str]:
 
 def _python(drafting: Drafting, model: Path, draft: Path | None) -> str:
     """Return a call of openvino_genai's pipeline; `prompt` stands for the user's text."""
-    properties = f"INFERENCE_NUM_THREADS={drafting.threads}, NUM_STREAMS=1"
-    if drafting.kv_dtype == "float32":
-        properties += ', INFERENCE_PRECISION_HINT="f32", KV_CACHE_PRECISION="f32"'
+    compiled = properties(drafting.threads, drafting.kv_dtype)
+    options = ", ".join(f"{name}={json.dumps(value)}" for name, value in compiled.items())
     drafter, lengths = "", ""
     if drafting.drafter == "draft_model":
-        drafter = f', draft_model=ov.draft_model({str(draft)!r}, "CPU", {properties})'
+        drafter = f', draft_model=ov.draft_model({str(draft)!r}, "CPU", {options})'
     elif drafting.drafter != "none":
         drafter, lengths = ", prompt_lookup=True", f", max_ngram_size={drafting.ngram_max}"
     settings = f", num_assistant_tokens={drafting.k}{lengths}" if drafter else ""
-    pipeline = f'ov.LLMPipeline({str(model)!r}, "CPU", {properties}{drafter})'
+    pipeline = f'ov.LLMPipeline({str(model)!r}, "CPU", {options}{drafter})'
     return f"import openvino_genai as ov; {pipeline}.generate(prompt{settings})"

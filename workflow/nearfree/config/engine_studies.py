@@ -8,9 +8,10 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from nearfree.backends.builds import builds, engine_environment
-from nearfree.core.modules.engine import EngineStudy, Release
+from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.names import Name
 from nearfree.core.plan import Sweep
+from nearfree.core.setting import Release
 from nearfree.core.weights import AnyWeights, Digest, FileType, RandomWeights, WeightsFile
 from nearfree.decoders.config_file import find_file
 from nearfree.errors import ConfigError

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.backends.builds import build_of
 from nearfree.backends.free_memory import free_host_bytes
 from nearfree.core.precision import ELEMENT_BYTES
@@ -29,9 +29,7 @@ from nearfree.units import BYTES_PER_GB
 class LlamaCppForward(EngineKernel):
     """A decode or verify forward of llama.cpp over b requests with L cached positions each."""
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         self._setting = setting
         weights = execution.weights[setting.model or ""]
         self._build = build_of(setting.backend, setting.release or "")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.backends.builds import build_of
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -24,9 +24,7 @@ from nearfree.models.gguf_forward import matrices_of, shape_of
 class OpenVinoForward(EngineKernel):
     """A decode or verify forward of OpenVINO over b requests with L cached positions each."""
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         self._setting = setting
         if not setting.repack:
             raise EvidenceError(

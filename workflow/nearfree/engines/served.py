@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.registry import kind_of
@@ -46,9 +46,7 @@ class ServedForward(EngineKernel):
         model's context is shorter than L + 2 N, or the engine does not load the model.
     """
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         self.setting, self.max_n = setting, max(positions)
         self.cached, self.batch = setting.context or 0, setting.batch
         self.capacity = self.cached + 2 * self.max_n  # the proposer needs space for its drafts, too

@@ -6,6 +6,7 @@ import torch
 from msgspec import Struct, structs
 
 from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, bytes_held
+from nearfree.backends.adapters.kernel import Positions
 from nearfree.backends.adapters.memory import RESERVE, free_bytes
 from nearfree.backends.adapters.tensors import pages_of
 from nearfree.backends.records import BY_NAME
@@ -59,7 +60,7 @@ def footprint(
     *,
     batch: int,
     context: int,
-    positions: tuple[int, ...],
+    positions: Positions,
     dtype: torch.dtype,
     device: str = "cpu",
     mask: Mask = "causal",

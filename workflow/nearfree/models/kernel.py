@@ -6,7 +6,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.backends.adapters.tensors import copies_for, torch_dtype
 from nearfree.backends.adapters.torch_moe import core_of
 from nearfree.config.model_studies import uses
@@ -65,9 +65,7 @@ class ModelKernel:
     Tokens are made in advance; a forward ends with the logits of all N positions.
     """
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         model = model_of(setting, execution.models)
         self._setting, self._model, self._execution = setting, model, execution
         bytes_per_forward, largest = bytes_read(setting, model, min(positions))
@@ -99,7 +97,7 @@ class ModelKernel:
             "moe": setting.moe or "torch_padded",
         }
 
-    def _refuse_too_large(self, positions: tuple[int, ...], copies: int) -> None:
+    def _refuse_too_large(self, positions: Positions, copies: int) -> None:
         """Raise EvidenceError unless it fits beside the tensors of other settings."""
         setting, decoder, execution = self._setting, self._model.decoder, self._execution
         needed = footprint(

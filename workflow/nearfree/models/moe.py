@@ -62,15 +62,18 @@ class Router:
         return grouped.masked_fill(dropped.unsqueeze(-1), float("-inf")).flatten(1)
 
 
-def inner_of(
+def expert_weights(
     form: Form | None, experts: Experts, d_model: int, weights: RandomWeights, module: str
-) -> Activation:
-    """Return the operation of a layer's experts between their products, with their biases."""
-    gate = gate_of(form)
+) -> tuple[tuple[Tensor, Tensor], Activation]:
+    """Return both products of a layer's experts, and what is between them, with their biases."""
+    count, prefix, gate = experts.experts, f"{module}.experts", gate_of(form)
+    products = (
+        weights(f"{prefix}.gate_up_proj", (count, 2 * experts.d_ff, d_model)),
+        weights(f"{prefix}.down_proj", (count, d_model, experts.d_ff)),
+    )
     if form is None or not form.expert_biases:
-        return Activation(gate)
-    count, prefix = experts.experts, f"{module}.experts"
-    return Activation(
+        return products, Activation(gate)
+    return products, Activation(
         gate,
         weights(f"{prefix}.gate_up_proj_bias", (count, 2 * experts.d_ff)),
         weights(f"{prefix}.down_proj_bias", (count, d_model)),
@@ -121,13 +124,10 @@ class MoeFfn:
             weights(f"{prefix}.{names.expert_bias}", (count,)) if rule.expert_bias else None,
             weights(f"{router}.bias", (count,)) if rule.logit_bias else None,
         )
-        self._weights = (
-            weights(f"{prefix}.experts.gate_up_proj", (count, 2 * experts.d_ff, d_model)),
-            weights(f"{prefix}.experts.down_proj", (count, d_model, experts.d_ff)),
-        )
-        self._inner = inner_of(details.form or None, experts, d_model, weights, prefix)
+        form = details.form or None
+        self._weights, self._inner = expert_weights(form, experts, d_model, weights, prefix)
         shared = f"{prefix}.{names.shared}"
-        gate = gate_of(details.form or None, routed=False)
+        gate = gate_of(form, routed=False)
         self._shared = (
             DenseFfn(weights, shared, d_model, experts.shared_d_ff, role=SHARED, gate=gate)
             if experts.shared_d_ff
@@ -181,11 +181,9 @@ class ParallelExperts:
         proj = weights(f"{prefix}.router.proj.weight", (count, d_model))
         self._router = Router(rule, experts.top_k, proj, None)
         self._per_expert = weights(f"{prefix}.router.per_expert_scale", (count,)).float()
-        self._weights = (
-            weights(f"{prefix}.experts.gate_up_proj", (count, 2 * experts.d_ff, d_model)),
-            weights(f"{prefix}.experts.down_proj", (count, d_model, experts.d_ff)),
+        self._weights, self._inner = expert_weights(
+            details.form or None, experts, d_model, weights, prefix
         )
-        self._inner = inner_of(details.form or None, experts, d_model, weights, prefix)
 
     def forward(self, hidden: Tensor, dense: Tensor, laps: Laps) -> Tensor:
         """Return the sum of both FFNs, given their input and the Dense FFN's output."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import TURNING, ExecutionContext
+from nearfree.backends.adapters.kernel import TURNING, ExecutionContext, Positions
 from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype, weight
 from nearfree.core.modules.routing import LAW_ROUTINGS, routed_pairs
 from nearfree.core.precision import ELEMENT_BYTES
@@ -96,7 +96,7 @@ class Windows(NamedTuple):
     experts: int
 
 
-def windows(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> Windows:
+def windows(setting: Setting, positions: Positions, execution: ExecutionContext) -> Windows:
     """Return the windows over a setting's experts.
 
     The ring holds the experts of min(cache, TURNING) bytes, plus as many as the smallest N
@@ -118,9 +118,7 @@ def windows(setting: Setting, positions: tuple[int, ...], execution: ExecutionCo
 class Experts:
     """Gated experts: copies of weights [E, 2 d_ff, d_model] and [E, d_model, d_ff]; rows by N."""
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         self._setting, self._execution = setting, execution
         experts, d_model, d_ff = setting.experts or 0, setting.d_model or 0, setting.d_ff or 0
         dtype, ring = torch_dtype(setting), windows(setting, positions, execution)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearfree.backends.adapters.flash_kernel import FlashKernel, compute_capability
 from nearfree.backends.adapters.flash_tiles import Tiling, flash_2_tiling
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 
@@ -51,9 +51,7 @@ def attend(
 class FlashAttn(FlashKernel):
     """One of the three functions, named by the setting's `api`."""
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         if (setting.page_size or 0) % _PAGE_MULTIPLE:
             raise EvidenceError(
                 f"FlashAttention 2 has no pages of {setting.page_size} positions",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nearfree.backends.adapters.flash_kernel import FlashKernel, compute_capability
 from nearfree.backends.adapters.flash_tiles import Tiling, flash_3_tiling
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.backends.records import checked_releases
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
@@ -68,9 +68,7 @@ def attend(
 class FlashAttn3(FlashKernel):
     """The operator, with the lengths and pages of a kvcache, varlen or dense call."""
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         refuse_other_capability(execution)
         super().__init__(setting, positions, execution)
         self._attend = partial(attend, load())

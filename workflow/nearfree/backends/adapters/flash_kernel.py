@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nearfree.backends.adapters.flash_tiles import Tiling
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.backends.adapters.tensors import (
     Pages,
     equal_lengths,
@@ -46,9 +46,7 @@ class FlashKernel:
 
     _attend: Callable[..., Tensor]
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         """Allocate for all N.
 
         Raises

@@ -17,7 +17,7 @@ from nearfree.backends.adapters.flashinfer_plan import (
     load,
     workspace,
 )
-from nearfree.backends.adapters.kernel import ExecutionContext, accepted
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions, accepted
 from nearfree.backends.adapters.tensors import (
     Pages,
     Turns,
@@ -70,9 +70,7 @@ class PagedInputs:
     One workspace serves the wrappers of all N, which never run concurrently.
     """
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         dtype, batch, max_n = torch_dtype(setting), setting.batch, max(positions)
         context, head_dim = setting.context or 0, setting.head_dim or 0
         self.page_size = setting.page_size or PAGE_SIZE
@@ -99,9 +97,7 @@ class _Prefill:
 
     _kernels: ClassVar[Kernels]
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         self._setting, self._execution = setting, execution
         inputs = self._inputs = PagedInputs(setting, positions, execution)
         self.cache = inputs.caches.cache
@@ -161,9 +157,7 @@ class FlashInferFa3(_Prefill):
 class FlashInferDecode:
     """Paged decode of queries [batch, heads, head_dim], planned once; `run` is timed."""
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         if positions != (1,):
             raise EvidenceError(
                 f"flashinfer_decode runs N=1 alone, not {', '.join(map(str, positions))}",

@@ -15,7 +15,7 @@ from nearfree.backends.adapters.flashinfer_plan import (
     load,
     workspace,
 )
-from nearfree.backends.adapters.kernel import ExecutionContext, accepted
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions, accepted
 from nearfree.backends.adapters.tensors import (
     Pages,
     Turns,
@@ -54,9 +54,7 @@ class _Mla:
 
     _kernels: ClassVar[Kernels]
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         """Allocate queries and pages, and plan each N.
 
         Raises

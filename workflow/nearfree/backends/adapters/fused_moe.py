@@ -8,7 +8,7 @@ from msgspec import Struct
 from torch import Tensor, full, int32
 
 from nearfree.backends.adapters.experts import Experts, expert_ids
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.core.modules.moe_ffn import moe_work
 from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
@@ -59,9 +59,7 @@ class FusedMoe(Experts):
     engine: Callable[[int], Engine]
     """Returns the installed engine, ready to run E experts."""
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         self._engine = self.engine(setting.experts or 0)
         _refuse(setting)
         super().__init__(setting, positions, execution)

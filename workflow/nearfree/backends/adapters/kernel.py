@@ -24,6 +24,8 @@ else:
 
 TURNING = 64 * 2**20
 """Most bytes that rotating copies fill, if the last-level cache is larger or its size unknown."""
+Positions = tuple[int, ...]
+"""Every N that a kernel runs."""
 
 
 class ExecutionContext(Struct, frozen=True, kw_only=True):
@@ -151,9 +153,7 @@ def _refuse_weights(setting: Setting, backend: str, device: str) -> None:
         )
 
 
-def make_kernel(
-    setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-) -> Kernel:
+def make_kernel(setting: Setting, positions: Positions, execution: ExecutionContext) -> Kernel:
     """Return a setting's kernel, allocated for all its N.
 
     Raises

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from nearfree.backends.adapters.experts import windows
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.backends.adapters.stored import matrices, stored_bytes, stored_keys
 from nearfree.backends.adapters.tensors import copies_for, share_read, torch_dtype
 from nearfree.backends.free_memory import free_host_bytes
@@ -28,7 +28,7 @@ class _Need(NamedTuple):
     once: int
 
 
-def bytes_needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
+def bytes_needed(setting: Setting, positions: Positions, execution: ExecutionContext) -> int:
     """Return the bytes that a setting's kernel still has to allocate for all its N.
 
     They are weights not yet in `execution.shared`, or keys and values in whole pages; inputs and
@@ -44,7 +44,7 @@ def bytes_needed(setting: Setting, positions: tuple[int, ...], execution: Execut
     return copies_bytes + need.once - _shared_bytes(setting, positions, execution)
 
 
-def copies_needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
+def copies_needed(setting: Setting, positions: Positions, execution: ExecutionContext) -> int:
     """Return the number of rotating copies; if `execution` gives 0, as many as fill the cache."""
     if setting.module == "moe_ffn":
         return len(windows(setting, positions, execution).starts)
@@ -54,7 +54,7 @@ def copies_needed(setting: Setting, positions: tuple[int, ...], execution: Execu
     return execution.copies or copies_for(read_bytes, execution.cache_bytes)
 
 
-def _need(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> _Need:
+def _need(setting: Setting, positions: Positions, execution: ExecutionContext) -> _Need:
     element_bytes, max_n = int(ELEMENT_BYTES[setting.dtype]), max(positions)
     rows = setting.batch * max_n
     d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
@@ -80,7 +80,7 @@ def _need(setting: Setting, positions: tuple[int, ...], execution: ExecutionCont
     return _Need(element_bytes * cache_elements, element_bytes * (queries + masks))
 
 
-def _latent_need(setting: Setting, positions: tuple[int, ...], *, masked: bool) -> _Need:
+def _latent_need(setting: Setting, positions: Positions, *, masked: bool) -> _Need:
     """Return the need of latent attention or its indexer.
 
     Latent attention holds latents in whole pages; queries and outputs; and, with `masked`, a mask
@@ -114,7 +114,7 @@ def _dense_bytes(setting: Setting) -> int:
     return sum(stored_bytes(setting, *shape) for _, *shape in matrices(setting))
 
 
-def _shared_bytes(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
+def _shared_bytes(setting: Setting, positions: Positions, execution: ExecutionContext) -> int:
     """Return the bytes of a setting's weights that an earlier setting has allocated."""
     keys: list[tuple[object, ...]] = []
     if setting.module in ("gemm", "dense_ffn"):
@@ -139,9 +139,7 @@ def free_bytes(device: str) -> int | None:
     return free_host_bytes()
 
 
-def refuse_too_large(
-    setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-) -> None:
+def refuse_too_large(setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
     """Raise EvidenceError if a setting does not fit into free memory; nothing is allocated."""
     needed, free = bytes_needed(setting, positions, execution), free_bytes(execution.device)
     if free is not None and needed > RESERVE * free:

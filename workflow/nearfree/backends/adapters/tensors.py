@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import TURNING, ExecutionContext
+from nearfree.backends.adapters.kernel import TURNING, ExecutionContext, Positions
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 
@@ -117,7 +117,7 @@ def _bytes(item: Tensor | tuple[Tensor | tuple[Tensor, ...], ...]) -> int:
     return item.nbytes if isinstance(item, Tensor) else sum(_bytes(part) for part in item)
 
 
-def share_read(setting: Setting, positions: tuple[int, ...], page_size: int = 1) -> float:
+def share_read(setting: Setting, positions: Positions, page_size: int = 1) -> float:
     """Return the fraction of a KV cache that a forward over the smallest N reads.
 
     The cache holds L plus the largest N positions of each request, in whole pages.

@@ -7,7 +7,7 @@ or, gated with SiLU, a model's three.
 from torch import Tensor
 
 from nearfree.backends.adapters.gates import silu
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.backends.adapters.stored import PRODUCTS, matrices, stored
 from nearfree.backends.adapters.tensors import filled, torch_dtype, turns
 from nearfree.core.modules.dense_ffn import dense_work, gemm_work
@@ -22,9 +22,7 @@ class _TorchDense:
     that a forward reads them from memory as it would between a model's other layers.
     """
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         self._setting, self._product = setting, PRODUCTS[setting.weights]
         self._weights = turns(
             execution,

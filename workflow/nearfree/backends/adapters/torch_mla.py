@@ -10,7 +10,7 @@ from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.backends.adapters.tensors import filled, share_read, torch_dtype, turns
 from nearfree.backends.adapters.torch_sdpa import causal_mask
 from nearfree.core.modules.attention import is_causal
@@ -106,9 +106,7 @@ class TorchMla:
     cached ones, drawn once.
     """
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         """Allocate queries, caches and masks.
 
         Raises
@@ -184,9 +182,7 @@ class TorchIndexer:
     scores alone.
     """
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         """Allocate queries, weights of heads, keys and masks.
 
         Raises

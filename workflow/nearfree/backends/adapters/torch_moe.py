@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from nearfree.backends.adapters.experts import Aligned, Experts, expert_ids
 from nearfree.backends.adapters.gates import Gate, silu
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.backends.records import BY_NAME, load
 from nearfree.core.modules.moe_ffn import moe_work
 from nearfree.core.modules.routing import routed_pairs
@@ -132,9 +132,7 @@ class _TorchMoe(Experts):
 
     _core: Core
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         super().__init__(setting, positions, execution)
         experts = setting.experts or 0
         self._aligned = {

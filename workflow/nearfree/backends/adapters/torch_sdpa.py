@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import ExecutionContext, Positions
 from nearfree.backends.adapters.tensors import filled, share_read, torch_dtype, turns
 from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
@@ -111,9 +111,7 @@ def flash(
 class TorchSdpa:
     """Queries [b, heads, N, head_dim], keys and values [b, kv_heads, L + N, head_dim]."""
 
-    def __init__(
-        self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
-    ) -> None:
+    def __init__(self, setting: Setting, positions: Positions, execution: ExecutionContext) -> None:
         self._setting = setting
         self._execution = execution
         dtype = torch_dtype(setting)

@@ -254,5 +254,4 @@ ATTENTION = ModuleKind(
         printed=printed_granularity,
     ),
     question=AttentionQuestion,
-    question_fields=AttentionQuestion.__struct_fields__,
 )

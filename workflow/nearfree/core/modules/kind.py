@@ -99,10 +99,8 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
     """The work of a forward over N positions whose kernels pad no row, and its basis."""
     padded_work: PaddedWork | None = None
     laws: Laws | None = None
-    question: Callable[..., Any] | None = None
-    """Makes the question to the rules of releases, from the columns `question_fields` of a setting
-    and its platform's facts."""
-    question_fields: tuple[str, ...] = ()
+    question: type[Any] | None = None
+    """The question to the rules of releases, with columns of a setting and its platform's facts."""
     main: bool = False
     has_cache: bool = False
     routed: bool = False
@@ -116,6 +114,11 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
     def letter(self) -> str:
         """The paper's letter for the field `own`."""
         return FIELDS[self.own].letter
+
+    @property
+    def question_fields(self) -> tuple[str, ...]:
+        """The columns that its question is made from."""
+        return getattr(self.question, "__struct_fields__", ())
 
     @property
     def granular(self) -> bool:

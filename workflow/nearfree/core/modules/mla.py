@@ -215,5 +215,4 @@ MLA = ModuleKind(
         letter=M_MLA,
     ),
     question=MlaQuestion,
-    question_fields=MlaQuestion.__struct_fields__,
 )

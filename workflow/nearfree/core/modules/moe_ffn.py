@@ -274,5 +274,4 @@ MOE_FFN = ModuleKind(
         printed=printed_granularity,
     ),
     question=MoeQuestion,
-    question_fields=MoeQuestion.__struct_fields__,
 )

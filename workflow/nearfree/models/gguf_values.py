@@ -27,10 +27,6 @@ def _to_bf16(values: Float32) -> NDArray[np.uint16]:
     return (rounded >> np.uint32(16)).astype(np.uint16)
 
 
-def _from_bf16(stored: StoredArray) -> Float32:
-    return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
 STORE: dict[str, tuple[type[np.generic], Callable[[Float32], StoredArray]]] = {
     "bf16": (np.uint16, _to_bf16),
     "f16": (np.float16, lambda values: values.astype(np.float16)),
@@ -38,7 +34,7 @@ STORE: dict[str, tuple[type[np.generic], Callable[[Float32], StoredArray]]] = {
 }
 """By ggml's name of a type: numpy's type of the stored values, and the conversion from float32."""
 LOAD: dict[str, Callable[[StoredArray], Float32]] = {
-    "bf16": _from_bf16,
+    "bf16": lambda stored: (stored.astype(np.uint32) << np.uint32(16)).view(np.float32),
     "f16": lambda stored: stored.astype(np.float32),
     "f32": lambda stored: stored.astype(np.float32),
 }

@@ -28,13 +28,11 @@ def scores(rows: pl.DataFrame, epsilon: float) -> Grid:
 
 def _counts(missed: Callable[[Row], int]) -> dict[str, Column]:
     """Return the columns that count settings, unanswered settings and hits."""
-
-    def count_and_share(row: Row) -> str:
-        return f"{missed(row)} ({missed(row) / row['settings']:.0%})"
-
     return {
         "settings": backed("settings"),
-        "refused or undecided": backed(count_and_share),
+        "refused or undecided": backed(
+            lambda row: f"{missed(row)} ({missed(row) / row['settings']:.0%})"
+        ),
         "hits": backed("hits"),
     }
 

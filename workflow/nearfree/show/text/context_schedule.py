@@ -20,11 +20,6 @@ Write = Callable[[Mapping[int, int]], Option]
 """Writes an engine's option, given K by batch size."""
 
 
-def write_no_option(_: Mapping[int, int]) -> Option:
-    """Return the empty option."""
-    return NO_OPTION
-
-
 class ContextSchedule(Struct, frozen=True, kw_only=True):
     """Draft lengths K by batch size at one context, and the criterion that chose them.
 
@@ -38,7 +33,7 @@ class ContextSchedule(Struct, frozen=True, kw_only=True):
     forecast: Forecast
     option: Option = NO_OPTION
     """The engine's option, which `write` makes of the K of `choices`."""
-    write: Write = write_no_option
+    write: Write = lambda _: NO_OPTION
     choices: Mapping[int, Choice] = {}
     """K and its speedup by batch size, neighbours merged."""
     near_free: NearFree = {}

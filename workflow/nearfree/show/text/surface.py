@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 
-from nearfree.decoders.decoder import Decoder
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast, headline
@@ -65,7 +64,9 @@ def surface_report(
     """Yield N_max by batch (down) and context (across), per model, platform and routing."""
     rows = {(row["deployment"], row["baseline"] == 1): row for row in boundaries.to_dicts()}
     first = True
-    for (decoder, _, routing), group in groupby(enumerate(queries), _block):
+    for (decoder, _, routing), group in groupby(
+        enumerate(queries), lambda entry: (entry[1].decoder, entry[1].platform, entry[1].routing)
+    ):
         block = list(group)
         query = block[0][1]
         setting = f"{gpus(query)}, {formats(query)}, {_backends(query)}"
@@ -102,10 +103,6 @@ def _matrix(
         cells.setdefault(query.batch, []).append(cell)
     table += [[batch, *values] for batch, values in cells.items()]
     yield from columns(table, left=0)
-
-
-def _block(entry: tuple[int, Deployment]) -> tuple[Decoder, str, str | None]:
-    return entry[1].decoder, entry[1].platform, entry[1].routing
 
 
 def inverse_report(

@@ -2,17 +2,18 @@
 
 import polars as pl
 import pytest
+from nearfree.show.figures.listing import Frames
 
-from show.figures.measured_models import ModelRows, model_rows
+from show.figures.measured_models import model_rows
 
 
 @pytest.fixture(scope="session")
-def models() -> ModelRows:
+def models() -> Frames:
     """Return the tables of whole models, dense and with experts, that a machine measured."""
     return model_rows()
 
 
 @pytest.fixture(scope="session")
-def scored(models: ModelRows) -> pl.DataFrame:
+def scored(models: Frames) -> pl.DataFrame:
     """Return the scores of their predictions at the reported tolerance."""
     return models.composition.filter(epsilon=0.2)

@@ -35,7 +35,7 @@ from nearfree.log.curves import curves
 from nearfree.log.events import Payload, SharesMeasured
 from nearfree.log.evidence import Take
 from nearfree.log.names import Layout, TakeName
-from nearfree.show.figures.models import ModelRows
+from nearfree.show.figures.listing import Frames
 
 GRID = (1, 2, 4, 8, 12, 16, 17, 24, 32, 33, 48, 64)
 DENSE_MODEL: dict[str, Any] = {
@@ -109,7 +109,7 @@ def built(table: Table, rows: Iterator[dict[str, Any]] | list[dict[str, Any]]) -
     return table.build(frame, frame["from_ids"].explode().drop_nulls().unique().to_list())
 
 
-def model_rows(settings: list[Setting] = SETTINGS) -> ModelRows:
+def model_rows(settings: list[Setting] = SETTINGS) -> Frames:
     """Return the tables of some models measured on one machine."""
     models = {str(setting.model): None for setting in settings}
     takes = [
@@ -124,24 +124,24 @@ def model_rows(settings: list[Setting] = SETTINGS) -> ModelRows:
         for truth in boundaries.filter(setting_key=setting_key(setting)).to_dicts()
         for row in _said(setting, truth)
     ]
-    return ModelRows(
-        latency=latency,
-        boundaries=boundaries,
-        time_shares=shares,
-        composition=built(COMPOSITION, boundary_rows),
-    )
+    return {
+        "latency": latency,
+        "boundaries": boundaries,
+        "time_shares": shares,
+        "composition": built(COMPOSITION, boundary_rows),
+    }
 
 
-def write_models(layout: Layout, scope: str = "cpu") -> ModelRows:
+def write_models(layout: Layout, scope: str = "cpu") -> Frames:
     """Add the models' tables to those of a scope, and return them."""
     rows = model_rows()
-    judged = built(SENSITIVITY, list(sensitivity_rows(rows.boundaries, rows.latency, 0.2)))
+    judged = built(SENSITIVITY, list(sensitivity_rows(rows["boundaries"], rows["latency"], 0.2)))
     for table, more in (
-        (LATENCY, rows.latency),
-        (BOUNDARIES, rows.boundaries),
+        (LATENCY, rows["latency"]),
+        (BOUNDARIES, rows["boundaries"]),
         (SENSITIVITY, judged),
-        (TIME_SHARES, rows.time_shares),
-        (COMPOSITION, rows.composition),
+        (TIME_SHARES, rows["time_shares"]),
+        (COMPOSITION, rows["composition"]),
     ):
         every = pl.concat([read_table(layout, scope, table), more])
         write_table(layout, scope, table, every, {})

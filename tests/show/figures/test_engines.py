@@ -20,13 +20,12 @@ from nearfree.show.figures.engines import (
     FEWER,
     MORE,
     OTHER,
-    EngineRows,
     changes,
     engine_drawings,
     ratio_against_n,
 )
-from nearfree.show.figures.listing import ENGINES
-from nearfree.show.figures.models import ModelRows, model_drawings
+from nearfree.show.figures.listing import ENGINES, Frames
+from nearfree.show.figures.models import model_drawings
 from once import made_once
 
 from show.figures.marks import again, marks
@@ -53,26 +52,21 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 @pytest.fixture(scope="module")
-def rows(layout: Layout) -> EngineRows:
+def rows(layout: Layout) -> Frames:
     """Return the tables of that platform."""
 
     def of(table: Table) -> pl.DataFrame:
         return read_table(layout, "cpu", table)
 
-    return EngineRows(
-        latency=of(LATENCY),
-        boundaries=of(BOUNDARIES),
-        time_shares=of(TIME_SHARES),
-        steps=of(ENGINE_STEPS),
-    )
+    return {table.name: of(table) for table in (LATENCY, BOUNDARIES, TIME_SHARES, ENGINE_STEPS)}
 
 
 @pytest.fixture(scope="module")
-def drawn(rows: EngineRows) -> list[dict[str, object]]:
+def drawn(rows: Frames) -> list[dict[str, object]]:
     """Return the marks of the engine's ratios."""
     of_engine = [
         frame.filter("newest", module="engine")
-        for frame in (rows.latency, rows.boundaries.filter(epsilon=0.2), rows.steps)
+        for frame in (rows["latency"], rows["boundaries"].filter(epsilon=0.2), rows["engine_steps"])
     ]
     return marks(ratio_against_n(*of_engine, 0.2))
 
@@ -84,13 +78,13 @@ def of(drawn: list[dict[str, object]], kind: str, panel: str = "") -> list[dict[
     ]
 
 
-def test_a_platform_has_a_figure_of_ratios_and_one_of_shares(rows: EngineRows) -> None:
+def test_a_platform_has_a_figure_of_ratios_and_one_of_shares(rows: Frames) -> None:
     """Each engine and model has both figures in the engines' section; modules have none."""
     figures = [figure for figure, _ in engine_drawings(rows, 0.2)]
     assert [figure.family for figure in figures] == ["ratio_against_n", "time_shares_against_n"]
     assert {figure.about for figure in figures} == {ENGINES}
     assert all("tiny" in figure.name and "llama_cpp" in figure.name for figure in figures)
-    without = structs.replace(rows, latency=rows.latency.filter(pl.col("module") != "engine"))
+    without = {**rows, "latency": rows["latency"].filter(pl.col("module") != "engine")}
     assert not list(engine_drawings(without, 0.2))
 
 
@@ -105,19 +99,20 @@ def test_a_panel_names_all_of_a_setting(drawn: list[dict[str, object]]) -> None:
     }  # fmt: skip
 
 
-def test_two_studies_of_one_setting_have_two_panels(rows: EngineRows) -> None:
+def test_two_studies_of_one_setting_have_two_panels(rows: Frames) -> None:
     """Curves of two studies are in two panels, which name the study."""
-    latency = again(rows.latency.filter("newest", module="engine", batch=4))
-    drawn = marks(ratio_against_n(latency, rows.boundaries.clear(), rows.steps.clear(), 0.2))
+    latency = again(rows["latency"].filter("newest", module="engine", batch=4))
+    ends, steps = rows["boundaries"].clear(), rows["engine_steps"].clear()
+    drawn = marks(ratio_against_n(latency, ends, steps, 0.2))
     assert len({mark["panel"] for mark in drawn}) == 2
     assert len(drawn) == 2 * len(GRID)
 
 
 def test_points_are_ratios_with_their_intervals(
-    rows: EngineRows, drawn: list[dict[str, object]]
+    rows: Frames, drawn: list[dict[str, object]]
 ) -> None:
     """Each row of the latency table is a point with its paired ratio and interval."""
-    known = {row["row_id"]: row for row in rows.latency.filter(module="engine").to_dicts()}
+    known = {row["row_id"]: row for row in rows["latency"].filter(module="engine").to_dicts()}
     points = of(drawn, "point")
     assert {point["row_id"] for point in points} == set(known)
     for point in points:
@@ -136,10 +131,10 @@ def test_the_band_ends_at_the_tolerance(drawn: list[dict[str, object]]) -> None:
         assert end["label"] == f"N_max = {end['n_max']}"
 
 
-def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end(rows: EngineRows) -> None:
+def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end(rows: Frames) -> None:
     """If no N after N_max was measured, both figures show N_max as a lower bound."""
-    ends = rows.boundaries.with_columns(pl.lit(None, dtype=pl.Int64).alias("next_n"))
-    charts = [chart for _, chart in engine_drawings(structs.replace(rows, boundaries=ends), 0.2)]
+    ends = rows["boundaries"].with_columns(pl.lit(None, dtype=pl.Int64).alias("next_n"))
+    charts = [chart for _, chart in engine_drawings({**rows, "boundaries": ends}, 0.2)]
     assert len(charts) == 2
     for chart in charts:
         labels = {mark["label"] for mark in marks(chart, "boundary")}
@@ -165,39 +160,36 @@ def test_marks_of_each_type_have_a_line_below_the_curve(drawn: list[dict[str, ob
     assert all(high / low > 1.05 for low, high in pairwise([*lines, 1.0]))
 
 
-def test_a_mark_is_a_change_between_two_positions(rows: EngineRows) -> None:
+def test_a_mark_is_a_change_between_two_positions(rows: Frames) -> None:
     """With four requests a mark stands for all changes between N and N + 1."""
-    four = changes(rows.steps.filter(batch=4, type="q4_1")).sort("n")
+    four = changes(rows["engine_steps"].filter(batch=4, type="q4_1")).sort("n")
     assert four["n"].to_list() == [*range(2, GRID[-1] + 1)]
     assert four.select("passes_before", "passes").rows()[0] == (4, 8)
     assert set(four["change"]) == {MORE}
 
 
-def test_fewer_passes_are_told(rows: EngineRows) -> None:
+def test_fewer_passes_are_told(rows: Frames) -> None:
     """A rule that batches rows shows fewer passes."""
-    fewer = rows.steps.filter(batch=1, threads=1, type="q4_1", rows=4).with_columns(
-        pl.lit(1, dtype=pl.Int64).alias("passes")
+    fewer = (
+        rows["engine_steps"]
+        .filter(batch=1, threads=1, type="q4_1", rows=4)
+        .with_columns(pl.lit(1, dtype=pl.Int64).alias("passes"))
     )
     assert changes(fewer)["change"].unique().to_list() == [FEWER]
 
 
-def test_without_rules_the_curve_stands_alone(rows: EngineRows) -> None:
+def test_without_rules_the_curve_stands_alone(rows: Frames) -> None:
     """Without a rule of the passes there are no marks, and the subtitle names none."""
-    latency = rows.latency.filter("newest", module="engine")
-    refused = rows.steps.head(1).with_columns(pl.lit(None, dtype=pl.Int64).alias("rows"))
-    chart = ratio_against_n(latency, rows.boundaries.filter(epsilon=0.2), refused, 0.2)
+    latency = rows["latency"].filter("newest", module="engine")
+    refused = rows["engine_steps"].head(1).with_columns(pl.lit(None, dtype=pl.Int64).alias("rows"))
+    chart = ratio_against_n(latency, rows["boundaries"].filter(epsilon=0.2), refused, 0.2)
     assert {mark["kind"] for mark in marks(chart)} == {"point", "boundary"}
     assert not any("rule" in line for line in chart.to_dict()["title"]["subtitle"])
 
 
-def test_figures_of_models_hold_no_engine(rows: EngineRows) -> None:
+def test_figures_of_models_hold_no_engine(rows: Frames) -> None:
     """An engine's forward is not in figures of models of the same name."""
-    models = ModelRows(
-        latency=rows.latency,
-        boundaries=rows.boundaries,
-        time_shares=rows.time_shares,
-        composition=COMPOSITION.build(COMPOSITION.frame([]), []),
-    )
-    ours = rows.latency.filter(module="engine").with_columns(pl.lit("model").alias("module"))
-    with_ours = structs.replace(models, latency=pl.concat([rows.latency, ours]))
+    models = {**rows, "composition": COMPOSITION.build(COMPOSITION.frame([]), [])}
+    ours = rows["latency"].filter(module="engine").with_columns(pl.lit("model").alias("module"))
+    with_ours = {**models, "latency": pl.concat([rows["latency"], ours])}
     assert all("time_shares" not in figure.name for figure, _ in model_drawings(with_ours, 0.2))

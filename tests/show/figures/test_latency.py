@@ -11,7 +11,8 @@ from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.model import MODEL
 from nearfree.show.figures.families import Rows
 from nearfree.show.figures.latency import latency_against_n, time_shares_against_n
-from nearfree.show.figures.models import ModelRows, model_drawings
+from nearfree.show.figures.listing import Frames
+from nearfree.show.figures.models import model_drawings
 from nearfree.show.figures.theme import ROLES
 
 from show.figures.marks import ATTENTION, DENSE, MOE, again, marks, wider
@@ -122,7 +123,7 @@ def test_there_is_room_for_text_above_each_curve(rows: Rows, module: ModuleKind)
 
 
 @pytest.fixture(scope="module")
-def charts(models: ModelRows) -> list[alt.FacetChart]:
+def charts(models: Frames) -> list[alt.FacetChart]:
     """Return the figure of each model."""
     drawn = model_drawings(models, 0.2)
     return [chart for figure, chart in drawn if "time_shares" in figure.name]
@@ -166,17 +167,17 @@ def test_a_module_has_one_colour_everywhere(charts: list[alt.FacetChart]) -> Non
         }
 
 
-def test_the_boundary_is_the_table_s(models: ModelRows, charts: list[alt.FacetChart]) -> None:
+def test_the_boundary_is_the_table_s(models: Frames, charts: list[alt.FacetChart]) -> None:
     """Each panel marks the table's N_max at the reported tolerance and links its row."""
     bounds = [(m["row_id"], m["n"]) for chart in charts for m in marks(chart, "boundary")]
-    at = models.boundaries.filter(epsilon=0.2)
+    at = models["boundaries"].filter(epsilon=0.2)
     assert sorted(bounds) == sorted(at.select("row_id", "n_max").rows())
 
 
-def test_a_single_n_is_a_bar(models: ModelRows) -> None:
+def test_a_single_n_is_a_bar(models: Frames) -> None:
     """Shares that were measured at one N alone are still drawn, and said to be measured."""
-    once = models.time_shares.filter(n=1, model="qwen3_8b_cpu")
-    chart = time_shares_against_n(once, models.boundaries, 0.2, MODEL)
+    once = models["time_shares"].filter(n=1, model="qwen3_8b_cpu")
+    chart = time_shares_against_n(once, models["boundaries"], 0.2, MODEL)
     assert chart.to_dict()["title"]["subtitle"][0].startswith("Measured inside")
     assert len(marks(chart, "bar")) == once.height
     assert len(marks(chart, "boundary")) == once["setting_key"].n_unique()

@@ -6,13 +6,11 @@ from typing import Any
 import altair as alt
 import polars as pl
 import pytest
-from msgspec.structs import asdict, replace
 from nearfree.core.modules.kind import ModuleKind
-from nearfree.show.figures.listing import MODELS
+from nearfree.show.figures.listing import MODELS, Frames
 from nearfree.show.figures.models import (
     DENSE,
     MOE,
-    ModelRows,
     limiter_map,
     limiters,
     model_drawings,
@@ -28,25 +26,25 @@ Mark = dict[str, Any]
 BOTH = pytest.mark.parametrize("module", [DENSE, MOE], ids=lambda module: module.own)
 
 
-def of(models: ModelRows, module: ModuleKind) -> tuple[pl.DataFrame, pl.DataFrame]:
+def of(models: Frames, module: ModuleKind) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the boundaries that a figure shows, and the predictions of models."""
     dense = pl.col("top_k").is_null()
-    at = models.boundaries.filter(dense if module is DENSE else ~dense, epsilon=0.2)
-    return at, models.composition.filter(epsilon=0.2)
+    at = models["boundaries"].filter(dense if module is DENSE else ~dense, epsilon=0.2)
+    return at, models["composition"].filter(epsilon=0.2)
 
 
-def drawn(models: ModelRows, module: ModuleKind) -> alt.FacetChart:
+def drawn(models: Frames, module: ModuleKind) -> alt.FacetChart:
     """Return the figure over one variable."""
     return nmax_of_models(*of(models, module), 0.2, module)
 
 
-def points(models: ModelRows, module: ModuleKind) -> list[Mark]:
+def points(models: Frames, module: ModuleKind) -> list[Mark]:
     """Return its points."""
     return marks(drawn(models, module), "point")
 
 
 @BOTH
-def test_every_boundary_is_a_point_with_its_interval(models: ModelRows, module: ModuleKind) -> None:
+def test_every_boundary_is_a_point_with_its_interval(models: Frames, module: ModuleKind) -> None:
     """Each measured N_max is one point with both ends of its interval."""
     at, _ = of(models, module)
     shown = [mark for mark in points(models, module) if mark["series"] == "measured"]
@@ -55,9 +53,7 @@ def test_every_boundary_is_a_point_with_its_interval(models: ModelRows, module: 
 
 
 @BOTH
-def test_every_answer_is_a_point_and_a_refusal_is_none(
-    models: ModelRows, module: ModuleKind
-) -> None:
+def test_every_answer_is_a_point_and_a_refusal_is_none(models: Frames, module: ModuleKind) -> None:
     """Each prediction of a shown setting is one point; a refusal has none."""
     at, predictions = of(models, module)
     asked = predictions.filter(pl.col("setting_key").is_in(at["setting_key"].implode()))
@@ -69,7 +65,7 @@ def test_every_answer_is_a_point_and_a_refusal_is_none(
 
 
 @BOTH
-def test_series_of_one_setting_stand_side_by_side(models: ModelRows, module: ModuleKind) -> None:
+def test_series_of_one_setting_stand_side_by_side(models: Frames, module: ModuleKind) -> None:
     """Series of one value have different places, all within the value's band."""
     chart = drawn(models, module)
     bands = {(band["panel"], band["x"]): band["x2"] for band in marks(chart, "band")}
@@ -84,7 +80,7 @@ def test_series_of_one_setting_stand_side_by_side(models: ModelRows, module: Mod
 
 
 @BOTH
-def test_the_band_is_where_a_prediction_is_a_hit(models: ModelRows, module: ModuleKind) -> None:
+def test_the_band_is_where_a_prediction_is_a_hit(models: Frames, module: ModuleKind) -> None:
     """A prediction is inside its band if the table calls it a hit."""
     chart = drawn(models, module)
     bands = marks(chart, "band")
@@ -96,7 +92,7 @@ def test_the_band_is_where_a_prediction_is_a_hit(models: ModelRows, module: Modu
             assert mark["hit"] == (band["low"] <= mark["y"] < band["high"])
 
 
-def test_a_grid_that_ends_has_an_arrow(models: ModelRows) -> None:
+def test_a_grid_that_ends_has_an_arrow(models: Frames) -> None:
     """If N_max is the last N of the grid, the band is open and the mark says so."""
     at, predictions = of(models, DENSE)
     ended = at.with_columns(pl.lit(None, dtype=pl.Int64).alias("next_n"))
@@ -106,7 +102,7 @@ def test_a_grid_that_ends_has_an_arrow(models: ModelRows) -> None:
     assert all(b["high"] > max(m["y"] for m in shown if m["kind"] == "point") for b in bands)
 
 
-def test_a_panel_is_of_a_model_routing_and_context(models: ModelRows) -> None:
+def test_a_panel_is_of_a_model_routing_and_context(models: Frames) -> None:
     """A panel names model, routing and context, over the remaining variable."""
     at = with_model_panels(of(models, MOE)[0], MOE)
     panels_of = at.group_by("model", "routing", "context").agg(pl.col("panel").unique())
@@ -114,7 +110,7 @@ def test_a_panel_is_of_a_model_routing_and_context(models: ModelRows) -> None:
         assert panels == [f"{model}: {routing}, L = {context}"]
 
 
-def test_a_panel_says_what_else_differs(models: ModelRows) -> None:
+def test_a_panel_says_what_else_differs(models: Frames) -> None:
     """Settings of one model that differ otherwise are in different panels."""
     at, _ = of(models, DENSE)
     for name, old, new in (("mask", "causal", "block"), ("model_digest", "0123456789ab", "f" * 12)):
@@ -122,7 +118,7 @@ def test_a_panel_says_what_else_differs(models: ModelRows) -> None:
         assert {panel.rpartition(", ")[2] for panel in panels} == {old, new}
 
 
-def test_without_predictions_the_measured_ones_are_drawn(models: ModelRows) -> None:
+def test_without_predictions_the_measured_ones_are_drawn(models: Frames) -> None:
     """A model without predictions is drawn with its measured boundaries."""
     at, predictions = of(models, DENSE)
     shown = marks(nmax_of_models(at, predictions.clear(), 0.2, DENSE), "point")
@@ -133,17 +129,17 @@ def test_without_predictions_the_measured_ones_are_drawn(models: ModelRows) -> N
 NAMES = ("ling_2_0_mini_cpu", "llada_2_1_mini_cpu", "qwen3_8b_cpu", "wedlm_8b_cpu")
 
 
-def names(rows: ModelRows) -> list[str]:
+def names(rows: Frames) -> list[str]:
     """Return the names of some models' figures without their common prefix."""
     return [figure.name.removeprefix("model_") for figure, _ in model_drawings(rows, 0.2)]
 
 
-def only(rows: ModelRows, model: str) -> ModelRows:
+def only(rows: Frames, model: str) -> Frames:
     """Return the rows of one model."""
-    return ModelRows(**{n: frame.filter(model=model) for n, frame in asdict(rows).items()})
+    return {name: frame.filter(model=model) for name, frame in rows.items()}
 
 
-def test_every_model_has_its_figures(models: ModelRows) -> None:
+def test_every_model_has_its_figures(models: Frames) -> None:
     """Dense and MoE models have separate figures of N_max; each has latency and shares."""
     figure_names = [
         f"{what}_{name}" for name in NAMES for what in ("latency_against_n", "time_shares")
@@ -151,14 +147,14 @@ def test_every_model_has_its_figures(models: ModelRows) -> None:
     assert names(models) == ["nmax_against_batch", "nmax_against_top_k", "limiters", *figure_names]
 
 
-def test_figures_of_models_go_to_their_own_part(models: ModelRows) -> None:
+def test_figures_of_models_go_to_their_own_part(models: Frames) -> None:
     """Figures of models have their own section in the report and their own file names."""
     figures = [figure for figure, _ in model_drawings(models, 0.2)]
     assert {figure.about for figure in figures} == {MODELS}
     assert all(figure.name.startswith("model_") and figure.caption for figure in figures)
 
 
-def test_a_figure_lists_the_rows_behind_its_marks(models: ModelRows) -> None:
+def test_a_figure_lists_the_rows_behind_its_marks(models: Frames) -> None:
     """A figure lists each row of its marks once, and no other."""
     for figure, chart in model_drawings(models, 0.2):
         drawn = {mark["row_id"] for mark in marks(chart)} - {None}
@@ -166,39 +162,39 @@ def test_a_figure_lists_the_rows_behind_its_marks(models: ModelRows) -> None:
         assert len(figure.rows) == len(drawn)
 
 
-def test_without_models_nothing_is_drawn(models: ModelRows) -> None:
+def test_without_models_nothing_is_drawn(models: Frames) -> None:
     """Tables without models give no figure."""
-    empty = {name: frame.clear() for name, frame in asdict(models).items()}
-    assert not list(model_drawings(ModelRows(**empty), 0.2))
+    empty = {name: frame.clear() for name, frame in models.items()}
+    assert not list(model_drawings(empty, 0.2))
 
 
-def test_a_boundary_that_was_only_printed_is_not_drawn(models: ModelRows) -> None:
+def test_a_boundary_that_was_only_printed_is_not_drawn(models: Frames) -> None:
     """A model without measured latency has no figure."""
-    assert not names(replace(models, latency=models.latency.clear()))
+    assert not names({**models, "latency": models["latency"].clear()})
 
 
 @pytest.mark.parametrize(
     ("table", "gone"),
     [("time_shares", {"time_shares_qwen3_8b_cpu"}), ("composition", {"limiters"})],
 )
-def test_what_was_not_made_is_not_drawn(models: ModelRows, table: str, gone: set[str]) -> None:
+def test_what_was_not_made_is_not_drawn(models: Frames, table: str, gone: set[str]) -> None:
     """Without shares or predictions, the other figures are drawn."""
     whole = only(models, "qwen3_8b_cpu")
-    less = replace(whole, **{table: asdict(whole)[table].clear()})
+    less = {**whole, table: whole[table].clear()}
     assert set(names(whole)) - set(names(less)) == gone
 
 
-def test_older_takes_are_left_out(models: ModelRows) -> None:
+def test_older_takes_are_left_out(models: Frames) -> None:
     """Rows of a take that a newer one replaced are in no figure."""
     older = {
         name: frame.with_columns(pl.lit(value=False).alias("newest"))
-        for name, frame in asdict(models).items()
+        for name, frame in models.items()
         if "newest" in frame.columns
     }
-    assert not names(replace(models, **older))
+    assert not names({**models, **older})
 
 
-def test_a_panel_a_setting(models: ModelRows) -> None:
+def test_a_panel_a_setting(models: Frames) -> None:
     """Each curve has its own panel in the figures of latency and of shares."""
     for model in NAMES:
         mine = only(models, model)

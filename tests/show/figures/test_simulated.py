@@ -7,14 +7,15 @@ import pytest
 from nearfree.core.modules.registry import MAIN
 from nearfree.log.names import Layout
 from nearfree.show.figures.families import Rows, drawings
-from nearfree.show.figures.models import ModelRows, model_drawings
+from nearfree.show.figures.listing import Frames
+from nearfree.show.figures.models import model_drawings
 from nearfree.show.figures.stage import Chart, as_simulated, save, specification
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def charts(rows: Rows, models: ModelRows) -> list[Chart]:
+def charts(rows: Rows, models: Frames) -> list[Chart]:
     """Return all figures of a platform."""
     drawn = [drawing for module in MAIN for drawing in drawings(rows.of(module.name), 0.2, module)]
     drawn += model_drawings(models, 0.2)
@@ -51,6 +52,6 @@ def test_they_can_be_drawn(charts, tmp_path) -> None:
 
 def test_a_measured_root_is_left_alone(made: Layout, rows: Rows) -> None:
     """Figures of a real machine stay unchanged."""
-    assert set(rows.latency["origin"]) == {"measured"}
-    assert pl.Series(rows.boundaries["origin"]).is_in(["measured", "published"]).all()
+    assert set(rows["latency"]["origin"]) == {"measured"}
+    assert pl.Series(rows["boundaries"]["origin"]).is_in(["measured", "published"]).all()
     assert made.events.exists()

@@ -6,14 +6,13 @@ import polars as pl
 import pytest
 from derive.outlook.test_schedules import Given
 from derive.sheeted import ANSWERER, CONFIG, sheet_table
-from msgspec.structs import asdict
 from nearfree.config.files import DeploymentSpec
 from nearfree.core.label import subject
 from nearfree.derive.outlook.outlook import outlook
 from nearfree.derive.score.scores import SCORES, score_rows
 from nearfree.derive.tables.store import read_table, write_table
 from nearfree.log.names import Layout
-from nearfree.show.figures.models import ModelRows
+from nearfree.show.figures.listing import Frames
 from nearfree.show.figures.stage import draw
 from nearfree.show.page.models import (
     _interval,
@@ -37,9 +36,9 @@ SUM, MINIMUM = "modules sum", "modules minimum"
 
 
 @pytest.fixture(scope="module")
-def answer(models: ModelRows, scored: pl.DataFrame) -> Grid:
+def answer(models: Frames, scored: pl.DataFrame) -> Grid:
     """Return the table of the models' boundaries."""
-    return measured_boundaries(models.boundaries.filter(epsilon=0.2), scored)
+    return measured_boundaries(models["boundaries"].filter(epsilon=0.2), scored)
 
 
 def counted(composition: pl.DataFrame) -> pl.DataFrame:
@@ -65,9 +64,9 @@ def count(grid: Grid, predictor: str, name: str) -> str:
     return dict(zip(column(grid, "predictor"), column(grid, name), strict=True))[predictor]
 
 
-def test_each_setting_has_a_line(models: ModelRows, answer: Grid) -> None:
+def test_each_setting_has_a_line(models: Frames, answer: Grid) -> None:
     """Each measured setting has one line, which links its boundary."""
-    at = models.boundaries.filter(epsilon=0.2)
+    at = models["boundaries"].filter(epsilon=0.2)
     links = {row[answer.head.index("N_max")].row for row in answer.rows}
     assert links == {*at["row_id"]}
     assert len(answer.rows) == at.height
@@ -75,9 +74,9 @@ def test_each_setting_has_a_line(models: ModelRows, answer: Grid) -> None:
     assert len(set(zip(*(column(answer, key) for key in keys), strict=True))) == at.height
 
 
-def test_studies_of_one_model_are_told_apart(models: ModelRows, scored: pl.DataFrame) -> None:
+def test_studies_of_one_model_are_told_apart(models: Frames, scored: pl.DataFrame) -> None:
     """If two studies hold one model, each line names its study."""
-    at = models.boundaries.filter(epsilon=0.2, model="qwen3_8b_cpu")
+    at = models["boundaries"].filter(epsilon=0.2, model="qwen3_8b_cpu")
     grid = measured_boundaries(again(at), scored)
     assert set(column(grid, "model")) == {
         "qwen3_8b_cpu (qwen3_8b_cpu)",
@@ -85,9 +84,9 @@ def test_studies_of_one_model_are_told_apart(models: ModelRows, scored: pl.DataF
     }
 
 
-def test_what_no_setting_has_is_no_column(models: ModelRows, scored: pl.DataFrame) -> None:
+def test_what_no_setting_has_is_no_column(models: Frames, scored: pl.DataFrame) -> None:
     """Threads, which only an engine's settings have, are no column of dashes beside models."""
-    at = models.boundaries.filter(epsilon=0.2)
+    at = models["boundaries"].filter(epsilon=0.2)
     assert at["threads"].is_null().all()
     assert "threads" not in measured_boundaries(at, scored).head
     one = at.with_columns(pl.lit(2, pl.Int64).alias("threads"))
@@ -119,10 +118,10 @@ def test_a_prediction_is_told_with_its_mark_and_module(scored: pl.DataFrame, ans
         assert shown == expected
 
 
-def test_what_is_no_hit_may_be_near(models: ModelRows, scored: pl.DataFrame) -> None:
+def test_what_is_no_hit_may_be_near(models: Frames, scored: pl.DataFrame) -> None:
     """A miss inside the measured interval is marked apart from other misses."""
     near = scored.with_columns(pl.lit(value=False).alias("hit"), pl.lit(value=True).alias("within"))
-    grid = measured_boundaries(models.boundaries.filter(epsilon=0.2), near)
+    grid = measured_boundaries(models["boundaries"].filter(epsilon=0.2), near)
     assert {text.split(" ")[1].rstrip(",") for text in column(grid, SUM) if text != "refused"} == {
         "near"
     }
@@ -133,10 +132,10 @@ def test_a_predictor_that_never_answers_has_no_column(answer: Grid) -> None:
     assert not [name for name in answer.head if name.startswith("work model")]
 
 
-def test_models_without_predictions_are_told(models: ModelRows, scored: pl.DataFrame) -> None:
+def test_models_without_predictions_are_told(models: Frames, scored: pl.DataFrame) -> None:
     """A boundary without predictions is shown with its interval."""
-    grid = measured_boundaries(models.boundaries.filter(epsilon=0.2), scored.clear())
-    assert len(grid.rows) == models.boundaries.filter(epsilon=0.2).height
+    grid = measured_boundaries(models["boundaries"].filter(epsilon=0.2), scored.clear())
+    assert len(grid.rows) == models["boundaries"].filter(epsilon=0.2).height
     assert set(column(grid, grid.head[-1])) == {"-"}
 
 
@@ -212,10 +211,10 @@ def test_an_undecided_boundary_is_told(scored: pl.DataFrame) -> None:
     assert all("(undecided)" in cell.text for cell in misses(loose))
 
 
-def test_the_lm_head_s_share_is_that_at_the_baseline(models: ModelRows) -> None:
+def test_the_lm_head_s_share_is_that_at_the_baseline(models: Frames) -> None:
     """Each model's line has its settings' least and largest share, with rows."""
-    grid = uncovered(models.time_shares)
-    at = models.time_shares.filter(pl.col("n") == pl.col("baseline"))
+    grid = uncovered(models["time_shares"])
+    at = models["time_shares"].filter(pl.col("n") == pl.col("baseline"))
     for row in grid.rows:
         for role, shown in zip(("LM head", "between"), (row[2:4], row[4:6]), strict=True):
             mine = at.filter(model=row[0].text, role=role)
@@ -225,17 +224,17 @@ def test_the_lm_head_s_share_is_that_at_the_baseline(models: ModelRows) -> None:
             assert tuple(cell.text for cell in shown) == tuple(f"{end:.1%}" for end in ends)
 
 
-def test_without_models_there_is_no_section(models: ModelRows) -> None:
+def test_without_models_there_is_no_section(models: Frames) -> None:
     """A platform without models has no such section."""
-    frames = asdict(models) | {"scores": counted(models.composition)}
+    frames = models | {"scores": counted(models["composition"])}
     assert model_section(frames, 0.2)
-    modules = models.boundaries.with_columns(pl.lit("attention").alias("module"))
+    modules = models["boundaries"].with_columns(pl.lit("attention").alias("module"))
     assert model_section(frames | {"boundaries": modules}, 0.2) is None
 
 
-def test_an_audit_line_of_a_model_names_its_setting(models: ModelRows) -> None:
+def test_an_audit_line_of_a_model_names_its_setting(models: Frames) -> None:
     """A model's audit line shows what distinguishes its row."""
-    for frame in asdict(models).values():
+    for frame in models.values():
         names = [subject(row) for row in frame.to_dicts()]
         assert len(set(names)) == len(names)
 

@@ -5,12 +5,12 @@ from math import log2
 
 import altair as alt
 import polars as pl
-from msgspec import Struct, structs
+from msgspec import structs
 
 from nearfree.core.label import label
 from nearfree.core.modules.engine import ENGINE
 from nearfree.show.figures.latency import time_shares_against_n
-from nearfree.show.figures.listing import ENGINES, Drawing, drawing
+from nearfree.show.figures.listing import ENGINES, Drawing, Frames, drawing
 from nearfree.show.figures.panels import CURVE, in_rows
 from nearfree.show.figures.theme import (
     BAND,
@@ -42,23 +42,20 @@ _ABOVE = 1.15
 """Upper end of the axis, as a multiple of the largest ratio."""
 
 
-class EngineRows(Struct, frozen=True, kw_only=True):
-    """The tables of one platform that figures of engines are drawn from."""
+def engine_drawings(frames: Frames, epsilon: float) -> Iterator[Drawing]:
+    """Yield the figures of each engine and model; nothing where the platform measured none.
 
-    latency: pl.DataFrame
-    boundaries: pl.DataFrame
-    time_shares: pl.DataFrame
-    steps: pl.DataFrame
-
-
-def engine_drawings(rows: EngineRows, epsilon: float) -> Iterator[Drawing]:
-    """Yield the figures of each engine and model; nothing where the platform measured none."""
+    Parameters
+    ----------
+    frames
+        A platform's tables by name: latency, boundaries, time_shares and engine_steps.
+    """
     engine_rows = (pl.col("module") == ENGINE.name) & pl.col("newest")
-    latency = rows.latency.filter(engine_rows)
+    latency = frames["latency"].filter(engine_rows)
     for engine, model in latency.select("backend", "model").unique().sort(pl.all()).rows():
         selected = engine_rows & (pl.col("backend") == engine) & (pl.col("model") == model)
-        curves, steps = latency.filter(selected), rows.steps.filter(selected)
-        at_tolerance = rows.boundaries.filter(selected, pl.col("epsilon") == epsilon)
+        curves, steps = latency.filter(selected), frames["engine_steps"].filter(selected)
+        at_tolerance = frames["boundaries"].filter(selected, pl.col("epsilon") == epsilon)
         subject = f"{model} in {engine}"
         yield drawing(
             ratio_against_n,
@@ -70,7 +67,7 @@ def engine_drawings(rows: EngineRows, epsilon: float) -> Iterator[Drawing]:
             steps,
             about=ENGINES,
         )
-        shares = rows.time_shares.filter(selected)
+        shares = frames["time_shares"].filter(selected)
         if not shares.is_empty():
             shown_boundaries = at_tolerance.join(shares, on=CURVE, how="semi")
             yield drawing(

@@ -1,6 +1,6 @@
 """The list of a scope's figures, with the digests of their files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,6 +23,9 @@ TUNED_ENGINES = "tuned_engines"
 """The part of a platform's section on tuned engines."""
 IMPORTED_CURVES = "imported_curves"
 """The report's section on public curves in the log."""
+
+Frames = Mapping[str, pl.DataFrame]
+"""Tables by name."""
 
 
 class Figure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

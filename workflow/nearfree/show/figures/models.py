@@ -5,13 +5,13 @@ from typing import Any
 
 import altair as alt
 import polars as pl
-from msgspec import Struct, structs
+from msgspec import structs
 
 from nearfree.core.label import NESTED, label
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.model import MODEL
 from nearfree.show.figures.latency import latency_against_n, time_shares_against_n
-from nearfree.show.figures.listing import MODELS, Drawing, drawing
+from nearfree.show.figures.listing import MODELS, Drawing, Frames, drawing
 from nearfree.show.figures.panels import in_rows, panel, with_model_panels
 from nearfree.show.figures.theme import (
     BAND,
@@ -255,22 +255,19 @@ def _tooltip(module: ModuleKind) -> list[alt.Tooltip]:
     )
 
 
-class ModelRows(Struct, frozen=True, kw_only=True):
-    """The tables of one platform that figures of models are drawn from."""
+def model_drawings(frames: Frames, epsilon: float) -> Iterator[Drawing]:
+    """Yield the figures of models, none where the platform measured none.
 
-    latency: pl.DataFrame
-    boundaries: pl.DataFrame
-    time_shares: pl.DataFrame
-    composition: pl.DataFrame
-
-
-def model_drawings(rows: ModelRows, epsilon: float) -> Iterator[Drawing]:
-    """Yield the figures of models, none where the platform measured none."""
+    Parameters
+    ----------
+    frames
+        A platform's tables by name: latency, boundaries, time_shares and composition.
+    """
     whole_models = (pl.col("module") == "model") & pl.col("newest")
-    latency = rows.latency.filter(whole_models)
+    latency = frames["latency"].filter(whole_models)
     boundaries, predictions = (
         frame.filter(pl.col("epsilon") == epsilon).join(latency, on=CURVE, how="semi")
-        for frame in (rows.boundaries.filter(whole_models), rows.composition)
+        for frame in (frames["boundaries"].filter(whole_models), frames["composition"])
     )
     answered = predictions.drop_nulls("predicted")
     has_experts = pl.col("top_k").is_not_null()
@@ -289,7 +286,7 @@ def model_drawings(rows: ModelRows, epsilon: float) -> Iterator[Drawing]:
             pl.col("row_id").is_in(limiter_rows["row_id"].implode())
         )
         yield _drawing(limiter_map, (limiter_rows, epsilon), "limiters", caption, limiter_sources)
-    shares = rows.time_shares.filter(whole_models)
+    shares = frames["time_shares"].filter(whole_models)
     for model in latency["model"].unique().sort():
         module = structs.replace(MODEL, title=model)
         same_model = pl.col("model") == model

@@ -32,12 +32,12 @@ from nearfree.derive.tune.table import TUNING
 from nearfree.log.document import render, replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
-from nearfree.show.figures.engines import EngineRows, engine_drawings
+from nearfree.show.figures.engines import engine_drawings
 from nearfree.show.figures.families import Rows, accuracy_drawings, drawings
 from nearfree.show.figures.graphs import graph_drawings
 from nearfree.show.figures.kernels import kernel_drawings
 from nearfree.show.figures.listing import LIST, Drawing, Figure, FigureList
-from nearfree.show.figures.models import ModelRows, model_drawings
+from nearfree.show.figures.models import model_drawings
 from nearfree.show.figures.outlook import (
     boundary_over_batch,
     boundary_over_context,
@@ -183,21 +183,12 @@ def _measured(tables: _Tables, scope: str, epsilon: float) -> Iterator[Drawing]:
     )
     for module in MAIN:
         yield from drawings(rows.of(module.name), epsilon, module)
-    models = ModelRows(
-        latency=rows.latency,
-        boundaries=tables.of(BOUNDARIES, scope),
-        time_shares=tables.of(TIME_SHARES, scope),
-        composition=tables.of(COMPOSITION, scope),
-    )
-    yield from model_drawings(models, epsilon)
+    of_models = (LATENCY, BOUNDARIES, TIME_SHARES, COMPOSITION)
+    frames = {table.name: tables.of(table, scope) for table in of_models}
+    yield from model_drawings(frames, epsilon)
     if scope != PUBLIC:
-        engines = EngineRows(
-            latency=rows.latency,
-            boundaries=models.boundaries,
-            time_shares=models.time_shares,
-            steps=tables.of(ENGINE_STEPS, scope),
-        )
-        yield from engine_drawings(engines, epsilon)
+        steps = {ENGINE_STEPS.name: tables.of(ENGINE_STEPS, scope)}
+        yield from engine_drawings(frames | steps, epsilon)
         yield from tuning_drawings(tables.of(TUNING, scope), tables.of(LATENCY, scope))
     yield from accuracy_drawings(tables.of(VALIDATION, scope), epsilon)
 

@@ -29,7 +29,7 @@ from nearfree.measure.adapter_runs import adapter_runs
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.show.figures.boundaries import printed
 from nearfree.show.figures.gallery import STATUSES, Entry, read_gallery
-from nearfree.show.figures.listing import ENGINES, IMPORTED_CURVES, TUNED_ENGINES
+from nearfree.show.figures.listing import ENGINES, IMPORTED_CURVES, TUNED_ENGINES, Frames
 from nearfree.show.page import (
     accuracy,
     claims_section,
@@ -44,7 +44,6 @@ from nearfree.show.page.glossary import WORDS
 from nearfree.show.page.inline import Block, block, packed, script, style
 from nearfree.show.page.pictures import Picture, copy_figures, pictures
 
-Frames = Mapping[str, pl.DataFrame]
 _REPORT = STAGES["report"]
 PAGE_TABLES = [TABLES[name] for name in (*_REPORT.reads, *_REPORT.sources, *_REPORT.imported)]
 """Every table that the page is made from."""

@@ -65,7 +65,7 @@ def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
 
 
 def with_memory(title: str, memory: Memory | None, lines: Iterable[str]) -> tuple[str, ...]:
-    """Return a deployment's title with the lines of its memory, which come first if it is short."""
+    """Return a title with the lines of its memory, first those if the deployment does not fit."""
     return (*lines, title) if unfit(memory) else (title, *lines)
 
 

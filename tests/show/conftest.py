@@ -16,4 +16,4 @@ def models() -> Frames:
 @pytest.fixture(scope="session")
 def scored(models: Frames) -> pl.DataFrame:
     """Return the scores of their predictions at the reported tolerance."""
-    return models.composition.filter(epsilon=0.2)
+    return models["composition"].filter(epsilon=0.2)

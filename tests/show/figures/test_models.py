@@ -199,7 +199,7 @@ def test_a_panel_a_setting(models: Frames) -> None:
     for model in NAMES:
         mine = only(models, model)
         charts = {figure.name: chart for figure, chart in model_drawings(mine, 0.2)}
-        asked = mine.latency["setting_key"].n_unique()
+        asked = mine["latency"]["setting_key"].n_unique()
         for what, kind in (("latency_against_n", "point"), ("time_shares", "bar")):
             drawn = marks(charts[f"model_{what}_{model}"], kind)
             pairs = {(mark["setting_key"], mark["panel"]) for mark in drawn}

@@ -52,6 +52,6 @@ def test_they_can_be_drawn(charts, tmp_path) -> None:
 
 def test_a_measured_root_is_left_alone(made: Layout, rows: Rows) -> None:
     """Figures of a real machine stay unchanged."""
-    assert set(rows["latency"]["origin"]) == {"measured"}
-    assert pl.Series(rows["boundaries"]["origin"]).is_in(["measured", "published"]).all()
+    assert set(rows.latency["origin"]) == {"measured"}
+    assert pl.Series(rows.boundaries["origin"]).is_in(["measured", "published"]).all()
     assert made.events.exists()

@@ -96,12 +96,12 @@ def test_stored_weights_are_a_line_of_their_own(made: Layout) -> None:
 def test_each_model_is_told_with_its_limiter() -> None:
     """A model's settings are in one line, each with the module that grew most."""
     models = model_rows()
-    lines = answers(models.boundaries, models.composition, 0.2)
-    assert {line.name for line in lines} == {*models.boundaries["model"]}
+    lines = answers(models["boundaries"], models["composition"], 0.2)
+    assert {line.name for line in lines} == {*models["boundaries"]["model"]}
     shown = {chip.value.row: chip for line in lines for chip in line.chips}
-    assert shown.keys() == {*models.boundaries.filter(epsilon=0.2)["row_id"]}
+    assert shown.keys() == {*models["boundaries"].filter(epsilon=0.2)["row_id"]}
     limiters = {chip.limiter for chip in shown.values()}
-    assert limiters == {*models.composition.filter(epsilon=0.2)["measured_limiter"]}
+    assert limiters == {*models["composition"].filter(epsilon=0.2)["measured_limiter"]}
     labels = [chip.label for line in lines if line.name == "qwen3_8b_cpu" for chip in line.chips]
     assert labels == ["L 512", "L 2048", "L 4096"]
 

@@ -242,7 +242,7 @@ def test_an_audit_line_of_a_model_names_its_setting(models: Frames) -> None:
 @pytest.fixture
 def read(copy: Layout) -> Page:
     """Return the report over a log with models."""
-    scores = counted(write_models(copy).composition)
+    scores = counted(write_models(copy)["composition"])
     every = pl.concat([read_table(copy, "cpu", SCORES), scores])
     write_table(copy, "cpu", SCORES, every, {})
     draw(copy, "cpu", 0.2)

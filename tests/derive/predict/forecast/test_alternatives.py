@@ -7,8 +7,10 @@ import pytest
 from decoders.files import change, write
 from decoders.quantised import GPTQ
 from nearfree.config.files import DeploymentSpec
+from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Dtype
 from nearfree.derive.predict.forecast.alternatives import Alternatives
+from nearfree.derive.predict.forecast.degrees import tp_options
 from nearfree.derive.predict.forecast.expand_deployments import deployments, expand
 from nearfree.derive.predict.forecast.forecast import forecast
 
@@ -175,6 +177,13 @@ def test_the_next_smaller_tp_that_is_answered_is_named(
     assert [remedy.rpartition("; ")[2] for remedy in named] == (
         [f"{words} is answered"] if words else []
     )
+
+
+@pytest.mark.parametrize(("node", "degrees"), [(8, [8, 7, 6, 5, 4, 3, 2, 1]), (None, [1])])
+def test_no_tp_beyond_a_node_is_tried(node: int | None, degrees: list[int]) -> None:
+    """However many GPUs are asked for, each tp that is tried is of one node."""
+    options = tp_options(Parallel(tp=99_999), None, node)
+    assert [changes["tp"] for _, changes in options] == degrees
 
 
 def test_a_platform_with_a_network_is_named_with_as_many_gpus() -> None:

@@ -272,7 +272,8 @@ class Alternatives:
                 refusals[place] = refusal._replace(remedy=refusal.remedy + found)
         uneven = next((why for why in query.refusals if why.key.startswith("tp")), None)
         if uneven:
-            text = self._first(query, tp_options(parallel, self._spec.gpus))
+            node = sheets[platform].joined_gpus
+            text = self._first(query, tp_options(parallel, self._spec.gpus, node))
             found = f"; {text} is answered" if text else ""
             refusals[refusals.index(uneven)] = uneven._replace(remedy=uneven.remedy + found)
         return refusals

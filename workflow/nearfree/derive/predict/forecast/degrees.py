@@ -91,13 +91,14 @@ def node_options(parallel: Parallel, node: int | None) -> list[Option]:
     ]
 
 
-def tp_options(parallel: Parallel, gpus: int | None) -> list[Option]:
+def tp_options(parallel: Parallel, gpus: int | None, node: int | None) -> list[Option]:
     """Return options that name another tp, the smaller ones first, to twice as many GPUs.
 
-    An ep of all ranks stays one of all ranks. `gpus` is the number that the query names, if any.
+    None is larger than a node, since an all-reduce between nodes is refused. An ep of all ranks
+    stays one of all ranks. `gpus` is the number that the query names, if any.
     """
-    options = list[Option]()
-    for tp in (*range(parallel.tp - 1, 0, -1), *range(parallel.tp + 1, 2 * parallel.tp + 1)):
+    options, own, most = list[Option](), parallel.tp, node or 1
+    for tp in (*range(min(own - 1, most), 0, -1), *range(own + 1, min(2 * own, most) + 1)):
         ranks = tp * parallel.dp
         changes = {"tp": tp}
         if parallel.ep == parallel.ranks > 1:

@@ -90,7 +90,13 @@ def test_a_refused_study_is_printed(call: Call, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--model", "qwen3_8b"), ("--batch", "8"), ("--epsilon", "0.1"), ("--dense", "torch")],
+    [
+        ("--model", "qwen3_8b"),
+        ("--batch", "8"),
+        ("--epsilon", "0.1"),
+        ("--dense", "torch"),
+        ("--all",),
+    ],
 )
 def test_an_option_without_effect_on_curves_is_refused(
     call: Call, project: Path, arguments: tuple[str, ...]

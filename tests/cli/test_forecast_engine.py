@@ -136,6 +136,7 @@ def test_several_batches_and_another_release(call: Call, file: Path) -> None:
         (("--release", "latest"), "latest"),
         (("--cpu-flags", "neon"), "neon"),
         (("--moe", "vllm"), "--moe"),
+        (("--tp", "2"), "--tp has no effect with --engine llama_cpp"),
         (("--positions", "4"), "--positions"),
         (("--format", "csv"), "csv"),
         (("--context", "2048"), "L + N = 2049"),

@@ -252,6 +252,8 @@ def test_a_backend_without_rules_is_refused_by_name(call: Call) -> None:
         ("--largest 4", "--model and --platform are missing"),
         ("--platform h20", "--model is missing"),
         ("--model qwen3_8b --platform h20 --format csv --accepted 2", "--accepted has no effect"),
+        ("--model qwen3_8b --platform h20 --format csv --all", "--all has no effect"),
+        ("--model qwen3_8b --platform h20 --positions 4 --all", "--all has no effect"),
         ("--model qwen3_9b --platform h20", "'qwen3_9b'"),
         ("--model qwen3_9b --platform h20", "qwen3_8b"),
         ("--model no/such.json --platform h20", "'no/such.json'"),

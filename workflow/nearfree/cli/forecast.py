@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
 """Default batch sizes of `surface` and `--positions`, and default contexts of `--positions`."""
-_UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "positions", "accepted")
+_UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "all", "positions", "accepted")
 """Options that `--curves` refuses."""
 
 
@@ -60,7 +60,7 @@ _UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "positions", "accepted")
     partial(add_deployment, required=False),
     add_engine_options,
     add_answer_options,
-    flag("--all", "also print every predictor, T(N), the modules and the constants"),
+    flag("--all", "also print every predictor, T(N), the modules and the constants", default=None),
     argument(
         "--positions",
         type=positive,
@@ -144,7 +144,9 @@ def _predict_deployments(args: argparse.Namespace) -> int:
     inverse, curve = args.positions is not None, args.format == "csv" and args.positions is None
     if curve:
         where = "with --format csv, which is T(N)"
-        refuse_options(args, ("accepted",), where, "choose another format")
+        refuse_options(args, ("accepted", "all"), where, "choose another format")
+    if inverse:
+        refuse_options(args, ("all",), "with --positions", "leave out --positions")
     config = config_of(args)
     epsilon = tolerance_of(args, config)
     grid = positions(max(args.largest, args.positions or 1))

@@ -83,7 +83,7 @@ def predict_engine(args: argparse.Namespace) -> int:
     from nearfree.show.text.engine_forecast import engine_json, engine_lines
     from nearfree.sources.packages import parse_release
 
-    refuse_options(args, _REFUSED, "with --engine", "leave out --engine")
+    refuse_options(args, _REFUSED, f"with --engine {args.engine}", "leave out --engine")
     if args.format == "csv":
         raise ConfigError("--format csv is not written with --engine", remedy="Choose json or text")
     config = config_of(args)

@@ -60,8 +60,9 @@ def test_the_drafter_is_on_the_last_stage(
     recorded: None, argv: tuple[str, ...], parallel: Parallel
 ) -> None:
     """Its GPUs are those of one pipeline stage, each with its part of the drafter."""
-    args = schedule_arguments(*argv, "--drafter", "qwen3_8b")
-    drafting: list[Any] = list(drafter_deployments(args, config_of(args), 1))
-    (drafter,) = drafting
-    assert drafter.parallel == parallel
-    assert drafter.memory.gpus == parallel.gpus
+    for named in ("qwen3_8b", "config/whole/heads/eagle3_llama_3_1_8b.json"):
+        args = schedule_arguments(*argv, "--drafter", named)
+        drafting: list[Any] = list(drafter_deployments(args, config_of(args), 1))
+        (drafter,) = drafting
+        assert drafter.parallel == parallel
+        assert drafter.memory.gpus == parallel.gpus

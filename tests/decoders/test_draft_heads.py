@@ -139,6 +139,22 @@ def test_a_model_that_drafts_is_read_as_a_model(tmp_path: Path) -> None:
     assert find_drafter_file(tmp_path, str(path)).weights
 
 
+@pytest.mark.parametrize(
+    "keys", [EAGLE, EAGLE_3, EAGLE_3 | {"target_hidden_size": 8192}, SPECULATORS]
+)
+def test_a_head_holds_what_it_multiplies_by(tmp_path: Path, keys: dict[str, Any]) -> None:
+    """Weights are those of its products but the model's LM head, and a layer caches its keys."""
+    path = write(tmp_path, keys)
+    own = products(path)
+    if "draft_vocab_size" not in keys:
+        del own[HEAD]
+    head = find_drafter_file(tmp_path, str(path))
+    assert sum(weights.elements for weights in head.weights) == sum(own.values())
+    assert sum(weights.size_bytes for weights in head.weights) == 2 * sum(own.values())
+    (cache,) = head.cache
+    assert (cache.layers, cache.elements, cache.heads) == (1, 2 * 8 * 128, 8)
+
+
 @pytest.mark.parametrize(("change", "message"), [
     ({"architectures": ["GptOssForCausalLMEagle3"]}, "names the head GptOssForCausalLMEagle3"),
     ({"num_hidden_layers": 2}, "is not the one layer of a head"),

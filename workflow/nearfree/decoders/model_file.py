@@ -1,6 +1,7 @@
 """A model as its files describe it: its forward, precision, weights and cache, as far as read."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from nearfree.decoders.config_file import (
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.draft_heads import drafter_keys, is_head
 from nearfree.decoders.gguf_parts import gguf_parts
-from nearfree.decoders.holding import Heads
+from nearfree.decoders.holding import Heads, Held
 from nearfree.decoders.keys import Keys, read_object
-from nearfree.decoders.pieces import CacheLayer
+from nearfree.decoders.layer_cache import caches_of
+from nearfree.decoders.pieces import CacheLayer, Kind
 from nearfree.decoders.positions import allowed_positions
 from nearfree.decoders.precision import read_precision
 from nearfree.decoders.snapshots import snapshot_of
@@ -128,7 +130,7 @@ def find_model_file(config_folder: Path, model: str) -> ModelFile:
 
 
 def find_drafter_file(config_folder: Path, model: str) -> ModelFile:
-    """Return a drafter by its name or path: a model, or for a head its forward and vocabulary.
+    """Return a drafter by its name or path: a model, or for a head its forward and memory.
 
     The vocabulary of a head is that of the model that it drafts for; its forward has that of its
     own LM head.
@@ -143,8 +145,42 @@ def find_drafter_file(config_folder: Path, model: str) -> ModelFile:
     if is_gguf(file) or not is_head(keys := drafter_keys(file)):
         return read_model_file(path)
     decoder, vocabulary = read_drafter(path), keys.whole("vocab_size")
-    name = file_name(file)
-    return ModelFile(name=name, file=str(file), decoder=decoder, vocabulary=vocabulary)
+    return ModelFile(
+        name=file_name(file),
+        file=str(file),
+        decoder=decoder,
+        precision=uniform(decoder.dtype),
+        weights=_head_weights(decoder),
+        cache=tuple(chain.from_iterable(map(caches_of, decoder.attention))),
+        vocabulary=vocabulary,
+        layers=decoder.layers,
+        heads=Heads(queries=decoder.heads, cached=decoder.kv_heads),
+    )
+
+
+def _head_weights(decoder: Decoder) -> tuple[Weights, ...]:
+    """Return the weights of a head: its layer, its product of states, and an LM head of its own.
+
+    The embedding is the target model's, and so is the LM head of EAGLE (vllm-project/vllm at
+    00c4f22d, vllm/v1/spec_decode/llm_base_proposer.py, _maybe_share_embeddings: without pipeline
+    stages, and where the checkpoint of the head has none or the same). Norms are left out.
+    """
+    states, d_model = decoder.states, decoder.d_model
+    elements: list[tuple[Kind, Held, int]] = [
+        (
+            "attention",
+            "fused",
+            decoder.entering * (decoder.heads + 2 * decoder.kv_heads) * decoder.head_dim,
+        ),
+        ("attention", "cut", decoder.heads * decoder.head_dim * d_model),
+        ("ffn", "cut", sum(3 * d_model * d_ff * layers for d_ff, layers in decoder.dense_ffns)),
+    ]
+    if states:
+        elements.append(("other", "whole", states.width * max(states.layers, 2) * d_model))
+        if states.once:
+            elements.append(("lm_head", "rows", d_model * decoder.vocabulary))
+    size = ELEMENT_BYTES[decoder.dtype]
+    return tuple(Weights(kind, count, count * size, how) for kind, how, count in elements)
 
 
 def read_model_file(path: Path) -> ModelFile:

@@ -1,6 +1,7 @@
 """GGUF files by their specification, written byte by byte."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from struct import pack
 from typing import Any, NamedTuple
 
@@ -51,6 +52,26 @@ def gguf(
     tail: int = 0,
 ) -> bytes:
     """Return a file: keys with typed values, tensors full of zeros, and `tail` bytes more."""
+    head, zeros = _head_and_zeros(metadata, tensors, version, alignment)
+    return head + bytes(zeros + tail)
+
+
+def write_gguf(
+    path: Path, metadata: Sequence[tuple[str, bytes]], tensors: Sequence[TensorEntry]
+) -> None:
+    """Write a file as `gguf` returns it; its zeros take no place on the disk."""
+    head, zeros = _head_and_zeros(metadata, tensors, 3, 32)
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(len(head) + zeros)
+
+
+def _head_and_zeros(
+    metadata: Sequence[tuple[str, bytes]],
+    tensors: Sequence[TensorEntry],
+    version: int,
+    alignment: int,
+) -> tuple[bytes, int]:
     head = b"GGUF" + pack("<IQQ", version, len(tensors), len(metadata))
     head += b"".join(text(key) + value for key, value in metadata)
     place = 0
@@ -60,7 +81,7 @@ def gguf(
         head += pack(f"<{len(tensor.dims)}Q", *tensor.dims) + pack("<IQ", tensor.type, offset)
         place += -(-tensor.size // alignment) * alignment
     fill = -len(head) % alignment if tensors else 0
-    return head + bytes(fill + place + tail)
+    return head, fill + place
 
 
 SMALL = gguf(

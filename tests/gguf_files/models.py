@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from decoders.files import SMALL, write
+from nearfree.decoders.gguf_architectures import LAYER_NORMED
 from nearfree.decoders.gguf_tensors import tensor_names
 from nearfree.decoders.pieces import Matrix
 from nearfree.decoders.weights import stored
 from nearfree.gguf.types import BY_NAME
 
-from gguf_files.files import TensorEntry, array, gguf, scalar, string
+from gguf_files.files import TensorEntry, array, scalar, string, write_gguf
 
 ARCHITECTURES = {
     "llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen2_moe": "qwen2moe",
     "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3",
     "phi3": "phi3", "gpt_oss": "gpt-oss", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
-    "exaone": "exaone", "internlm2": "internlm2",
+    "exaone": "exaone", "internlm2": "internlm2", "phi": "phi2", "gpt_neox": "gptneox",
+    "stablelm": "stablelm", "minicpm": "minicpm", "jais2": "jais2", "deepseek": "deepseek",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -30,6 +32,8 @@ _KEYS = {
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     "conv_L_cache": "shortconv.l_cache", "num_dense_layers": "leading_dense_block_count",
+    "n_routed_experts": "expert_count", "n_shared_experts": "expert_shared_count",
+    "first_k_dense_replace": "leading_dense_block_count",
 }  # fmt: skip
 Types = Callable[[Matrix], str]
 
@@ -58,10 +62,11 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
         ]
         heads = [2 * (kind == "full_attention") for kind in kinds]
         entries[f"{name}.attention.head_count_kv"] = array("int32", heads)
+    epsilon = "layer_norm_epsilon" if name in LAYER_NORMED else "layer_norm_rms_epsilon"
     return {
         "general.architecture": string(name),
         **entries,
-        f"{name}.attention.layer_norm_rms_epsilon": scalar("float32", 1e-6),
+        f"{name}.attention.{epsilon}": scalar("float32", 1e-6),
         f"{name}.rope.freq_base": scalar("float32", 10000.0),
         "tokenizer.ggml.tokens": array("text", ["<t>"] * values["vocab_size"]),
     }
@@ -102,10 +107,9 @@ def model(
     keys = {**metadata(kind, values), **(metadata_changes or {})}
     names = {**tensors(config, types), **(tensor_changes or {})}
     path = folder / "small.gguf"
-    path.write_bytes(
-        gguf(
-            [(key, value) for key, value in keys.items() if value is not None],
-            [name for name in names.values() if name is not None],
-        )
+    write_gguf(
+        path,
+        [(key, value) for key, value in keys.items() if value is not None],
+        [name for name in names.values() if name is not None],
     )
     return config, path

@@ -46,12 +46,17 @@ def number_or(keys: Keys, key: str, default: float) -> float:
     return keys.number(key) if keys.has(key) else default
 
 
+def _adds_bias(header: GgufHeader) -> bool:
+    """Return whether queries have a bias, in a tensor of their own or one with keys and values."""
+    return not header.by_name.keys().isdisjoint(f"blk.0.attn_{part}.bias" for part in ("q", "qkv"))
+
+
 def _llama(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     """Return the keys of Llama, or of Mixtral if there are experts.
 
     Mistral without a window counts as Llama.
     """
-    has_bias = "blk.0.attn_q.bias" in header.by_name
+    has_bias = _adds_bias(header)
     values: dict[str, Any] = {
         "model_type": "llama",
         "hidden_act": "silu",
@@ -70,7 +75,7 @@ _QWEN2 = {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": Fal
 
 
 def _qwen3(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001 (one signature)
-    has_bias = "blk.0.attn_q.bias" in header.by_name
+    has_bias = _adds_bias(header)
     return {**_QWEN2, "model_type": "qwen3", "attention_bias": has_bias}
 
 
@@ -205,6 +210,44 @@ def _lfm2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     }
 
 
+def _stablelm(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
+    """Return the keys of StableLM; what its class reads from keys is said by a file's tensors."""
+    names = header.by_name
+    return {
+        "model_type": "stablelm",
+        "use_qkv_bias": _adds_bias(header),
+        "use_parallel_residual": "blk.0.ffn_norm.weight" not in names,
+        "qk_layernorm": "blk.0.attn_q_norm.weight" in names,
+    }
+
+
+def _minicpm(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
+    experts = keys.whole("expert_count", least=0, default=0)
+    return {"model_type": "minicpm", "num_experts": experts}
+
+
+def _jais2(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
+    return {
+        "model_type": "jais2",
+        "attention_bias": _adds_bias(header),
+        "mlp_bias": "blk.0.ffn_up.bias" in header.by_name,
+    }
+
+
+def _deepseek(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
+    """Return the keys of DeepSeek's first MoE, whose layers attend as Llama's."""
+    return {
+        **_experts(keys, "n_routed_experts"),
+        "model_type": "deepseek",
+        "intermediate_size": uniform_number(keys, "feed_forward_length"),
+        "moe_intermediate_size": uniform_number(keys, "expert_feed_forward_length"),
+        "n_shared_experts": keys.whole("expert_shared_count", least=0, default=0),
+        "first_k_dense_replace": keys.whole("leading_dense_block_count", least=0, default=0),
+    }
+
+
+LAYER_NORMED = ("gptneox", "jais2", "phi2", "stablelm")
+"""Architectures whose norms subtract the mean, and name their epsilon by another key."""
 ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "llama": _llama,
     "qwen2": _fixed(**_QWEN2),
@@ -219,6 +262,12 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "gpt-oss": _gpt_oss,
     "lfm2": _lfm2,
     "lfm2moe": _lfm2_moe,
+    "phi2": _fixed(model_type="phi"),
+    "gptneox": _fixed(model_type="gpt_neox"),
+    "stablelm": _stablelm,
+    "minicpm": _minicpm,
+    "jais2": _jais2,
+    "deepseek": _deepseek,
 }
 """By the architecture's name in files: the function that returns the keys of that architecture
 beyond those that all have. Engines that read GGUF files give Phi 3 no window."""

@@ -15,6 +15,7 @@ from nearfree.decoders.gguf_architectures import (
     ARCHITECTURES,
     CONVOLVED,
     KV_HEADS,
+    LAYER_NORMED,
     head_dim,
     kv_heads_by_layer,
     layers_of,
@@ -119,6 +120,9 @@ def _shortest(value: float) -> float:
 def _common(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     """Return the keys that all architectures have."""
     refusals, values = Refusals(), dict[str, Any]()
+    epsilon, epsilon_key = "rms_norm_eps", "layer_norm_rms_epsilon"
+    if header.architecture in LAYER_NORMED:
+        epsilon, epsilon_key = "layer_norm_eps", "layer_norm_epsilon"
     readers: dict[str, Callable[[], Any]] = {
         "hidden_size": lambda: keys.whole("embedding_length"),
         "num_hidden_layers": lambda: layers_of(keys, header),
@@ -126,7 +130,7 @@ def _common(keys: Keys, header: GgufHeader) -> dict[str, Any]:
         "num_attention_heads": lambda: uniform_number(keys, "attention.head_count"),
         "num_key_value_heads": lambda: _kv_heads(keys, header),
         "head_dim": lambda: head_dim(keys),
-        "rms_norm_eps": lambda: keys.number("attention.layer_norm_rms_epsilon", most=1.0),
+        epsilon: lambda: keys.number(f"attention.{epsilon_key}", most=1.0),
         "rope_theta": lambda: number_or(keys, "rope.freq_base", 10000.0),
     }
     for name, reader in readers.items():

@@ -6,15 +6,19 @@ src/models/NAME.cpp (load_arch_tensors).
 
 from typing import NamedTuple
 
+from msgspec import structs
+
 from nearfree.decoders.pieces import Matrix
 from nearfree.decoders.weights import Stored
 from nearfree.errors import Refusal, RefusedError
 from nearfree.gguf.header import GgufHeader, Tensor
 
+_ROOTS = ("model.", "transformer.", "gpt_neox.")
 _OUTSIDE = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
     "embedding_norm": "token_embd_norm", "wte": "token_embd", "ln_f": "output_norm",
-    "tok_embeddings": "token_embd", "output": "output",
+    "tok_embeddings": "token_embd", "output": "output", "embed_in": "token_embd",
+    "final_layernorm": "output_norm", "final_layer_norm": "output_norm",
 }  # fmt: skip
 _HELD = {
     "attn_norm": ("input_layernorm", "ln_1", "attention_norm", "operator_norm"),
@@ -23,16 +27,22 @@ _HELD = {
     "attn_q": ("self_attn.q_proj", "attn.attention.q_proj"),
     "attn_k": ("self_attn.k_proj", "attn.attention.k_proj"),
     "attn_v": ("self_attn.v_proj", "attn.attention.v_proj"),
-    "attn_qkv": ("self_attn.qkv_proj",),
+    "attn_qkv": ("self_attn.qkv_proj", "attention.query_key_value"),
     "attn_output": (
         "self_attn.o_proj", "attn.attention.out_proj", "attention.wo", "self_attn.out_proj",
+        "self_attn.dense", "attention.dense",
     ),
     "attn_q_norm": ("self_attn.q_norm", "self_attn.q_layernorm"),
     "attn_k_norm": ("self_attn.k_norm", "self_attn.k_layernorm"),
     "attn_sinks": ("self_attn.sinks",),
     "ffn_gate": ("mlp.gate_proj", "mlp.c_fc_0", "feed_forward.w1"),
-    "ffn_up": ("mlp.up_proj", "mlp.gate_up_proj", "mlp.c_fc_1", "feed_forward.w3"),
-    "ffn_down": ("mlp.down_proj", "mlp.c_proj", "feed_forward.w2"),
+    "ffn_up": (
+        "mlp.up_proj", "mlp.gate_up_proj", "mlp.c_fc_1", "feed_forward.w3", "mlp.fc1",
+        "mlp.dense_h_to_4h",
+    ),
+    "ffn_down": (
+        "mlp.down_proj", "mlp.c_proj", "feed_forward.w2", "mlp.fc2", "mlp.dense_4h_to_h",
+    ),
     "ffn_gate_inp": ("mlp.gate", "mlp.router", "feed_forward.gate", "block_sparse_moe.gate"),
     "ffn_gate_exps": (
         "mlp.experts.*.gate_proj", "feed_forward.experts.*.w1", "block_sparse_moe.experts.*.w1",
@@ -44,9 +54,9 @@ _HELD = {
         "mlp.experts.*.down_proj", "mlp.experts.down_proj", "feed_forward.experts.*.w2",
         "block_sparse_moe.experts.*.w2",
     ),
-    "ffn_gate_shexp": ("mlp.shared_expert.gate_proj",),
-    "ffn_up_shexp": ("mlp.shared_expert.up_proj",),
-    "ffn_down_shexp": ("mlp.shared_expert.down_proj",),
+    "ffn_gate_shexp": ("mlp.shared_expert.gate_proj", "mlp.shared_experts.gate_proj"),
+    "ffn_up_shexp": ("mlp.shared_expert.up_proj", "mlp.shared_experts.up_proj"),
+    "ffn_down_shexp": ("mlp.shared_expert.down_proj", "mlp.shared_experts.down_proj"),
     "ffn_gate_inp_shexp": ("mlp.shared_expert_gate",),
     "shortconv.in_proj": ("conv.in_proj",),
     "shortconv.conv": ("conv.conv",),
@@ -85,7 +95,9 @@ def tensor_names(model_type: str, name: str, layer: int | None = None) -> tuple[
         The name in `Matrix`, such as `model.layers.*.self_attn.q_proj`; a bias ends in `.bias`.
     """
     ending = "bias" if name.endswith(".bias") else "weight"
-    inner = name.removesuffix(".bias").removeprefix("model.").removeprefix("transformer.")
+    inner = name.removesuffix(".bias")
+    for root in _ROOTS:
+        inner = inner.removeprefix(root)
     if layer is None:
         return (f"{_OUTSIDE[inner]}.{ending}",) if inner in _OUTSIDE else ()
     part = inner.removeprefix("layers.*.").removeprefix("h.*.")
@@ -104,7 +116,7 @@ def matrix_tensors(header: GgufHeader, model: Stored) -> tuple[MatrixTensor, ...
         Tensors are missing, have other shapes than the metadata imply, or belong to no weight. The
         error gives every reason.
     """
-    unmatched, matched, reasons = dict(header.by_name), list[MatrixTensor](), dict[str, str]()
+    unmatched, matched, reasons = _parted(header, model), list[MatrixTensor](), dict[str, str]()
     for matrix in model.weights:
         for layer in matrix.layers or (None,):
             names = tensor_names(model.model_type, matrix.name, layer)
@@ -125,6 +137,37 @@ def matrix_tensors(header: GgufHeader, model: Stored) -> tuple[MatrixTensor, ...
     if reasons:
         raise RefusedError([Refusal(header.file, "", why, _ANEW) for why in reasons.values()])
     return tuple(matched)
+
+
+def _parted(header: GgufHeader, model: Stored) -> dict[str, Tensor]:
+    """Return the tensors by name, with a joint one of query, key and value as three.
+
+    Files of models whose checkpoints have three weights may have either (create_tensor_qkv of
+    src/llama-model.cpp). Each output is a row of the tensor, so the three have whole rows of it.
+    """
+    tensors, rows_by_joint = dict(header.by_name), dict[str, dict[str, int]]()
+    for matrix in model.weights:
+        for layer in matrix.layers:
+            names = tensor_names(model.model_type, matrix.name, layer)
+            for part in _INSIDE["attention.wqkv"]:
+                if names in ((f"blk.{layer}.{part}.weight",), (f"blk.{layer}.{part}.bias",)):
+                    joint = names[0].replace(part, "attn_qkv")
+                    rows_by_joint.setdefault(joint, {})[names[0]] = matrix.outputs
+    for joint, rows_by_name in rows_by_joint.items():
+        if joint not in tensors or tensors[joint].dims[-1] != sum(rows_by_name.values()):
+            continue
+        tensor, first = tensors.pop(joint), 0
+        row_bytes = tensor.size_bytes // tensor.dims[-1]
+        for name, rows in rows_by_name.items():
+            tensors[name] = structs.replace(
+                tensor,
+                name=name,
+                dims=(*tensor.dims[:-1], rows),
+                offset=tensor.offset + first * row_bytes,
+                size_bytes=rows * row_bytes,
+            )
+            first += rows
+    return tensors
 
 
 def _layers(model: Stored) -> int:

@@ -153,6 +153,11 @@ _FILES: dict[str, dict[str, Any]] = {
         **_ALTERNATING, "hidden_size_per_layer_input": 0, "global_head_dim": 32,
         "layer_types": ["sliding_attention", "full_attention"] * 3,
     },
+    "gemma3n_text": {
+        **_ALTERNATING, "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "num_kv_shared_layers": 2, "altup_num_inputs": 3, "laurel_rank": 8,
+        "hidden_size_per_layer_input": 10, "vocab_size_per_layer_input": 480,
+    },
     **dict.fromkeys(("deepseek_v4", "deepseek_ref"), _ENTRIES),
     "qwen3_next": _LINEAR_MOE,
     "qwen3_5_moe_text": {**_LINEAR_MOE, "mamba_ssm_dtype": "float32"},
@@ -355,6 +360,7 @@ DEFAULTED = {
     ("afmoe", "global_attn_every_n_layers"),
     *product(("laguna",), ("layer_types", "num_attention_heads_per_layer")),
     ("gemma4_text", "hidden_size_per_layer_input"),
+    ("gemma3n_text", "layer_types"),
     ("gemma4_text", "global_head_dim"),
     *product(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),

@@ -91,6 +91,7 @@ STORED: dict[str, dict[str, Any]] = {
     "gemma4_e2b": {
         **SMALL["gemma4_text"], "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
     },
+    "gemma3n_text": {**SMALL["gemma3n_text"], "intermediate_size": [96, 96, 80, 96, 64, 64]},
     "gpt_oss": {**_WIDE, **_TOP, "num_local_experts": 4, "sliding_window": 32},
     "phimoe": {**_SHAPE, **_TOP, "num_local_experts": 4, "sliding_window": None,
                "attention_bias": True, "lm_head_bias": True},

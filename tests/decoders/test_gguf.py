@@ -324,6 +324,7 @@ def test_names_are_those_of_the_package(tmp_path: Path, kind: str) -> None:
             (gguf_name,) = tensor_names(kind, matrix.name, layer)
             name = matrix.name if layer is None else matrix.name.replace("*", str(layer), 1)
             checkpoint_name = name.removesuffix(".bias").replace(".experts.*.", ".experts.")
+            checkpoint_name = checkpoint_name.removesuffix(".*")
             suffix = gguf_name.rpartition(".")[2]
             expected = table.get_name(checkpoint_name) or table.get_name(
                 checkpoint_name.removeprefix("model.")

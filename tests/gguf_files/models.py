@@ -20,6 +20,7 @@ ARCHITECTURES = {
     "phi3": "phi3", "gpt_oss": "gpt-oss", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
     "exaone": "exaone", "internlm2": "internlm2", "phi": "phi2", "gpt_neox": "gptneox",
     "stablelm": "stablelm", "minicpm": "minicpm", "jais2": "jais2", "deepseek": "deepseek",
+    "gemma3n_text": "gemma3n",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -34,6 +35,9 @@ _KEYS = {
     "conv_L_cache": "shortconv.l_cache", "num_dense_layers": "leading_dense_block_count",
     "n_routed_experts": "expert_count", "n_shared_experts": "expert_shared_count",
     "first_k_dense_replace": "leading_dense_block_count",
+    "altup_num_inputs": "altup.num_inputs",
+    "hidden_size_per_layer_input": "embedding_length_per_layer_input",
+    "num_kv_shared_layers": "attention.shared_kv_layers",
 }  # fmt: skip
 Types = Callable[[Matrix], str]
 
@@ -62,6 +66,9 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
         ]
         heads = [2 * (kind == "full_attention") for kind in kinds]
         entries[f"{name}.attention.head_count_kv"] = array("int32", heads)
+    if kind == "gemma3n_text":
+        windowed = [kind == "sliding_attention" for kind in values["layer_types"]]
+        entries[f"{name}.attention.sliding_window_pattern"] = array("bool", windowed)
     epsilon = "layer_norm_epsilon" if name in LAYER_NORMED else "layer_norm_rms_epsilon"
     return {
         "general.architecture": string(name),

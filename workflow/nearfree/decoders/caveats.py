@@ -68,6 +68,16 @@ def _layers(decoder: Decoder) -> Iterator[str]:
             f"the attention of layers to the outputs of each {decoder.residual_block} layers "
             "before them is not timed"
         )
+    if decoder.altup:
+        yield (
+            f"of the mixing of {decoder.altup.states} states before and behind each layer the "
+            "products are timed, and what adds them up by row is not"
+        )
+        yield (
+            "layers that attend to the cache of others make queries alone, as in vLLM 0.33.0: "
+            "older releases and SGLang make keys and values, too, which they drop, and SGLang's "
+            "cache has room for all layers"
+        )
     if any(isinstance(kind, Compressed) for kind in decoder.attention):
         yield (
             "attention layers of several positions are timed as one position of as many "

@@ -28,11 +28,13 @@ EMBEDDING_SUM, LOGITS = "embedding all-reduce", "logits gather"
 QUERIES, KEYS = "query gather", "key gather"
 DISPATCH, COMBINE, REGATHER = "expert dispatch", "expert combine", "rows gather"
 STAGE, STAGE_GATHER = "stage send", "stage gather"
+BRANCH_SUM, STATES = "LAuReL all-reduce", "AltUp gather"
+LAYER_INPUTS = "layer inputs gather"
 FAR_STAGE = "stage send between nodes"
 """The collectives of a forward."""
 ROLES = (
     ATTENTION_SUM, FFN_SUM, MOE_SUM, EMBEDDING_SUM, LOGITS, QUERIES, KEYS, DISPATCH, COMBINE,
-    REGATHER, STAGE, FAR_STAGE, STAGE_GATHER,
+    REGATHER, STAGE, FAR_STAGE, STAGE_GATHER, BRANCH_SUM, STATES, LAYER_INPUTS,
 )  # fmt: skip
 Use = Callable[..., ModuleUse]
 """Makes the module of a collective from its role, its count per forward and a setting's fields."""
@@ -94,6 +96,14 @@ def collectives(
             uses.append(all_reduce(ATTENTION_SUM, attention_sums))
         if decoder.dense_layers:
             uses.append(all_reduce(FFN_SUM, decoder.dense_layers))
+        if decoder.altup:
+            # vLLM model_executor/models/gemma3n.py 201 and 633-670: the branch ends in a
+            # RowParallelLinear; per-layer inputs and each projection of a state are gathered.
+            uses.append(all_reduce(BRANCH_SUM, decoder.layers))
+            gather = partial(nccl, operation="all_gather", gpus=tp)
+            uses.append(gather(STATES, 2 * (decoder.altup.states - 1), d_model=d_model))
+            width = decoder.layers * (decoder.layer_inputs or 0)
+            uses.append(gather(LAYER_INPUTS, 1, d_model=width))
     if decoder.experts and parallel.ranks > 1:
         across_groups = engine.name == VLLM.name and not VLLM.uses_sequence_parallel(
             parallel, decoder.model_type

@@ -169,6 +169,7 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
         "vocabulary": lambda: keys.whole("vocab_size"),
         **(_heads(keys, rules) if rules.window else _kinds(keys, rules)),
         "ffn": lambda: rules.ffn(keys, keys.whole("num_hidden_layers")),
+        "altup": lambda: rules.altup(keys) if rules.altup else UNSET,
     }
     fields: dict[str, Any] = {}
     for field, reader in readers.items():

@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
+from nearfree.decoders.altup import AltUp
 from nearfree.decoders.attention_kinds import (
     Compressed,
     DeltaNet,
@@ -71,9 +72,9 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     attention sees at most in every layer, None for all. Each layer may have its own input for every
     token, `layer_inputs` wide (Gemma 4). A drafter's head reads `states` of its target model. The
     residual consists of `streams` states where layers mix several of them (DeepSeek V4's hyper
-    connections), else of one. With a `residual_block`, layers attend to the output of each earlier
-    block of that many layers (Kimi K3). With `sees_images`, all positions of an image attend to
-    each other (Gemma 3). Widths are in elements.
+    connections), of those of `altup` (Gemma 3n), or else of one. With a `residual_block`, layers
+    attend to the output of each earlier block of that many layers (Kimi K3). With `sees_images`,
+    all positions of an image attend to each other (Gemma 3). Widths are in elements.
 
     Where layers differ or need more fields, `kinds` describes their attention by kind. `heads`,
     `kv_heads`, `head_dim` and `window` are then those of the first kind with a cache; a latent
@@ -101,6 +102,7 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     layer_inputs: Positive | UnsetType = UNSET
     states: States | UnsetType = UNSET
     streams: Positive | UnsetType = UNSET
+    altup: AltUp | UnsetType = UNSET
     residual_block: Positive | UnsetType = UNSET
     sees_images: bool | UnsetType = UNSET
     kinds: tuple[Kind, ...] | UnsetType = UNSET

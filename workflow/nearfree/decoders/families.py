@@ -26,7 +26,6 @@ UNREAD = {
     "dots3_note_text": "its latents have windows in some layers, and gates of heads",
     "ernie4_5_vl_moe_text": "words and images have experts apart, of two widths",
     "flint": "its attention with sinks and its experts run by kernels of its own",
-    "gemma3n_text": "its layers mix several streams (AltUp) and have narrow branches (LAuReL)",
     "gigachat3_5": "delta nets stand beside latents with gates, and norms have products",
     "glm5_next_text": f"{_DELTA} selected positions, and layers mix several streams",
     "hrm_text": f"two stacks of layers run {_AGAIN}",

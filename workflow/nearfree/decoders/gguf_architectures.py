@@ -4,11 +4,11 @@ Source: llama.cpp v0.5.0, src/models/NAME.cpp (load_arch_hparams): the keys that
 their defaults.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nearfree.decoders.keys import Keys
-from nearfree.gguf.header import GgufHeader
+from nearfree.gguf.header import GgufHeader, Tensor
 
 ANEW = "Convert the model anew, or give its config.json"
 
@@ -155,6 +155,33 @@ def _gemma3(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     return {**_gemma(keys, header, 6), **own}
 
 
+def _gemma3n(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the keys of Gemma 3n; the engine has the rank of the narrow branch in its code.
+
+    It also has the first layer that shares a cache there, which is that of published files.
+    """
+    layers, tensors = layers_of(keys, header), header.by_name
+    rows = _outputs(tensors, "per_layer_token_embd.weight")
+    return {
+        **_alternating(keys, header, 5),
+        "model_type": "gemma3n_text",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "rope_local_base_freq": number_or(keys, "rope.freq_base_swa", 10000.0),
+        "altup_num_inputs": keys.whole("altup.num_inputs", default=4),
+        "hidden_size_per_layer_input": keys.whole("embedding_length_per_layer_input", default=256),
+        "vocab_size_per_layer_input": rows,
+        "laurel_rank": _outputs(tensors, "blk.0.laurel_l.weight"),
+        "num_kv_shared_layers": keys.whole(
+            "attention.shared_kv_layers", least=0, default=max(0, layers - 20)
+        ),
+    }
+
+
+def _outputs(tensors: Mapping[str, Tensor], name: str) -> int | None:
+    """Return the number of rows of a matrix, None where the file has no such matrix."""
+    return tensors[name].dims[-1] if name in tensors else None
+
+
 def _fixed(**values: Any) -> Callable[[Keys, GgufHeader], dict[str, Any]]:
     """Return the function for an architecture whose keys do not depend on the file."""
     return lambda keys, header: values  # noqa: ARG005
@@ -256,6 +283,7 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "qwen3moe": _qwen3_moe,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma3n": _gemma3n,
     "phi3": _fixed(model_type="phi3", hidden_act="silu", sliding_window=None),
     "exaone": _fixed(model_type="exaone"),
     "internlm2": _fixed(model_type="internlm2"),

@@ -19,6 +19,10 @@ _OUTSIDE = {
     "embedding_norm": "token_embd_norm", "wte": "token_embd", "ln_f": "output_norm",
     "tok_embeddings": "token_embd", "output": "output", "embed_in": "token_embd",
     "final_layernorm": "output_norm", "final_layer_norm": "output_norm",
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm", "altup_projections.*": "altup_proj",
+    "altup_unembed_projections.*": "altup_unembd_proj",
 }  # fmt: skip
 _HELD = {
     "attn_norm": ("input_layernorm", "ln_1", "attention_norm", "operator_norm"),
@@ -58,6 +62,17 @@ _HELD = {
     "ffn_up_shexp": ("mlp.shared_expert.up_proj", "mlp.shared_experts.up_proj"),
     "ffn_down_shexp": ("mlp.shared_expert.down_proj", "mlp.shared_experts.down_proj"),
     "ffn_gate_inp_shexp": ("mlp.shared_expert_gate",),
+    "inp_gate": ("per_layer_input_gate",),
+    "proj": ("per_layer_projection",),
+    "post_norm": ("post_per_layer_input_norm",),
+    "altup_correct_coef": ("altup.correction_coefs",),
+    "altup_correct_scale": ("altup.correct_output_scale",),
+    "altup_predict_coef": ("altup.prediction_coefs",),
+    "altup_router": ("altup.modality_router",),
+    "altup_router_norm": ("altup.router_norm",),
+    "laurel_l": ("laurel.linear_left",),
+    "laurel_r": ("laurel.linear_right",),
+    "laurel_post_norm": ("laurel.post_laurel_norm",),
     "shortconv.in_proj": ("conv.in_proj",),
     "shortconv.conv": ("conv.conv",),
     "shortconv.out_proj": ("conv.out_proj",),
@@ -69,12 +84,15 @@ _INSIDE = {
     "attention.wqkv": ("attn_q", "attn_k", "attn_v"),
 }
 """Names in GGUF files of a layer's weight: of one tensor, or of several that make up the weight."""
-_NORMED_AFTER_ATTENTION = ("gemma2", "gemma3_text", "gpt_oss")
+_NORMED_AFTER_ATTENTION = ("gemma2", "gemma3_text", "gemma3n_text", "gpt_oss")
 """Model types whose norm after attention is not the norm before the FFN."""
 _TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Factors of rotations, which are not weights in a config.json."""
 _CORRECTION = "exp_probs_b.bias"
 """The bias by which a router corrects scores: a buffer of the class, not a weight."""
+_DROPPED = {"gemma3n_text": ("attn_k", "attn_v", "attn_k_norm")}
+"""By model type, weights that files also have of layers whose class has none: layers that share a
+cache make no keys and values (Gemma3nTextModel of transformers 5.23 ignores them on load)."""
 _MOST_NAMED = 4
 _ANEW = "Convert the model anew with a release of llama.cpp that is read here"
 
@@ -126,8 +144,9 @@ def matrix_tensors(header: GgufHeader, model: Stored) -> tuple[MatrixTensor, ...
             elif not _fits(matrix, tensors):
                 _note(reasons, matrix.name, _misfit(matrix, tensors))
             matched += [MatrixTensor(matrix, tensor) for tensor in tensors]
-    corrections = [f"blk.{layer}.{_CORRECTION}" for layer in range(_layers(model))]
-    for table in (*_TABLES, *corrections):
+    endings = (_CORRECTION, *(f"{part}.weight" for part in _DROPPED.get(model.model_type, ())))
+    unused = [f"blk.{layer}.{end}" for layer in range(_layers(model)) for end in endings]
+    for table in (*_TABLES, *unused):
         if table in unmatched:
             matched.append(_table(unmatched.pop(table)))
     if unmatched:

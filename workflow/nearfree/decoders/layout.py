@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from nearfree.decoders.altup import AltUp
 from nearfree.decoders.feeds import Feed, Rule
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.mixers import Attention, Window, gqa
@@ -17,9 +18,9 @@ class Layout(NamedTuple):
     `says_head_dim` requires `head_dim`: the width of a head does not follow from d_model. Three
     fields are keys, empty if there is none: `layer_inputs` of the width of each layer's own input,
     `streams` of the number of residual states, and `residual_block` of the number of layers whose
-    joint output later layers attend to. `states` are the keys by which some layers have a state
-    mixer instead of attention, or beside it. With `apart` each layer is one piece, and FFN layers
-    have no attention.
+    joint output later layers attend to. `altup` reads residual states that alternate (Gemma 3n).
+    `states` are the keys by which some layers have a state mixer instead of attention, or beside
+    it. With `apart` each layer is one piece, and FFN layers have no attention.
 
     `layers`, `embedding` and `norm` are names under `root`, `norm` empty where norms have no
     weights; `head` is a full name. `norm_bias` says that the last norm has a bias; `head_bias` is
@@ -33,6 +34,7 @@ class Layout(NamedTuple):
     says_head_dim: bool = False
     layer_inputs: str = ""
     streams: str = ""
+    altup: Callable[[Keys], AltUp] | None = None
     residual_block: str = ""
     states: tuple[str, ...] = ()
     apart: bool = False

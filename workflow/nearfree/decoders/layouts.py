@@ -37,6 +37,7 @@ from nearfree.decoders.feeds import (
     moe,
     step3_moe,
 )
+from nearfree.decoders.gemma3n import GEMMA_3N
 from nearfree.decoders.granite import GRANITE
 from nearfree.decoders.hybrids import HYBRIDS
 from nearfree.decoders.latent import mla
@@ -315,6 +316,7 @@ _LAYOUTS = {
         ),
     ),
     **EARLY,
+    **GEMMA_3N,
     **HYBRIDS,
     **LFM2,
     **LING_3,
@@ -329,7 +331,8 @@ _SAY_HEAD_DIM = frozenset({
     "qwen3_next", "qwen3_5_moe_text", "qwen3_5_text", "cohere2", "cohere2_moe", "cwm", "ministral",
     "mellum", "spark2_5", "muse_glimmer_text", "beam", "gemma", "vaultgemma", "gemma2",
     "gemma3_text", "gemma4_text", "gpt_oss", "llama4_text", "mimo_v2_flash", "step3p5", "afmoe",
-    "hy_v3", "laguna", "sarvam_moe", "sdar", "sdar_moe", "kolibri1", "minimax_m3_vl_text",
+    "gemma3n_text", "hy_v3", "laguna", "sarvam_moe", "sdar", "sdar_moe", "kolibri1",
+    "minimax_m3_vl_text",
 })  # fmt: skip
 LAYOUTS = {
     kind: layout._replace(says_head_dim=kind in _SAY_HEAD_DIM) for kind, layout in _LAYOUTS.items()

@@ -13,6 +13,7 @@ from nearfree.core.precision import PLAIN, Dtype, Precision, uniform
 from nearfree.core.routing_names import Routing
 from nearfree.core.setting import Setting
 from nearfree.core.setting_check import check_setting
+from nearfree.decoders.altup import altup_products
 from nearfree.decoders.attention_uses import ATTENTION as ATTENTION  # noqa: PLC0414
 from nearfree.decoders.attention_uses import (
     CALLS,
@@ -215,6 +216,12 @@ def modules(
             gemm(INPUT_GATE, decoder.layers, d_model=d_model, d_ff=width, groups=part.ffn),
             gemm(INPUT_OUTPUT, decoder.layers, d_model=width, d_ff=d_model, groups=part.ffn),
         ]
+    uses += [
+        gemm(role, count, d_model=inputs, d_ff=outputs, groups=part.ffn)
+        for role, count, inputs, outputs in altup_products(
+            decoder.altup or None, d_model, decoder.layers, parallel.tp
+        )
+    ]
     if decoder.streams:  # once for attention and once for the FFN
         mixing = {"module": "stream_mixing", "d_model": d_model, "streams": decoder.streams}
         groups = part.attention

@@ -77,6 +77,9 @@ def shard(decoder: Decoder, parallel: Parallel = ONE_GPU, engine: Engine = VLLM)
             UNEVEN_EXPERTS.get(model_type, 1),
         ),
     )
+    if decoder.altup:
+        rank = -(-decoder.altup.rank // parallel.tp)
+        sharded = structs.replace(sharded, altup=structs.replace(decoder.altup, rank=rank))
     if decoder.ffn_widths is not UNSET:
         widths = tuple((width // ranks, layers) for width, layers in decoder.ffn_widths)
         sharded = structs.replace(sharded, ffn_widths=widths)
@@ -216,6 +219,9 @@ def _cuts(
             matrices = "state" if isinstance(kind, State) else "attention"
             group = groups.get(matrices, (1, 1))
             yield from _cut_products(kind, tp, group, merged=checks_merged)
+    if decoder.altup:
+        yield from _sized("tp", tp, "rank of the branch beside a layer", decoder.altup.rank, 1)
+        yield from _sized("tp", tp, "outputs of AltUp's projections", decoder.d_model, 1)
     experts = decoder.experts
     for matrices, name, size, key, shards in (
         *(("ffn", "width of the Dense FFN", width, option, ranks)

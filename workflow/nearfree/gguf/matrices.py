@@ -12,6 +12,7 @@ EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 _LOOKED_UP = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 """Embeddings, which are read by row per token and are in no product, unless tied to the head."""
 _CONVOLUTIONS = ("ssm_conv1d", "shortconv.conv")
+_KEYS_AND_VALUES = ("attn_k", "attn_v")
 _LAYER = re.compile(r"blk\.(\d{1,6})\.")
 _ROUTED = re.compile(r"ffn_\w+_exps|ffn_(?:gate|up|down)\.\d+")
 """Experts: all in one tensor, or in files of early 2024 one per tensor."""
@@ -54,15 +55,29 @@ def matrices(header: GgufHeader) -> tuple[WeightMatrix, ...]:
     """Return all matrices that the products of a forward read, in the file's order.
 
     Embeddings are not among them; but if the file has no head, the token embedding is, as the head.
-    Vectors, biases and convolutions are not among them either.
+    Vectors, biases and convolutions are not among them either, nor are keys and values of layers
+    that attend to the cache of earlier ones (llama.cpp v0.5.0, src/models/gemma3n.cpp, has_kv).
     """
-    candidates = map(_matrix, header.tensors)
-    products = [matrix for matrix in candidates if matrix is not None]
+    candidates, own = map(_matrix, header.tensors), _layers_with_own_cache(header)
+    products = [matrix for matrix in candidates if matrix is not None and _is_read(matrix, own)]
     by_name = header.by_name
     if HEAD not in by_name and EMBEDDING in by_name:
         tied = _make_matrix(by_name[EMBEDDING], "output", None)
         products.append(structs.replace(tied, tied=True))
     return tuple(products)
+
+
+def _layers_with_own_cache(header: GgufHeader) -> int | None:
+    """Return the number of layers before those that share a cache, None if none do."""
+    name = header.architecture
+    layers = header.metadata.get(f"{name}.block_count")
+    sharing = header.metadata.get(f"{name}.attention.shared_kv_layers")
+    return layers - sharing if isinstance(layers, int) and isinstance(sharing, int) else None
+
+
+def _is_read(matrix: WeightMatrix, own: int | None) -> bool:
+    shares = own is not None and matrix.layer is not None and matrix.layer >= own
+    return not (shares and matrix.part in _KEYS_AND_VALUES)
 
 
 def _matrix(tensor: Tensor) -> WeightMatrix | None:

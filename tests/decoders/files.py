@@ -264,6 +264,13 @@ _FILES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("internlm2", "minicpm", "stablelm", "jais2"), _DENSE),
     **dict.fromkeys(("phi", "gpt_neox", "olmo", "orion"), _ONE_KEY_PER_HEAD),
     "baichuan": {**_ONE_KEY_PER_HEAD, "hidden_size": 4096},
+    "bloom": {
+        "torch_dtype": "bfloat16", "n_embed": 64, "n_layer": 6, "n_head": 8, "vocab_size": 500,
+    },
+    "mpt": {
+        "torch_dtype": "bfloat16", "d_model": 64, "n_layers": 6, "n_heads": 8, "vocab_size": 500,
+        "attn_config": {"alibi": True, "qk_ln": False}, "no_bias": True,
+    },
     **dict.fromkeys(("gpt2", "gpt_bigcode", "gptj"), _GPT),
     "opt": {
         "ffn_dim" if key == "intermediate_size" else key: value
@@ -347,7 +354,7 @@ DEFAULTED = {
         ("num_key_value_heads",),
     ),
     *product(("gpt2", "gpt_bigcode", "gptj"), ("n_inner",)),
-    *product(("sarvam_mla", "bailing_hybrid"), ("q_lora_rank",)),
+    *product(("sarvam_mla", "bailing_hybrid"), ("q_lora_rank",)), ("mpt", "no_bias"),
     *product(("falcon",), ("num_kv_heads", "new_decoder_architecture")),
     *product(("chatglm",), ("multi_query_attention", "add_qkv_bias", "multi_query_group_num")),
     ("exaone4", "sliding_window"),

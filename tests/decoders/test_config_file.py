@@ -91,6 +91,7 @@ def test_all_shipped_models_are_compared() -> None:
 
 _KEY_HEADS = {
     **dict.fromkeys(("phi", "gpt_neox", "gpt2", "gptj", "opt", "olmo", "baichuan", "orion"), 8),
+    **dict.fromkeys(("bloom", "mpt"), 8),
     **dict.fromkeys(("gpt_bigcode", "step3_text"), 1),
 }
 """Key heads of the small files that do not say two."""
@@ -115,7 +116,7 @@ def test_every_family_has_a_small_file(tmp_path: Path) -> None:
         d_ff = document.get("intermediate_size_mlp", 512 if "block_configs" in document else 96)
         if kind == "granitemoehybrid":  # beside its experts, whose width the usual key has
             d_ff = document["shared_intermediate_size"]
-        if kind == "falcon":
+        if kind in ("falcon", "bloom", "mpt"):
             d_ff = 4 * d_model
         assert decoder.dense_layers == 0 or decoder.d_ff == d_ff
         assert (decoder.experts is None) == (decoder.moe_layers == 0)

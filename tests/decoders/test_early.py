@@ -209,7 +209,7 @@ def test_the_norms_of_falcon_are_counted_by_its_form(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", ["bloom", "mpt", "step1"])
+@pytest.mark.parametrize("kind", ["step1"])
 def test_a_model_with_alibi_is_refused_by_it(tmp_path: Path, kind: str) -> None:
     """Its model type says so, and the refusal names what is not read."""
     with pytest.raises(RefusedError, match="distance"):

@@ -61,6 +61,8 @@ class Backend(NamedTuple):
     """The largest head size that it has kernels for."""
     sinks: bool = False
     """Whether its kernels take attention sinks: a logit per head that belongs to no position."""
+    alibi: bool = False
+    """Whether its kernels take a bias of logits by distance, and its tiles with it are read."""
     values_apart: bool = False
     """Whether an engine runs it for values of another width than keys, and its tile for them is
     read. On Blackwell engines run FlashAttention 4, whose tile is not: `get_flash_attn_version` in

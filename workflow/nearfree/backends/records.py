@@ -115,6 +115,7 @@ BACKENDS = (
         # Heads: csrc/flash_attn/flash_api.cpp of 2.8.3, line 1269; no call there takes sinks, and
         # vLLM has them in versions 3 and 4 alone (vllm/v1/attention/backends/fa_utils.py of 0.33.0,
         # line 319).
+        alibi=True,
         rules=Rules(package="flash-attn", reader="flash_attn"),
         api="kvcache",
         # flash_attn_varlen_func with a table of pages: vllm/v1/attention/backends/flash_attn.py.

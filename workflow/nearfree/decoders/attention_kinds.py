@@ -30,8 +30,8 @@ class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
     differs from that of a key (MiMo-V2). With `selected` a position attends to at most that many
     positions, in blocks that `index_heads` heads of `index_dim` elements select (MiniMax M3); these
     compare it with one index key per position, which is cached, too. With a `query_rank` queries
-    are projected from a latent of that width, which is made beside keys and values (Step 3). Widths
-    are in elements.
+    are projected from a latent of that width, which is made beside keys and values (Step 3). With
+    `alibi` logits are biased by distance (BLOOM). Widths are in elements.
     """
 
     heads: Positive
@@ -51,6 +51,7 @@ class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
     index_heads: Positive | None = None
     index_dim: Positive | None = None
     query_rank: Positive | None = None
+    alibi: bool = False
 
     @property
     def values(self) -> int:

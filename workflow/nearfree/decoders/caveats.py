@@ -22,6 +22,7 @@ def caveats(decoder: Decoder) -> tuple[str, ...]:
     sentences = (
         *sorted(_wide_keys(decoder)),
         *_wide_heads(decoder),
+        *_biased(decoder),
         *_chunks(decoder),
         *_layers(decoder),
         *_kinds(decoder),
@@ -49,6 +50,14 @@ def _wide_heads(decoder: Decoder) -> Iterator[str]:
         yield (
             f"on Hopper vLLM runs heads of {max(wide)} elements from 0.24.0 on by FlashAttention "
             "4, whose tile for such heads is not read"
+        )
+
+
+def _biased(decoder: Decoder) -> Iterator[str]:
+    if any(isinstance(kind, Grouped) and kind.alibi for kind in decoder.attention):
+        yield (
+            "the bias of logits by distance (ALiBi) is not timed; vLLM runs it by FlashAttention "
+            "2, and whether by FlashInfer on data-centre Blackwell is not read"
         )
 
 

@@ -18,9 +18,8 @@ FAMILIES = {kind: layout for kind, layout in LAYOUTS.items() if kind not in ONE_
 """The layouts of the model types whose forward is read."""
 _DELTA = "delta attention in most layers stands beside"
 _AGAIN = "several times over, each time with a cache of its own"
-_ALIBI = "attention is biased by distance (ALiBi), by another kernel of FlashAttention"
 UNREAD = {
-    **dict.fromkeys(("bloom", "mpt", "step1"), _ALIBI),
+    "step1": "attention is biased by the root of distance, by kernels that are not read",
     "deepseek_v41_text": "layers attend to entries that other layers made and chose",
     "diffusion_gemma_text": "each step feeds its own logits back, through an FFN of its own",
     "dots3_note_text": "its latents have windows in some layers, and gates of heads",
@@ -47,8 +46,7 @@ UNREAD = {
 Source: modeling files of transformers 5.23. In vllm 0.33.0: Step 5, vllm/models/step5/nvidia/
 sparse_summary_cache.py; DeepSeek V4.1, vllm/models/deepseek_v41/attention.py:314-361; Flint,
 vllm/models/flint/model.py (`_run_decode_attention`, `use_flint_kernel`); iquest_loopcoder.py,
-k2_horizon.py, bloom.py, step1.py and minicpm3.py:126-180 in vllm/model_executor/models, and
-vllm/v1/attention/backends/fa_utils.py (get_flash_attn_version, for ALiBi). In sglang 0.5.23,
+k2_horizon.py, step1.py and minicpm3.py:126-180 in vllm/model_executor/models. In sglang 0.5.23,
 sglang/srt/models: gigachat35.py, iquest_q1.py (_apply_learned_sink), nanbeige.py."""
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from nearfree.decoders.alibi import ALIBI
 from nearfree.decoders.decoder import (
     all_experts,
     ernie_moe,
@@ -315,6 +316,7 @@ _LAYOUTS = {
             Names(shared="shared_expert", router_vector="experts.e_score_correction_bias"),
         ),
     ),
+    **ALIBI,
     **EARLY,
     **GEMMA_3N,
     **HYBRIDS,

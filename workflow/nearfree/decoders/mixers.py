@@ -88,6 +88,7 @@ def gqa(
     chunked: bool = False,
     soft_cap: str = "",
     shares: bool = False,
+    alibi: bool = False,
 ) -> Attention:
     """Return the plan of grouped-query attention.
 
@@ -116,6 +117,8 @@ def gqa(
         The key of the soft cap of attention logits, if any.
     shares
         Whether the layer attends to keys and values that an earlier layer has cached.
+    alibi
+        Whether logits are biased by distance.
     """
 
     def plan(keys: Keys, layers: int) -> Layer:
@@ -154,6 +157,7 @@ def gqa(
             soft_cap=keys.number(soft_cap) if keys.has(soft_cap) else None,
             keys_are_values=not values,
             shares=shares,
+            alibi=alibi,
             gate=gate == "query",
             head_gates=gate not in ("", "query") and not wide_gate,
             wide_gates=wide_gate,

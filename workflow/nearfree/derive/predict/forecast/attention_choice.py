@@ -258,6 +258,7 @@ def _lack(record: Backend, kind: Cached) -> str:
             kind.head_dim > record.widest
         ),
         "heads have a logit that is no position's (sinks)": kind.sinks and not record.sinks,
+        "logits are biased by distance (ALiBi)": kind.alibi and not record.alibi,
         f"keys have {kind.head_dim} elements and values {kind.value_dim}": bool(
             kind.value_dim and not record.values_apart
         ),

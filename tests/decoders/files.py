@@ -262,6 +262,10 @@ _FILES: dict[str, dict[str, Any]] = {
     },
     **dict.fromkeys(("internlm3", "iquestcoder", "glm_ocr_text"), _WIDE),
     **dict.fromkeys(("internlm2", "minicpm", "stablelm", "jais2"), _DENSE),
+    "minicpm3": {
+        **_ONE_KEY_PER_HEAD, "kv_lora_rank": 12, "q_lora_rank": 20, "qk_rope_head_dim": 4,
+        "qk_nope_head_dim": 6, "v_head_dim": 8,
+    },
     **dict.fromkeys(("phi", "gpt_neox", "olmo", "orion"), _ONE_KEY_PER_HEAD),
     "baichuan": {**_ONE_KEY_PER_HEAD, "hidden_size": 4096},
     "bloom": {

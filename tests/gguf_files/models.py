@@ -20,7 +20,7 @@ ARCHITECTURES = {
     "phi3": "phi3", "gpt_oss": "gpt-oss", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
     "exaone": "exaone", "internlm2": "internlm2", "phi": "phi2", "gpt_neox": "gptneox",
     "stablelm": "stablelm", "minicpm": "minicpm", "jais2": "jais2", "deepseek": "deepseek",
-    "gemma3n_text": "gemma3n",
+    "gemma3n_text": "gemma3n", "minicpm3": "minicpm3",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -35,7 +35,8 @@ _KEYS = {
     "conv_L_cache": "shortconv.l_cache", "num_dense_layers": "leading_dense_block_count",
     "n_routed_experts": "expert_count", "n_shared_experts": "expert_shared_count",
     "first_k_dense_replace": "leading_dense_block_count",
-    "altup_num_inputs": "altup.num_inputs",
+    "altup_num_inputs": "altup.num_inputs", "q_lora_rank": "attention.q_lora_rank",
+    "kv_lora_rank": "attention.kv_lora_rank", "qk_rope_head_dim": "rope.dimension_count",
     "hidden_size_per_layer_input": "embedding_length_per_layer_input",
     "num_kv_shared_layers": "attention.shared_kv_layers",
 }  # fmt: skip
@@ -66,6 +67,9 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
         ]
         heads = [2 * (kind == "full_attention") for kind in kinds]
         entries[f"{name}.attention.head_count_kv"] = array("int32", heads)
+    if kind == "minicpm3":
+        width = values["qk_nope_head_dim"] + values["qk_rope_head_dim"]
+        entries[f"{name}.attention.key_length"] = scalar("uint32", width)
     if kind == "gemma3n_text":
         windowed = [kind == "sliding_attention" for kind in values["layer_types"]]
         entries[f"{name}.attention.sliding_window_pattern"] = array("bool", windowed)

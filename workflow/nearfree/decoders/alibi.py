@@ -100,7 +100,6 @@ def _last_bias(keys: Keys) -> Sequence[Matrix]:
     return vector("transformer.norm_f.bias", keys.whole(_HIDDEN)) if _biased(keys) else ()
 
 
-_ROOT = {"root": "transformer"}
 ALIBI: dict[str, Layout] = {
     "bloom": layered(
         norms("input_layernorm", "post_attention_layernorm", bias=True),
@@ -110,11 +109,11 @@ ALIBI: dict[str, Layout] = {
         ),
         Feed(_bloom_layer, _bloom_ffn),
     )._replace(
-        **_ROOT, layers="h", embedding="word_embeddings", norm="ln_f", norm_bias=True,
+        root="transformer", layers="h", embedding="word_embeddings", norm="ln_f", norm_bias=True,
         outside=_embedding_norm,
     ),
     "mpt": layered(_mpt_norms, _mpt_attention, Feed(_mpt_layer, _mpt_ffn))._replace(
-        **_ROOT, layers="blocks", embedding="wte", norm="norm_f", outside=_last_bias
+        root="transformer", layers="blocks", embedding="wte", norm="norm_f", outside=_last_bias
     ),
 }  # fmt: skip
 """By model type. Sources: modeling files of transformers 5.23; of MPT vllm 0.28.0."""

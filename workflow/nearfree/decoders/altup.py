@@ -29,10 +29,10 @@ class AltUp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AltUpProduct(NamedTuple):
-    """A product with its role and its number per forward; widths are in elements."""
+    """A product with its role and how often a forward runs it; widths are in elements."""
 
     role: str
-    count: int
+    times: int
     inputs: int
     outputs: int
 

@@ -15,6 +15,18 @@ class _Layers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     layers: tuple[int, ...] = ()
 
 
+class Expansion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How heads get keys and values from a latent that is not cached.
+
+    Each head's key has `rope_dim` elements that all share, its value `value_dim` before it is
+    padded to the width of a key. Widths are in elements.
+    """
+
+    latent: Positive
+    rope_dim: Positive
+    value_dim: Positive
+
+
 class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
     """Grouped-query attention.
 
@@ -31,7 +43,8 @@ class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
     positions, in blocks that `index_heads` heads of `index_dim` elements select (MiniMax M3); these
     compare it with one index key per position, which is cached, too. With a `query_rank` queries
     are projected from a latent of that width, which is made beside keys and values (Step 3). With
-    `alibi` logits are biased by distance (BLOOM). Widths are in elements.
+    `alibi` logits are biased by distance (BLOOM). With an `expansion` keys and values are made from
+    a latent beside that of queries, and cached whole (MiniCPM3). Widths are in elements.
     """
 
     heads: Positive
@@ -52,6 +65,7 @@ class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
     index_dim: Positive | None = None
     query_rank: Positive | None = None
     alibi: bool = False
+    expansion: Expansion | None = None
 
     @property
     def values(self) -> int:
@@ -72,8 +86,11 @@ class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
     def made(self) -> int:
         """Elements per position that the projection to query, gate, key and value makes.
 
-        Of queries with a latent it makes the latent.
+        Of queries with a latent it makes the latent, and so it does of keys and values.
         """
+        if self.expansion:
+            latents = self.expansion.latent + self.expansion.rope_dim
+            return (self.query_rank or self.queries) + latents
         value, queries = 0 if self.keys_are_values else self.values, self.query_rank or self.queries
         return queries + (0 if self.shares else self.kv_heads * (self.head_dim + value))
 
@@ -85,7 +102,7 @@ class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
     @property
     def inputs(self) -> int:
         """Elements per position that enter the output projection."""
-        return self.heads * self.values
+        return self.heads * (self.expansion.value_dim if self.expansion else self.values)
 
     def projected(self, d_model: int) -> int:
         """Return the number of weights of all of a layer's products."""

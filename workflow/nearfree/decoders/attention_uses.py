@@ -29,6 +29,7 @@ QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
 HEAD_GATES, OUTPUT_GATE = "head gates", "output gate"
 LATENTS, QUERY, LATENT = "latent projection", "query projection", "latent attention"
 ABSORB, RELEASE = "key absorption", "value release"
+EXPANSION = "key and value expansion"
 INDEX_QUERY, INDEX_KEY, INDEXER = "index query projection", "index key projection", "indexer"
 SELECTION, LAYER = "index selection", "attention layer"
 """The modules of attention. Source for latent attention: vllm 0.33.0,
@@ -101,9 +102,13 @@ def _grouped(
     record, value_outputs = BY_NAME[backend.name], 0
     if record.in_model is None and kind.keys_are_values and not kind.shares:
         value_outputs = kind.kv_heads * kind.values
-    yield _product(QKV, decoder.entering, kind.made + value_outputs)
+    first = LATENTS if kind.expansion else QKV
+    yield _product(first, decoder.entering, kind.made + value_outputs)
     if kind.query_rank:  # vllm 0.33.0, vllm/model_executor/models/step3_text.py, wq
         yield _product(QUERY, kind.query_rank, kind.queries)
+    if kind.expansion:  # vllm 0.33.0, vllm/model_executor/models/minicpm3.py, kv_b_proj
+        width = kind.head_dim - kind.expansion.rope_dim + kind.expansion.value_dim
+        yield _product(EXPANSION, kind.expansion.latent, kind.heads * width)
     yield Part(
         ATTENTION,
         {
@@ -312,9 +317,9 @@ def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) ->
 
 
 ORDER = (
-    QKV, LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, ABSORB, ATTENTION, LATENT,
-    RELEASE, HEAD_GATES, OUTPUT_GATE, OUTPUT, LAYER, DELTA_IN, DELTA_GATES, DELTA_NET, MAMBA,
-    CONVOLUTION, DELTA_OUT,
+    QKV, LATENTS, QUERY, EXPANSION, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, ABSORB, ATTENTION,
+    LATENT, RELEASE, HEAD_GATES, OUTPUT_GATE, OUTPUT, LAYER, DELTA_IN, DELTA_GATES, DELTA_NET,
+    MAMBA, CONVOLUTION, DELTA_OUT,
 )  # fmt: skip
 """The modules of attention, in the order in which they first run."""
 

@@ -113,6 +113,11 @@ def _kinds(decoder: Decoder) -> Iterator[str]:
                 "bytes of their states, one more written for each further position, which no "
                 "curve of several positions holds; their norms and gates are left out"
             )
+    if any(isinstance(kind, Grouped) and kind.expansion for kind in decoder.attention):
+        yield (
+            "latents of queries and those of keys and values are timed as one product: vLLM runs "
+            "two"
+        )
     if decoder.model_type == "olmo_hybrid":
         yield (
             "both gates of a gated delta net are timed as one product: vLLM runs two, each with as "

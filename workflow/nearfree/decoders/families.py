@@ -33,7 +33,6 @@ UNREAD = {
     "iquest_q1": "a kernel of its own applies sinks that depend on the query",
     "iquestloopcoder": f"its layers run {_AGAIN}",
     "k2_horizon": "values of some layers are made by experts that a router chooses",
-    "minicpm3": "unlike SGLang, vLLM expands its latents and caches whole keys and values",
     "mistral_large4_text": "layers attend to selected positions of latents that others cached",
     "muse_spark_text": "what experts give is normalised one by one, and residuals have gates",
     "nanbeige": f"its layers run {_AGAIN}",
@@ -46,7 +45,7 @@ UNREAD = {
 Source: modeling files of transformers 5.23. In vllm 0.33.0: Step 5, vllm/models/step5/nvidia/
 sparse_summary_cache.py; DeepSeek V4.1, vllm/models/deepseek_v41/attention.py:314-361; Flint,
 vllm/models/flint/model.py (`_run_decode_attention`, `use_flint_kernel`); iquest_loopcoder.py,
-k2_horizon.py, step1.py and minicpm3.py:126-180 in vllm/model_executor/models. In sglang 0.5.23,
+k2_horizon.py and step1.py in vllm/model_executor/models. In sglang 0.5.23,
 sglang/srt/models: gigachat35.py, iquest_q1.py (_apply_learned_sink), nanbeige.py."""
 
 

@@ -71,7 +71,7 @@ def _attention(keys: Keys, layers: int) -> Layer:
     taken = {_FULL: kinds[first - 1 : first], _WINDOWED: kinds[first - 2 : first - 1]}
     for kind in sorted(set(kinds[first:layers]) & set(taken)):
         if first < 2 or taken[kind] != [kind]:
-            why = f"makes layers take the cache of one that is no {kind}, as engines count"
+            why = f"makes layers take the cache of one that is no {kind} by layer_types"
             raise keys.wrong(shared, why)
 
     def plan(*, shares: bool) -> Layer:

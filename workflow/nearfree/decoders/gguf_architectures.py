@@ -253,6 +253,20 @@ def _minicpm(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     return {"model_type": "minicpm", "num_experts": experts}
 
 
+def _minicpm3(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the keys of MiniCPM3; a value's width is said by the shape of a tensor alone."""
+    rope_dim, output = keys.whole("rope.dimension_count"), "blk.0.attn_output.weight"
+    heads, tensors = uniform_number(keys, "attention.head_count"), header.by_name
+    return {
+        "model_type": "minicpm3",
+        "q_lora_rank": keys.whole("attention.q_lora_rank"),
+        "kv_lora_rank": keys.whole("attention.kv_lora_rank"),
+        "qk_rope_head_dim": rope_dim,
+        "qk_nope_head_dim": head_dim(keys) - rope_dim,
+        "v_head_dim": tensors[output].dims[0] // heads if output in tensors else None,
+    }
+
+
 def _jais2(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     return {
         "model_type": "jais2",
@@ -294,6 +308,7 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "gptneox": _fixed(model_type="gpt_neox"),
     "stablelm": _stablelm,
     "minicpm": _minicpm,
+    "minicpm3": _minicpm3,
     "jais2": _jais2,
     "deepseek": _deepseek,
 }

@@ -58,6 +58,7 @@ from nearfree.decoders.layout import (
 from nearfree.decoders.lfm2 import LFM2
 from nearfree.decoders.ling import LING_3
 from nearfree.decoders.longcat import LONGCAT
+from nearfree.decoders.minicpm3 import MINICPM_3
 from nearfree.decoders.mixers import (
     compressed,
     gqa,
@@ -323,6 +324,7 @@ _LAYOUTS = {
     **LFM2,
     **LING_3,
     **LONGCAT,
+    **MINICPM_3,
     **STEP3,
     **VARIANTS,
     **WINDOWED,

@@ -19,6 +19,7 @@ from nearfree.decoders.attention_uses import (
     CALLS,
     DELTA_IN,
     DELTA_OUT,
+    EXPANSION,
     INDEX_QUERY,
     INDEXER,
     LATENTS,
@@ -50,7 +51,8 @@ STATES = "states projection"
 """The first module of a drafter's head."""
 MATRICES = {
     **dict.fromkeys(
-        (QKV, LATENTS, QUERY, INDEX_QUERY, OUTPUT_GATE, OUTPUT, DELTA_IN, DELTA_OUT), "attention"
+        (QKV, LATENTS, QUERY, EXPANSION, INDEX_QUERY, OUTPUT_GATE, OUTPUT, DELTA_IN, DELTA_OUT),
+        "attention",
     ),
     **dict.fromkeys((DENSE, LATENT_IN, LATENT_OUT), "ffn"),
     ROUTER: "router",

@@ -67,7 +67,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "vaultgemma": {**_TIED, "attn_logit_softcapping": 50.0},
     **dict.fromkeys(
         ("exaone", "minicpm", "youtu", "cohere", "gemma", "granite_swa", "smollm3", "bloom",
-         "hunyuan_vl_text", "lfm2", "lfm2_moe", "ernie4_5", "ernie4_5_moe", "gemma3n_text", "mpt"),
+         "hunyuan_vl_text", "lfm2", "lfm2_moe", "ernie4_5", "ernie4_5_moe", "gemma3n_text", "mpt",
+         "minicpm3"),
         _TIED,
     ),
     "jais2": {"attention_bias": True, "mlp_bias": True},

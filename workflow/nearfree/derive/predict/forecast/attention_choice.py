@@ -27,7 +27,7 @@ from nearfree.decoders.attention_kinds import (
     in_blocks,
 )
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.engines import TRTLLM
+from nearfree.decoders.engines import TRTLLM, VLLM
 from nearfree.derive.engine_step.form import is_since
 from nearfree.errors import Refusal
 
@@ -236,6 +236,13 @@ def verification_refusals(decoder: Decoder, engine: BackendRelease) -> Iterator[
     """Yield refusals of an engine that has no forward of several positions for a model."""
     if any(isinstance(kind, ShortConv) for kind in decoder.attention):
         yield from _convolution_refusals(engine)
+    expands = any(isinstance(kind, Grouped) and kind.expansion for kind in decoder.attention)
+    if expands and engine.name != VLLM.name:
+        reason = (
+            f"{engine.name} caches the latents of this model, from which vLLM makes keys and "
+            "values: its forward of several positions is not read, and memory is that of vLLM"
+        )
+        yield Refusal("", "moe", reason, "Ask with --moe vllm")
     if decoder.in_blocks and engine.name in _BLOCK_VERIFICATION:
         yield Refusal(
             "", "moe", f"{engine.name} {_BLOCK_VERIFICATION[engine.name]}", "Ask with --moe vllm"

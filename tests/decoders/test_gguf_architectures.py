@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from gguf_files.files import TensorEntry, scalar
-from gguf_files.models import model
+from gguf_files.models import ARCHITECTURES, model
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.pieces import Matrix
@@ -35,6 +35,45 @@ def test_phi_2_has_the_published_size(tmp_path: Path) -> None:
     assert round(weights_bytes(file) / 2**30, 2) == 10.36
     assert file.decoder is not None
     assert (file.decoder.model_type, file.decoder.gated) == ("phi", False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "published"),
+    [
+        (
+            "gemma",
+            {"vocab_size": 256000, "hidden_size": 2048, "intermediate_size": 16384,
+             "num_hidden_layers": 18, "num_attention_heads": 8, "num_key_value_heads": 1,
+             "head_dim": 256},
+            2_506_172_416,
+        ),
+        (
+            "starcoder2",
+            {"vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288,
+             "num_hidden_layers": 30, "num_attention_heads": 24, "num_key_value_heads": 2},
+            3_030_371_328,
+        ),
+        (
+            "smollm3",
+            {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008,
+             "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4},
+            3_075_098_624,
+        ),
+    ],
+)  # fmt: skip
+def test_sizes_are_the_published_ones(
+    tmp_path: Path, kind: str, sizes: dict[str, Any], published: int
+) -> None:
+    """Gemma 2B, StarCoder2-3B and SmolLM3-3B have the parameters that their repositories say."""
+    name = ARCHITECTURES[kind]
+    metadata = {
+        "tokenizer.ggml.tokens": None,
+        f"{name}.vocab_size": scalar("uint32", sizes["vocab_size"]),
+    }
+    _, path = model(tmp_path, kind, metadata_changes=metadata, **sizes)
+    file = read_model_file(path)
+    assert file.refusals == ()
+    assert parameters(file) == published
 
 
 def _joint(path: Path) -> dict[str, TensorEntry | None]:
@@ -88,6 +127,11 @@ def test_a_joint_tensor_of_other_sizes_is_refused(tmp_path: Path) -> None:
             "minicpm",
             {"metadata_changes": {"minicpm.expert_count": scalar("uint32", 8)}},
             "num_experts 8 gives layers experts",
+        ),
+        (
+            "granite",
+            {"metadata_changes": {"granite.expert_count": scalar("uint32", 32)}},
+            "granite.expert_count 32 gives layers experts",
         ),
         (
             "phi",

@@ -287,7 +287,23 @@ def _deepseek(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     }
 
 
-LAYER_NORMED = ("gptneox", "jais2", "phi2", "stablelm")
+def _granite(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the keys of Granite without experts; files with them have another architecture."""
+    if keys.whole("expert_count", least=0, default=0):
+        raise keys.wrong("expert_count", "gives layers experts, which this architecture has not")
+    mlp_bias = "blk.0.ffn_up.bias" in header.by_name
+    return {"model_type": "granite", "attention_bias": _adds_bias(header), "mlp_bias": mlp_bias}
+
+
+def _seed_oss(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
+    return {
+        "model_type": "seed_oss",
+        "attention_bias": _adds_bias(header),
+        "attention_out_bias": "blk.0.attn_output.bias" in header.by_name,
+    }
+
+
+LAYER_NORMED = ("gptneox", "jais2", "phi2", "stablelm", "starcoder2")
 """Architectures whose norms subtract the mean, and name their epsilon by another key."""
 ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "llama": _llama,
@@ -295,6 +311,7 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "qwen2moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3_moe,
+    "gemma": _fixed(model_type="gemma"),
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gemma3n": _gemma3n,
@@ -311,6 +328,10 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "minicpm3": _minicpm3,
     "jais2": _jais2,
     "deepseek": _deepseek,
+    "granite": _granite,
+    "seed_oss": _seed_oss,
+    "smollm3": _fixed(model_type="smollm3"),
+    "starcoder2": _fixed(model_type="starcoder2", sliding_window=None),
 }
 """By the architecture's name in files: the function that returns the keys of that architecture
-beyond those that all have. Engines that read GGUF files give Phi 3 no window."""
+beyond those that all have. Engines that read GGUF files give Phi 3 and StarCoder 2 no window."""

@@ -48,7 +48,7 @@ _HELD = {
     "ffn_gate": ("mlp.gate_proj", "mlp.c_fc_0", "feed_forward.w1"),
     "ffn_up": (
         "mlp.up_proj", "mlp.gate_up_proj", "mlp.c_fc_1", "feed_forward.w3", "mlp.fc1",
-        "mlp.dense_h_to_4h",
+        "mlp.dense_h_to_4h", "mlp.c_fc",
     ),
     "ffn_down": (
         "mlp.down_proj", "mlp.c_proj", "feed_forward.w2", "mlp.fc2", "mlp.dense_4h_to_h",
@@ -90,8 +90,8 @@ _INSIDE = {
     "attention.wqkv": ("attn_q", "attn_k", "attn_v"),
 }
 """Names in GGUF files of a layer's weight: of one tensor, or of several that make up the weight."""
-_NORMED_AFTER_ATTENTION = ("gemma2", "gemma3_text", "gemma3n_text", "gpt_oss")
-"""Model types whose norm after attention is not the norm before the FFN."""
+_NORMED_AFTER_ATTENTION = ("gemma2", "gemma3_text", "gemma3n_text", "gpt_oss", "seed_oss")
+"""Model types whose norm after attention has that name, whether or not it is the FFN's."""
 _TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Factors of rotations, which are not weights in a config.json."""
 _CORRECTION = "exp_probs_b.bias"

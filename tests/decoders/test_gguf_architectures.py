@@ -11,6 +11,7 @@ from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.pieces import Matrix
 from nearfree.gguf.header import stored_bytes
+from nearfree.gguf.matrices import matrices
 from nearfree.gguf.reader import read_header
 from nearfree.gguf.types import BY_NAME
 
@@ -76,6 +77,21 @@ def test_sizes_are_the_published_ones(
     assert parameters(file) == published
 
 
+def test_glm_4_5_air_has_its_106_billion(tmp_path: Path) -> None:
+    """Its model card says 106 billion parameters, which its layer that drafts is not among."""
+    sizes = {
+        "vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 10944,
+        "num_hidden_layers": 46, "num_attention_heads": 96, "num_key_value_heads": 8,
+        "head_dim": 128, "attention_bias": True, "n_routed_experts": 128, "n_shared_experts": 1,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "first_k_dense_replace": 1,
+    }  # fmt: skip
+    metadata = {"tokenizer.ggml.tokens": None, "glm4moe.vocab_size": scalar("uint32", 151552)}
+    _, path = model(tmp_path, "glm4_moe", metadata_changes=metadata, **sizes)
+    file = read_model_file(path)
+    assert file.refusals == ()
+    assert int(parameters(file) / 1e9) == 106
+
+
 def _joint(path: Path) -> dict[str, TensorEntry | None]:
     """Return the changes that join query, key and value of each layer of a file."""
     changes: dict[str, TensorEntry | None] = {}
@@ -111,6 +127,35 @@ def test_a_joint_tensor_of_other_sizes_is_refused(tmp_path: Path) -> None:
     _, path = model(tmp_path, "phi", tensor_changes={**_joint(apart), name: entry})
     reasons = [str(refusal) for refusal in read_model_file(path).refusals]
     assert any("blk.0.attn_q.weight is missing" in reason for reason in reasons)
+
+
+def test_layers_that_draft_are_left_out(tmp_path: Path) -> None:
+    """A file has them behind its layers; they are no weights, and no product reads them."""
+    config, whole = model(tmp_path, "glm4_moe")
+    expected = read_model_file(whole)
+    names = ("blk.6.nextn.eh_proj.weight", "blk.6.attn_q.weight")
+    drafting = {name: TensorEntry(name, (128, 64), 0, 4 * 128 * 64) for name in names}
+    metadata = {
+        "glm4moe.block_count": scalar("uint32", 7),
+        "glm4moe.nextn_predict_layers": scalar("uint32", 1),
+    }
+    _, path = model(tmp_path, "glm4_moe", metadata_changes=metadata, tensor_changes=drafting)
+    file = read_model_file(path)
+    assert file.refusals == ()
+    assert read_decoder(path) == read_decoder(config)
+    assert weights_bytes(file) == weights_bytes(expected)
+    assert file.drafts
+    assert any("num_nextn_predict_layers" in note for note in file.notes)
+    assert {matrix.layer for matrix in matrices(read_header(path))} == {None, *range(6)}
+
+
+@pytest.mark.parametrize("drafting", [7, 6])
+def test_a_file_of_layers_that_draft_alone_is_refused(tmp_path: Path, drafting: int) -> None:
+    """Some layer must be left that does not."""
+    metadata = {"glm4moe.nextn_predict_layers": scalar("uint32", drafting)}
+    _, path = model(tmp_path, "glm4_moe", metadata_changes=metadata)
+    reasons = [str(refusal) for refusal in read_model_file(path).refusals]
+    assert any(f"{drafting} is not less than 6 layers" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(

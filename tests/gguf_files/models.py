@@ -21,7 +21,7 @@ ARCHITECTURES = {
     "exaone": "exaone", "internlm2": "internlm2", "phi": "phi2", "gpt_neox": "gptneox",
     "stablelm": "stablelm", "minicpm": "minicpm", "jais2": "jais2", "deepseek": "deepseek",
     "gemma3n_text": "gemma3n", "minicpm3": "minicpm3", "gemma": "gemma", "granite": "granite",
-    "seed_oss": "seed_oss", "smollm3": "smollm3", "starcoder2": "starcoder2",
+    "glm4_moe": "glm4moe", "seed_oss": "seed_oss", "smollm3": "smollm3", "starcoder2": "starcoder2",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",

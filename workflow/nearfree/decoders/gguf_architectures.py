@@ -14,11 +14,21 @@ ANEW = "Convert the model anew, or give its config.json"
 
 
 def layers_of(keys: Keys, header: GgufHeader) -> int:
-    """Return the number of layers; each must have at least one tensor."""
-    layers = keys.whole("block_count")
+    """Return the number of layers without those that predict further tokens.
+
+    Each must have at least one tensor.
+    """
+    layers, drafting = keys.whole("block_count"), drafting_layers(keys)
     if layers > len(header.tensors):
         raise keys.wrong("block_count", f"is more than its {len(header.tensors)} tensors", ANEW)
-    return layers
+    if drafting >= layers:
+        raise keys.wrong("nextn_predict_layers", f"is not less than {layers} layers", ANEW)
+    return layers - drafting
+
+
+def drafting_layers(keys: Keys) -> int:
+    """Return the number of layers behind the others that predict further tokens."""
+    return keys.whole("nextn_predict_layers", least=0, default=0)
 
 
 def uniform_number(keys: Keys, key: str, *, default: int | None = None) -> int:
@@ -287,6 +297,16 @@ def _deepseek(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     }
 
 
+def _glm4_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the keys of GLM-4.5 and 4.6, whose experts stand as DeepSeek's."""
+    return {
+        **_deepseek(keys, header),
+        "model_type": "glm4_moe",
+        "attention_bias": _adds_bias(header),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in header.by_name,
+    }
+
+
 def _granite(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     """Return the keys of Granite without experts; files with them have another architecture."""
     if keys.whole("expert_count", least=0, default=0):
@@ -328,6 +348,7 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "minicpm3": _minicpm3,
     "jais2": _jais2,
     "deepseek": _deepseek,
+    "glm4moe": _glm4_moe,
     "granite": _granite,
     "seed_oss": _seed_oss,
     "smollm3": _fixed(model_type="smollm3"),

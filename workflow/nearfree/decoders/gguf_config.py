@@ -16,6 +16,7 @@ from nearfree.decoders.gguf_architectures import (
     CONVOLVED,
     KV_HEADS,
     LAYER_NORMED,
+    drafting_layers,
     head_dim,
     kv_heads_by_layer,
     layers_of,
@@ -146,7 +147,8 @@ def _common(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     dtype = plain_format(header)
     quantised = {matrix.type.name for matrix in matrices(header)} - PLAIN.keys()
     section = {"quantization_config": {"quant_method": "gguf"}} if quantised else {}
-    tied = HEAD not in header.by_name
+    tied, drafting = HEAD not in header.by_name, drafting_layers(keys)
+    values |= {"num_nextn_predict_layers": drafting} if drafting else {}
     return {**values, "torch_dtype": dtype, "tie_word_embeddings": tied, **section}
 
 

@@ -90,7 +90,9 @@ _INSIDE = {
     "attention.wqkv": ("attn_q", "attn_k", "attn_v"),
 }
 """Names in GGUF files of a layer's weight: of one tensor, or of several that make up the weight."""
-_NORMED_AFTER_ATTENTION = ("gemma2", "gemma3_text", "gemma3n_text", "gpt_oss", "seed_oss")
+_NORMED_AFTER_ATTENTION = (
+    "gemma2", "gemma3_text", "gemma3n_text", "gpt_oss", "seed_oss", "glm4_moe",
+)  # fmt: skip
 """Model types whose norm after attention has that name, whether or not it is the FFN's."""
 _TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Factors of rotations, which are not weights in a config.json."""
@@ -134,6 +136,8 @@ def tensor_names(model_type: str, name: str, layer: int | None = None) -> tuple[
 def matrix_tensors(header: GgufHeader, model: Stored) -> tuple[MatrixTensor, ...]:
     """Return the tensors of a file, each with the weight of the model that it holds.
 
+    Those of layers that predict further tokens, which engines load only to draft, are left out.
+
     Raises
     ------
     RefusedError
@@ -155,6 +159,9 @@ def matrix_tensors(header: GgufHeader, model: Stored) -> tuple[MatrixTensor, ...
     for table in (*_TABLES, *unused):
         if table in unmatched:
             matched.append(_table(unmatched.pop(table)))
+    for layer in _drafting(header, _layers(model)):
+        for name in [name for name in unmatched if name.startswith(f"blk.{layer}.")]:
+            del unmatched[name]
     if unmatched:
         more = f" and {len(unmatched) - _MOST_NAMED} more" if len(unmatched) > _MOST_NAMED else ""
         named = ", ".join(list(unmatched)[:_MOST_NAMED])
@@ -162,6 +169,12 @@ def matrix_tensors(header: GgufHeader, model: Stored) -> tuple[MatrixTensor, ...
     if reasons:
         raise RefusedError([Refusal(header.file, "", why, _ANEW) for why in reasons.values()])
     return tuple(matched)
+
+
+def _drafting(header: GgufHeader, layers: int) -> range:
+    """Return the layers that predict further tokens; they are behind the `layers` of the model."""
+    count = header.metadata.get(f"{header.architecture}.nextn_predict_layers")
+    return range(layers, layers + count) if isinstance(count, int) else range(0)
 
 
 def _parted(header: GgufHeader, model: Stored) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """The matrices that a forward multiplies by, as a file stores them."""
 
 import re
+from collections.abc import Mapping
 from math import prod
 
 from msgspec import Struct, structs
@@ -12,7 +13,9 @@ EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 _LOOKED_UP = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 """Embeddings, which are read by row per token and are in no product, unless tied to the head."""
 _CONVOLUTIONS = ("ssm_conv1d", "shortconv.conv")
-_KEYS_AND_VALUES = ("attn_k", "attn_v")
+_SHARED, _DRAFTING = "attention.shared_kv_layers", "nextn_predict_layers"
+_UNREAD = {"attn_k": _SHARED, "attn_v": _SHARED, "": _DRAFTING}
+"""Parts of the last layers that a forward does not read, all if empty, with the key of how many."""
 _LAYER = re.compile(r"blk\.(\d{1,6})\.")
 _ROUTED = re.compile(r"ffn_\w+_exps|ffn_(?:gate|up|down)\.\d+")
 """Experts: all in one tensor, or in files of early 2024 one per tensor."""
@@ -56,10 +59,14 @@ def matrices(header: GgufHeader) -> tuple[WeightMatrix, ...]:
 
     Embeddings are not among them; but if the file has no head, the token embedding is, as the head.
     Vectors, biases and convolutions are not among them either, nor are keys and values of layers
-    that attend to the cache of earlier ones (llama.cpp v0.5.0, src/models/gemma3n.cpp, has_kv).
+    that attend to the cache of earlier ones, and layers that predict further tokens (llama.cpp
+    v0.5.0, src/models/gemma3n.cpp, has_kv; src/models/glm4-moe.cpp, TENSOR_SKIP).
     """
-    candidates, own = map(_matrix, header.tensors), _layers_with_own_cache(header)
-    products = [matrix for matrix in candidates if matrix is not None and _is_read(matrix, own)]
+    candidates = map(_matrix, header.tensors)
+    first_unread = {part: _layers_before(header, key) for part, key in _UNREAD.items()}
+    products = [
+        matrix for matrix in candidates if matrix is not None and _is_read(matrix, first_unread)
+    ]
     by_name = header.by_name
     if HEAD not in by_name and EMBEDDING in by_name:
         tied = _make_matrix(by_name[EMBEDDING], "output", None)
@@ -67,17 +74,17 @@ def matrices(header: GgufHeader) -> tuple[WeightMatrix, ...]:
     return tuple(products)
 
 
-def _layers_with_own_cache(header: GgufHeader) -> int | None:
-    """Return the number of layers before those that share a cache, None if none do."""
+def _layers_before(header: GgufHeader, key: str) -> int | None:
+    """Return the number of layers before the last ones that a key counts, None without it."""
     name = header.architecture
-    layers = header.metadata.get(f"{name}.block_count")
-    sharing = header.metadata.get(f"{name}.attention.shared_kv_layers")
-    return layers - sharing if isinstance(layers, int) and isinstance(sharing, int) else None
+    layers, last = header.metadata.get(f"{name}.block_count"), header.metadata.get(f"{name}.{key}")
+    return layers - last if isinstance(layers, int) and isinstance(last, int) else None
 
 
-def _is_read(matrix: WeightMatrix, own: int | None) -> bool:
-    shares = own is not None and matrix.layer is not None and matrix.layer >= own
-    return not (shares and matrix.part in _KEYS_AND_VALUES)
+def _is_read(matrix: WeightMatrix, first_unread: Mapping[str, int | None]) -> bool:
+    limits = (first_unread.get(part) for part in (matrix.part, ""))
+    layer = matrix.layer
+    return layer is None or all(limit is None or layer < limit for limit in limits)
 
 
 def _matrix(tensor: Tensor) -> WeightMatrix | None:

@@ -60,11 +60,11 @@ class Resolver:
 
     def __init__(self, layout: Layout, *, cache: Cache | None = None, offline: bool = True) -> None:
         self._layout, self._cache, self._offline = layout, cache, offline
-        self._release = _memoised(self._read)
-        self._layers = _memoised(self._moe)
-        self._calls = _memoised(self._attention)
-        self._products = _memoised(self._dense)
-        self._kernel: Callable[[_Layer], str] = _memoised(lambda layer: block_kernel(*layer))
+        self._release = memoised(self._read)
+        self._layers = memoised(self._moe)
+        self._calls = memoised(self._attention)
+        self._products = memoised(self._dense)
+        self._kernel: Callable[[_Layer], str] = memoised(lambda layer: block_kernel(*layer))
         self._steps: dict[object, Steps[Block]] = {}
         self._row_steps: dict[object, Steps[Rows]] = {}
 
@@ -260,7 +260,7 @@ class _ReleaseRules:
         return rule_sizes(self.rules)
 
 
-def _memoised(answer: Callable[[Q], T]) -> Callable[[Q], T]:
+def memoised(answer: Callable[[Q], T]) -> Callable[[Q], T]:
     """Return a function that answers each question once, and raises its error again."""
     answers: dict[Q, T | NearfreeError] = {}
 

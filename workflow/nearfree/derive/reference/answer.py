@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.other_caches import other_caches
@@ -326,8 +326,8 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
             calibration[row] = [*events, *(calibration[row] if first_by_curves else ())]
             kernels[row] = times.kernels
             in_sample[row] = row_regime in (R2, R3)
-    return Timed(
-        part=part,
+    return structs.replace(
+        shared,
         latency_us=latency,
         ratio=ratio,
         band=band,
@@ -336,7 +336,6 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
         constants=constants,
         calibration=calibration,
         in_sample=in_sample,
-        host_us=shared.host_us,
         at_one_position=at_one_position,
     )
 

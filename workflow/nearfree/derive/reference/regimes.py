@@ -22,7 +22,7 @@ from nearfree.derive.reference.siblings import Chip, alike_built, siblings
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.families import OF_KERNELS
 from nearfree.derive.work_model.family import Array, Flags
-from nearfree.derive.work_model.fit import Measured, selected_curves
+from nearfree.derive.work_model.fit import selected_features
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.mla import MLA_CACHED
 from nearfree.derive.work_model.prepare import Prepared
@@ -315,14 +315,11 @@ def select_rows(part: Prepared, rows: Flags) -> Prepared:
     """Return the flagged questions of a part."""
     if rows.all():
         return part
-    measured = Measured(features=part.features, latency_us=part.features["n"], counts=part.counts)
-    features = selected_curves(measured, rows).features
-    return Prepared(
-        family=part.family,
+    return structs.replace(
+        part,
         rows=part.rows.filter(pl.Series(rows)),
-        features=features,
+        features=selected_features(part.features, rows),
         counts=part.counts[rows],
-        carried=part.carried,
     )
 
 

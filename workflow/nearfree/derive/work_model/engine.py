@@ -292,7 +292,8 @@ def calibrated_engine(
     ]
     # A curve of one N has no ratio, and no error of one.
     usable = [curve for curve in matching if len(curve.latency_us) > 1]
-    subject = f"{forward.engine} {forward.release} with {_threads(forward.threads)} on {platform}"
+    threads = f"{forward.threads} thread{'s' if forward.threads > 1 else ''}"
+    subject = f"{forward.engine} {forward.release} with {threads} on {platform}"
     measure = f"`nearfree measure {platform} --engine {forward.engine} --model FILE.gguf`"
     remedy = f"Measure the file there: {measure}, or a study of the module engine with its types"
     if not usable:
@@ -341,7 +342,3 @@ def _is_same_forward(one: EngineRules, other: EngineRules) -> bool:
     return (left.batch, left.context, left.repack, left.shape, frozenset(left.matrices)) == (
         right.batch, right.context, right.repack, right.shape, frozenset(right.matrices),
     )  # fmt: skip
-
-
-def _threads(number: int) -> str:
-    return f"{number} thread{'s' if number > 1 else ''}"

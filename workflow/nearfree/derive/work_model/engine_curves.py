@@ -1,6 +1,6 @@
 """The forwards of engines in a log: what was loaded for each setting, and its T(N)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -15,7 +15,7 @@ from nearfree.derive.granularity.engine import (
     Products,
     forward_of,
 )
-from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.granularity.resolve import Resolver, memoised
 from nearfree.derive.work_model.engine import EngineCurve
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.curves import curve_samples, curves
@@ -50,10 +50,16 @@ class EngineLog:
     """The forwards of engines in a log, with their releases' rules; each scope is read once."""
 
     def __init__(self, layout: Layout, resolver: Resolver) -> None:
-        self._layout, self._resolver = layout, resolver
+        self._layout = layout
         self._scopes: dict[str, dict[str, LoggedForward]] = {}
-        self._rules: dict[EngineForward, EngineRules | NearfreeError] = {}
-        self._products: Products = {}
+        products: Products = {}
+        self.rules: Callable[[EngineForward], EngineRules] = memoised(
+            lambda forward: EngineRules(forward, resolver, products)
+        )
+        """Returns the rules of a forward's release, resolved for its matrices.
+
+        It raises NearfreeError as `EngineRules`.
+        """
 
     def forwards(self, scope: str) -> Mapping[str, LoggedForward]:
         """Return a scope's forwards by the key of their setting."""
@@ -78,24 +84,6 @@ class EngineLog:
                 remedy="Measure the study again",
             )
         return forward.forward
-
-    def rules(self, forward: EngineForward) -> EngineRules:
-        """Return the rules of a forward's release, resolved for its matrices.
-
-        Raises
-        ------
-        NearfreeError
-            As `EngineRules`.
-        """
-        if forward not in self._rules:
-            try:
-                self._rules[forward] = EngineRules(forward, self._resolver, self._products)
-            except NearfreeError as error:
-                self._rules[forward] = error
-        result = self._rules[forward]
-        if isinstance(result, NearfreeError):
-            raise result.with_traceback(None)
-        return result
 
     def curves(self, scope: str) -> list[EngineCurve]:
         """Return the curves of a scope, sorted by name, if their release has rules."""

@@ -198,12 +198,10 @@ class EngineRules:
         """
         first_by_type = {}
         for weight_type in self._by_weight():
-            changes = (
-                self._change(weight_type, baseline, n) for n in range(baseline + 1, largest_n + 1)
-            )
-            change = next(filter(None, changes), None)
-            if change:
-                first_by_type[weight_type] = change
+            for n in range(baseline + 1, largest_n + 1):
+                if change := self._change(weight_type, baseline, n):
+                    first_by_type[weight_type] = change
+                    break
         return first_by_type
 
     def _by_weight(self) -> dict[str, list[MatrixGroup]]:

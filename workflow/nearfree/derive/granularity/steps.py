@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from nearfree.backends.moe_kernels import NAIVE
 from nearfree.derive.granularity.tiles import Integers
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.events import Quote
@@ -55,19 +56,13 @@ class Steps(Generic[Choice]):
         *,
         changes: Callable[[int], Sequence[int]] | None = None,
     ) -> None:
-        self._at: Callable[[int], Choice] = at
+        self.at: Callable[[int], Choice] = cache(at)
+        """Returns the choice at a number of tokens, positions or rows."""
         self._step: Callable[[int], object] = cache(step)
         self._files, self._largest = files, largest
         self._candidates = changes
-        self._choices: dict[int, Choice] = {}
         self._constant_ranges: list[tuple[int, int]] = []
         self._citations: dict[int, str] = {}
-
-    def at(self, number: int) -> Choice:
-        """Return the choice at a number of tokens, positions or rows."""
-        if number not in self._choices:
-            self._choices[number] = self._at(number)
-        return self._choices[number]
 
     def evidence(self, number: int) -> str:
         """Return the source of the choice at a number: file, lines, shortened digest."""
@@ -123,10 +118,11 @@ class Steps(Generic[Choice]):
 
 
 def block_sizes(steps: Steps[Block], tokens: Integers) -> Integers:
-    """Return BLOCK_SIZE_M, N and K, num_warps and num_stages, [5, ...], at numbers of tokens.
+    """Return the sizes of blocks at numbers of tokens, [6, ...].
 
-    Triton's defaults on CUDA stand for warps and stages that a configuration leaves open. Raises
-    EvidenceError if the kernel chooses one of the sizes itself.
+    They are BLOCK_SIZE_M, N and K, num_warps, num_stages, and 1 where each pair has a block of its
+    own, else 0. Triton's defaults on CUDA stand for warps and stages that a configuration leaves
+    open. Raises EvidenceError if the kernel chooses one of the sizes itself.
     """
     numbers, inverse = np.unique(tokens, return_inverse=True)
     blocks = [steps.at(number) for number in numbers.tolist()]
@@ -139,7 +135,7 @@ def block_sizes(steps: Steps[Block], tokens: Integers) -> Integers:
         raise EvidenceError(what, remedy="Ask for another release or element type")
     sizes = [
         (block.value, block.block_n, block.block_k, block.num_warps or DEFAULT_WARPS,
-         block.num_stages or DEFAULT_STAGES)
+         block.num_stages or DEFAULT_STAGES, block.path == NAIVE)
         for block in blocks
     ]  # fmt: skip
     return np.array(sizes, np.int64).T[:, inverse.reshape(tokens.shape)]

@@ -121,15 +121,14 @@ def ask_distinct(
     """
     distinct = rows.unique(maintain_order=True)
     answers = [answer(question) for question in distinct.iter_rows(named=True)]
-    answered = distinct.hstack(pl.DataFrame(answers, schema=schema).rename(_answer_column))
-    ordered = rows.join(
-        answered, on=rows.columns, how="left", nulls_equal=True, maintain_order="left"
-    )
-    return ordered.select(pl.col(_answer_column(name)).alias(name) for name in schema)
-
-
-def _answer_column(name: str) -> str:
-    return f"answer_{name}"
+    places = rows.join(
+        distinct.with_row_index("place"),
+        on=rows.columns,
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )["place"]
+    return pl.DataFrame(answers, schema=schema)[places]
 
 
 def resolved(resolver: Resolver, question: Any, baseline: int, tokens: int) -> Granularity:

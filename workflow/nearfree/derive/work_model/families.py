@@ -124,7 +124,11 @@ def carried() -> pl.Expr:
 def _links_refusal() -> pl.Expr:
     """Return the missing fact of a platform's links for a collective; null if none is missing."""
     several_nodes = pl.col("nodes") > 1
-    one_node = [family.name for family in COLLECTIVES if not _leaves_nodes(family)]
+    one_node = [
+        family.name
+        for family in COLLECTIVES
+        if "network_share" not in {constant.name for constant in family.constants}
+    ]
     by_hops = (_family == COLLECTIVE_NCCL.name) & pl.col("operation").is_in(BY_HOPS)
     routing = pl.col("routing")
     return pl.coalesce(
@@ -146,10 +150,6 @@ def _links_refusal() -> pl.Expr:
                     "operation", "backend", "node_gpus")
         ),
     )  # fmt: skip
-
-
-def _leaves_nodes(family: Family) -> bool:
-    return any(constant.name == "network_share" for constant in family.constants)
 
 
 _INDEXER_UNITS = "{} has no {} units, by which an indexer chooses positions whatever is asked for"

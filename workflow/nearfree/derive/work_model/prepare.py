@@ -6,14 +6,12 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.backends.moe_kernels import NAIVE
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.indexer import LOGITS
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.steps import Steps, block_sizes
 from nearfree.derive.granularity.tile_grid import tile_sizes
-from nearfree.derive.granularity.tiles import Integers
 from nearfree.derive.work_model.attention import (
     ATTENTION_CACHED,
     decode_tiles,
@@ -181,25 +179,14 @@ def _moe_rules(rows: pl.DataFrame, n: Array, resolver: Resolver) -> Sizes:
             refusals[index] = error.what
     for steps, indices in rows_by_steps.items():
         try:
-            sizes[:, indices] = _blocks(steps, tokens[indices])
+            sizes[:, indices] = block_sizes(steps, tokens[indices])
         except NearfreeError:  # at some numbers of tokens
             for index in indices:
                 try:
-                    sizes[:, index] = _blocks(steps, tokens[index])
+                    sizes[:, index] = block_sizes(steps, tokens[index])
                 except NearfreeError as error:
                     refusals[index] = error.what
     return dict(zip(names, sizes, strict=True)), refusals
-
-
-def _blocks(steps: Steps[Block], tokens: Integers) -> Integers:
-    """Return `block_sizes` at numbers of tokens, and 1 where pairs share no blocks, [6, ...]."""
-    numbers, inverse = np.unique(tokens, return_inverse=True)
-    unaligned = np.array(
-        [int(steps.at(number).path == NAIVE) for number in numbers.tolist()], np.int64
-    )
-    return np.concatenate(
-        [block_sizes(steps, tokens), unaligned[inverse.reshape(1, *tokens.shape)]]
-    )
 
 
 def _attention_rules(rows: pl.DataFrame, n: Array, resolver: Resolver) -> Sizes:

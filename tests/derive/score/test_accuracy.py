@@ -9,8 +9,9 @@ from conftest import write_payloads
 from nearfree.config.files import Config
 from nearfree.core.plan import ImportPlan
 from nearfree.core.setting import Setting
-from nearfree.derive.score.accuracy import ACCURACY, DRIFT, MINIMUM_MB, write_accuracy
+from nearfree.derive.score.accuracy import ACCURACY, DRIFT, write_accuracy
 from nearfree.derive.tables.store import read_table
+from nearfree.derive.work_model.samples import LEAST_MB
 from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported
 from nearfree.log.names import Layout
@@ -63,7 +64,7 @@ def accuracy(made: Layout) -> pl.DataFrame:
 
 def test_groups_are_of_16_bit_products_with_heavy_weights(accuracy: pl.DataFrame) -> None:
     """Other element types, and weights that fit in a cache, are in no group."""
-    assert MINIMUM_MB == 64.0
+    assert LEAST_MB == 64.0
     by = accuracy.filter(predictor="principle", grouping="platform")
     assert dict(by.select("platform", "settings").rows()) == {"a100": 2, "l40s": 2}
 

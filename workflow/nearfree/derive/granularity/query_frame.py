@@ -1,6 +1,6 @@
 """The frame of questions that laws and forms of T(N) answer, built from settings."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 from msgspec import Struct
@@ -42,7 +42,10 @@ def asked_frame(questions: Iterable[Question], most: int) -> pl.DataFrame:
     The grid of N begins at the baseline and ends at `most`. With balanced routing the baseline is
     the first N at which all experts are active (paper, sec. 3.3).
     """
-    rows = [_row(number, question, most) for number, question in enumerate(questions)]
+    rows = [
+        question_row(number, question, _grid(question.setting, most))
+        for number, question in enumerate(questions)
+    ]
     return pl.DataFrame(rows, schema=ASKED_SCHEMA)
 
 
@@ -54,15 +57,19 @@ def sparse_positions(most: int) -> list[int]:
     return [n for n in (*range(1, _DENSE_UP_TO + 1), *above) if n <= most]
 
 
-def _row(number: int, question: Question, most: int) -> dict[str, object]:
-    setting = question.setting
+def _grid(setting: Setting, most: int) -> list[int]:
     baseline = routing_baseline(setting.routing, setting.experts, setting.top_k, setting.batch)
+    return [baseline, *(n for n in sparse_positions(most) if n > baseline)]
+
+
+def question_row(number: int, question: Question, grid: Sequence[int]) -> dict[str, object]:
+    """Return a row of the frame of questions, by a grid that begins at the baseline."""
     return {
         "asked": number,
         "platform": question.platform,
-        **setting_row(setting),
+        **setting_row(question.setting),
         "backend_version": question.version,
         "kernel": None,
-        "baseline": baseline,
-        "grid": [baseline, *(n for n in sparse_positions(most) if n > baseline)],
+        "baseline": grid[0],
+        "grid": grid,
     }

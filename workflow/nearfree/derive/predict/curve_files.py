@@ -12,13 +12,12 @@ from nearfree.config.plans import Plans
 from nearfree.core.plan import Sweep
 from nearfree.core.precision import Dtype
 from nearfree.core.setting import Setting
-from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
+from nearfree.derive.granularity.query_frame import ASKED_SCHEMA, Question, question_row
 from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.on_record import newest
 from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
 from nearfree.derive.reference.regimes import NEAREST_TEXT
-from nearfree.derive.tables.settings import setting_row
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
 from nearfree.hardware.simulated import Curve, CurveFile, Forward, Part, Refused
@@ -139,17 +138,9 @@ class _Studies:
         rows = []
         for number, (setting, grid) in enumerate(self.grids.items()):
             release = self.releases[setting.backend]
-            rows.append(
-                {
-                    "asked": number,
-                    "platform": self._scope,
-                    **setting_row(setting),
-                    "backend_version": release.version if release else None,
-                    "kernel": None,
-                    "baseline": grid[0],
-                    "grid": grid,
-                }
-            )
+            version = release.version if release else None
+            question = Question(platform=self._scope, setting=setting, version=version)
+            rows.append(question_row(number, question, grid))
         return pl.DataFrame(rows, schema=ASKED_SCHEMA)
 
     def curves(self, timed: TimedQuestions) -> tuple[Curve, ...]:

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from nearfree.core.plan import CalibratePlan
-from nearfree.core.scopes import IMPORTED, PUBLIC
+from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Module
 from nearfree.derive.granularity.facts import datasheet_facts
 from nearfree.derive.granularity.resolve import Resolver
@@ -40,10 +40,10 @@ from nearfree.derive.reference.record import (
 )
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
 from nearfree.derive.reference.siblings import Chip, chips
+from nearfree.derive.work_model.constants import imported_files
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import BandsCalibrated, Payload, RegimeBand
-from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, ensure_sealed, take_name
@@ -83,18 +83,10 @@ def calibrate_kernels(
             f"no kernels are kept of {unknown[0]!r:.40}",
             remedy=f"Choose from {', '.join(KEPT)}",
         )
-    takes = read_scope(layout, IMPORTED, stream=stream)
-    if not takes:
-        raise EvidenceError(
-            f"the log holds no imported curves of {stream}",
-            remedy="Run `nearfree import aiconfigurator`, or name another --stream",
-        )
-    files = dict(max(takes, key=lambda take: take.order).started.data.plan.files)
+    files = imported_files(layout, stream)
     curves = read_curves(layout, stream)
     if modules:
-        settings = curves.settings.filter(pl.col("module").is_in(modules))
-        points = curves.points.join(settings.select("curve"), on="curve", how="semi")
-        curves = ImportedCurves(settings=settings, points=points)
+        curves = curves.of(curves.settings.filter(pl.col("module").is_in(modules)))
     curves = decoded_layers(curves)
     on_platforms = tuple(sorted(curves.settings["platform"].unique()))
     plan = CalibratePlan(

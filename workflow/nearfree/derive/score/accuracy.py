@@ -13,11 +13,10 @@ from nearfree.derive.tables.store import seals_digest, tolerances_digest, write_
 from nearfree.derive.truth.datasets import Grids, load_aiconfigurator, newest_release
 from nearfree.derive.truth.truth import Truth, narrowed
 from nearfree.derive.work_model.constants import recorded_constants
+from nearfree.derive.work_model.samples import LEAST_MB
 from nearfree.log.names import Layout
 from nearfree.public.curves import read_curves
 
-MINIMUM_MB = 64.0
-"""Least weights of a gemm, in MB; smaller ones can stay in a GPU's cache between calls."""
 DTYPE = "bfloat16"
 """The scored element type: the constants are those of 16-bit products."""
 _GROUPINGS: dict[str, tuple[str, ...]] = {
@@ -107,7 +106,7 @@ def accuracy(
 
     Raises EvidenceError if no release of AIConfigurator is imported.
     """
-    _, imported_truth = load_aiconfigurator(layout, [epsilon], Grids(minimum_mb=MINIMUM_MB))
+    _, imported_truth = load_aiconfigurator(layout, [epsilon], Grids(minimum_mb=LEAST_MB))
     truth = narrowed(imported_truth, pl.col("dtype") == DTYPE)
     # The first event of a segment is the run's start, which names the artefact and its digest.
     run_ids = truth.settings["event_id"].str.replace(r"#\d+$", "#1").unique().sort().to_list()

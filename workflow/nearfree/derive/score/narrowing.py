@@ -34,7 +34,7 @@ def select(source: str, truth: Truth, column: str, names: Sequence[str]) -> Trut
     ConfigError
         The data do not have a value, or have no boundary at all.
     """
-    column_value = pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
+    column_value = _value(column)
     values = sorted(truth.settings.select(column_value).to_series().drop_nulls().unique())
     matches = {
         name: [value for value in values if name in (value, value.split(":")[0])] for name in names
@@ -60,11 +60,13 @@ def training_curves(
     """Return the curves with given values of columns, as in `filters`; all if none are given."""
     settings = curves.settings
     for column, names in filters.items():
-        value = pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
-        settings = settings.filter(value.is_in(list(names))) if names else settings
-    return ImportedCurves(
-        settings, curves.points.join(settings.select("curve"), on="curve", how="semi")
-    )
+        settings = settings.filter(_value(column).is_in(list(names))) if names else settings
+    return curves.of(settings)
+
+
+def _value(column: str) -> pl.Expr:
+    """Return a column's value; a format that is null is the element type."""
+    return pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
 
 
 def exclude(truth: Truth, column: str, values: Sequence[str], reason: str) -> Truth:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from nearfree.derive.reference.answer import ratio_rows
+from nearfree.derive.reference.answer import PREDICTOR, ratio_rows
 from nearfree.derive.reference.build import Curves
 from nearfree.derive.reference.folds import (
     Fold,
@@ -19,8 +19,6 @@ from nearfree.derive.reference.regimes import select_rows
 from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.score.scores import score
 from nearfree.derive.truth.truth import Truth, narrowed
-
-_PREDICTOR = "work_model"
 
 
 def regime_scores(
@@ -47,8 +45,8 @@ def regime_scores(
         )
         twins = pl.col("curve").is_in(predictions["asked"].implode())
         scored = narrowed(truth, twins) if regime == "R3" else truth
-        timed = ratios.with_columns(pl.lit(_PREDICTOR).alias("predictor"))
-        scores = score(scored, predictions, [_PREDICTOR], timed)
+        timed = ratios.with_columns(pl.lit(PREDICTOR).alias("predictor"))
+        scores = score(scored, predictions, [PREDICTOR], timed)
         frames.append(scores.with_columns(pl.lit(regime).alias("regime")))
     return pl.concat(frames)
 
@@ -73,7 +71,7 @@ def answers(
         halves = kinds_and_halves(part.rows)
         band = np.array([[band_by_half[kind, 1 - half]] for kind, half in halves])
         text = f"{regime}: all but what is asked of"
-        frames += [answers_at(part, ratio, value, band, (_PREDICTOR, text)) for value in epsilons]
+        frames += [answers_at(part, ratio, value, band, (PREDICTOR, text)) for value in epsilons]
         ratios.append((part, ratio))
     regime_answers = pl.concat(frames).with_columns(pl.lit(regime).alias("regime"))
     return regime_answers, ratio_rows(ratios)

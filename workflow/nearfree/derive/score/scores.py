@@ -166,15 +166,11 @@ def groups(scores: pl.DataFrame, by: Sequence[str]) -> list[dict[str, object]]:
     epsilons = scores["epsilon"].unique()
     pooled = scores.group_by(by).agg(*_aggregates()) if by else scores.select(_aggregates())
     constant = {"epsilon": epsilons[0] if epsilons.len() == 1 else None}
+    keys = (*GROUP_KEYS, "epsilon", *(key for key in by if key in MORE_KEYS and key != "epsilon"))
     rows = [
-        {key: row.get(key, constant.get(key)) for key in _keys(by)} | row
-        for row in pooled.to_dicts()
+        {key: row.get(key, constant.get(key)) for key in keys} | row for row in pooled.to_dicts()
     ]
     return sorted(rows, key=lambda row: [_rank(row[key]) for key in by])
-
-
-def _keys(by: Sequence[str]) -> list[str]:
-    return [*GROUP_KEYS, "epsilon", *(key for key in by if key in MORE_KEYS and key != "epsilon")]
 
 
 def _rank(value: object) -> tuple[bool, int, object]:

@@ -22,6 +22,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.draft import Drafted, as_head, as_own, draft_of
 from nearfree.derive.predict.forecast.expand_deployments import deployments as expanded
 from nearfree.derive.predict.forecast.expand_deployments import expand
+from nearfree.derive.predict.forecast.on_record import versions_of
 from nearfree.derive.predict.forecast.total import ROLES, total
 from nearfree.derive.score.prompts import Prompts, prompts_of
 from nearfree.derive.score.published_formats import as_published, formats_of
@@ -218,11 +219,7 @@ class _RowDeployments:
         if row.holds_draft and row.holds_prefill:
             return [], "T is of a token, and how many a step with drafts gave is not published"
         package = _PACKAGES[row.engine]
-        versions = [
-            version
-            for name, version in (release.split("==") for release in self._config.releases)
-            if name == package
-        ] or [_ASSUMED_RELEASE[row.engine]]
+        versions = versions_of(self._config, package) or [_ASSUMED_RELEASE[row.engine]]
         return [f"{package}=={version}" for version in _nearest(row.engine_version, versions)], None
 
     def __call__(self, row: WholeRow, release: str) -> Deployment | str:

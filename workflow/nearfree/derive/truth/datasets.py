@@ -215,7 +215,7 @@ def newest_release(layout: Layout) -> str:
             "no curve of AIConfigurator is in the log",
             remedy="Run `nearfree import aiconfigurator`, with --take 2 if the first is retracted",
         )
-    return max(releases, key=_version_numbers)
+    return max(releases, key=lambda stream: [*map(int, filter(str.isdigit, stream.split("_")))])
 
 
 def load_file(
@@ -273,7 +273,3 @@ def _named_truth(
         name += ", ratios from the smallest N"
     points = curves.points.filter((pl.col("n") >= grids.least_n) | pl.col("context").is_not_null())
     return name, truth(large, points, epsilons, awake=grids.awake)
-
-
-def _version_numbers(stream: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in stream.split("_") if part.isdigit())

@@ -17,6 +17,7 @@ from nearfree.derive.work_model.constants import (
     COLLECTIVE_STREAM,
     STREAM,
     fitted,
+    imported_files,
     recorded_constants,
 )
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
@@ -28,7 +29,15 @@ from nearfree.derive.work_model.family import (
     boundaries,
     without_neutral,
 )
-from nearfree.derive.work_model.fit import Measured, band, fit, residuals, selected_curves, weights
+from nearfree.derive.work_model.fit import (
+    SOFT,
+    Measured,
+    band,
+    fit,
+    residuals,
+    selected_curves,
+    weights,
+)
 from nearfree.derive.work_model.moe import MOE_TRITON
 from nearfree.derive.work_model.own import CHIP, HOST, MEMORY, OWN_STREAM, own_ratios, scaled
 from nearfree.derive.work_model.prepare import Prepared, prepare
@@ -85,13 +94,7 @@ def calibrate(
     ConfigError
         A platform has no facts.
     """
-    takes = read_scope(layout, IMPORTED, stream=stream)
-    if not takes:
-        raise EvidenceError(
-            f"the log holds no imported curves of {stream}",
-            remedy="Run `nearfree import aiconfigurator`, or name another --stream",
-        )
-    files = dict(max(takes, key=lambda take: take.order).started.data.plan.files)
+    files = imported_files(layout, stream)
     form = COLLECTIVE_FORM if collectives else FORM
     plan = CalibratePlan(
         source=stream, files=files, platforms=tuple(on), epsilon=epsilon, form=form
@@ -167,8 +170,6 @@ def _event(
 CURVES_A_KERNEL = 3
 _PULL = 0.1
 """Residual of a factor e away from 1; it keeps a fit to three curves bounded."""
-_SOFT = 0.01
-"""Scale of the soft loss: larger residuals count linearly."""
 
 
 def launch_floor(
@@ -242,7 +243,7 @@ def factors(family: Family, fitted: Fitted, measured: Measured, epsilon: float) 
         return np.concatenate([*by_hypothesis, _PULL * logs])
 
     solution = least_squares(
-        errors, np.zeros(2), loss="soft_l1", f_scale=_SOFT, diff_step=1e-4,
+        errors, np.zeros(2), loss="soft_l1", f_scale=SOFT, diff_step=1e-4,
         bounds=(np.log([CHIP.low, MEMORY.low]), np.log([CHIP.high, MEMORY.high])),
     )  # fmt: skip
     return {name: float(f"{value:.4g}") for name, value in named(solution.x).items()}

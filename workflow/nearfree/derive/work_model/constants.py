@@ -1,6 +1,6 @@
-"""Calibrated constants as the log holds them."""
+"""Calibrated constants as the log holds them, and the files that they are fitted to."""
 
-from nearfree.core.scopes import PUBLIC
+from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
 from nearfree.derive.work_model.family import Fitted, neutral
 from nearfree.errors import EvidenceError
@@ -12,6 +12,17 @@ STREAM = "constants"
 """The log's stream of constants."""
 COLLECTIVE_STREAM = "collective_constants"
 """The log's stream of the constants of collectives, which are calibrated separately."""
+
+
+def imported_files(layout: Layout, stream: str) -> dict[str, str]:
+    """Return the files of a stream's newest import, SHA-256 by name; EvidenceError without one."""
+    takes = read_scope(layout, IMPORTED, stream=stream)
+    if not takes:
+        raise EvidenceError(
+            f"the log holds no imported curves of {stream}",
+            remedy="Run `nearfree import aiconfigurator`, or name another --stream",
+        )
+    return dict(max(takes, key=lambda take: take.order).started.data.plan.files)
 
 
 def recorded_constants(layout: Layout, *, collectives: bool = True) -> dict[str, Event]:

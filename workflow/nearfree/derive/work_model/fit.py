@@ -20,7 +20,7 @@ _FITTED_UP_TO = 4.0
 """Points count up to this multiple of N_max."""
 _LEVEL_WEIGHT = 0.2
 """Weight of a curve's level, T(baseline), against that of its shape."""
-_SOFT = 0.01
+SOFT = 0.01
 """Scale of the soft loss: larger residuals (of a logarithm) count linearly, against outliers."""
 _COVERED = 0.8
 """Target share of left-out curves whose boundary is within the interval."""
@@ -62,7 +62,7 @@ def fit(family: Family, measured: Measured, epsilon: float) -> Fitted:
 
         solution = least_squares(
             errors, start, bounds=(low, high), x_scale=np.maximum(np.abs(start), 0.1),
-            loss="soft_l1", f_scale=_SOFT, diff_step=1e-4,
+            loss="soft_l1", f_scale=SOFT, diff_step=1e-4,
         )  # fmt: skip
         values[hypothesis] = dict(zip(names, (float(f"{v:.4g}") for v in solution.x), strict=True))
     return Fitted(family=family.name, values=values, band=0.0)

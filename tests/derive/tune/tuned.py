@@ -12,7 +12,7 @@ from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
 from nearfree.core.weights import WeightsFile
 from nearfree.derive.tune.plans import GRID, LIMIT, Subject, proof_plan, trace_plan
-from nearfree.derive.tune.recorded import choices
+from nearfree.derive.tune.recorded import choices, cost_of
 from nearfree.derive.tune.replayed import Trace, traces_of
 from nearfree.log.events import DecodeMeasured, DraftsTraced, EngineLoaded, EngineShape
 from nearfree.log.evidence import Take, read_take
@@ -218,7 +218,8 @@ def write_proof(
     slower
         The same by drafter.
     """
-    choice, kinds = choices(takes, WEIGHTS, None, SOURCES, batch)
+    traces = traces_of(takes)
+    choice, kinds = choices(traces, cost_of(takes, WEIGHTS, None, batch), SOURCES)
     plan = proof_plan(
         tuned_subject(heat, batch),
         choice,
@@ -228,9 +229,9 @@ def write_proof(
         repeats=len(noise),
         defaults=defaults,
         kinds=kinds,
-        traces=traces_of(takes),
+        traces=traces,
     )
-    known = {trace.prompt: trace for trace in traces_of(takes)}
+    known = {trace.prompt: trace for trace in traces}
     held = [known[part.sha256] for part in plan.prompts]
     payloads = [
         decode(

@@ -347,11 +347,13 @@ def _trace(job: Job, forward_takes: "Sequence[Take]") -> "Take":
 def _prove(job: Job, takes: "Sequence[Take]", repeats: int) -> "RecordedProof":
     """Choose a setting by the trace, run the proof unless it is sealed, and return its record."""
     from nearfree.derive.tune.plans import proof_plan
-    from nearfree.derive.tune.recorded import choices, read_proof
+    from nearfree.derive.tune.recorded import choices, cost_of, read_proof
     from nearfree.derive.tune.replayed import traces_of
 
     query = job.query
-    choice, kinds = choices(takes, query.weights, query.draft, job.sources, query.batch)
+    traces = traces_of(takes)
+    cost = cost_of(takes, query.weights, query.draft, query.batch)
+    choice, kinds = choices(traces, cost, job.sources)
     plan = proof_plan(
         query,
         choice,
@@ -361,7 +363,7 @@ def _prove(job: Job, takes: "Sequence[Take]", repeats: int) -> "RecordedProof":
         repeats=repeats,
         defaults=job.defaults,
         kinds=kinds,
-        traces=traces_of(takes),
+        traces=traces,
     )
     proof = _decode(job, plan, TUNE_SUFFIX, f"3/{_STEPS} proof")
     return read_proof(proof, {str(take.name): take for take in takes})

@@ -1,10 +1,12 @@
-"""The frame of questions that laws and forms of T(N) answer, built from settings."""
+"""The frame of questions that laws and forms of T(N) answer, and what its rows ask of rules."""
 
 from collections.abc import Iterable, Sequence
 
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.modules.attention import AttentionQuestion
+from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.modules.routing import routing_baseline
 from nearfree.core.setting import Setting
 from nearfree.derive.tables.columns import SETTING_COLUMNS
@@ -73,3 +75,16 @@ def question_row(number: int, question: Question, grid: Sequence[int]) -> dict[s
         "baseline": grid[0],
         "grid": grid,
     }
+
+
+def moe_questions(rows: pl.DataFrame) -> list[MoeQuestion]:
+    """Return what rows of questions ask of rules of expert blocks."""
+    layers = rows.select(MoeQuestion.__struct_fields__)
+    return [MoeQuestion(**row) for row in layers.iter_rows(named=True)]
+
+
+def attention_questions(rows: pl.DataFrame) -> list[AttentionQuestion]:
+    """Return what rows of questions ask of rules of query tiles."""
+    with_most = rows.with_columns(pl.col("grid").list.max().alias("most"))
+    calls = with_most.select(AttentionQuestion.__struct_fields__)
+    return [AttentionQuestion(**row) for row in calls.iter_rows(named=True)]

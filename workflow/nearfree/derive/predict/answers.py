@@ -5,7 +5,7 @@ none of these curves, for scores on them. Of the latencies in a results root it 
 that the constants of a platform's engine are fitted to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from nearfree.derive.tables.store import seals_digest
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.families import carried
-from nearfree.derive.work_model.own import recorded_own
+from nearfree.derive.work_model.own import Own, recorded_own
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.sources.fetching.cache import Cache, default_cache
@@ -123,7 +123,7 @@ class Answerer:
             )
         ]
         if PREDICTOR in predictors:
-            timed = self._seen(questions, self._timed(questions).answers(epsilons))
+            timed = self._seen(questions, self.timed(questions, self._own).answers(epsilons))
             empty = pl.DataFrame(schema=ANSWER_COLUMNS)
             frames.append(pl.concat([empty, timed], how="diagonal").select(empty.columns))
         if not engine_questions.is_empty():
@@ -133,7 +133,7 @@ class Answerer:
 
     def ratios(self, questions: pl.DataFrame) -> pl.DataFrame:
         """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
-        ratios = self._timed(questions.filter(~_IS_ENGINE)).ratios()
+        ratios = self.timed(questions.filter(~_IS_ENGINE), self._own).ratios()
         engine_questions = questions.filter(_IS_ENGINE)
         if engine_questions.is_empty():
             return ratios
@@ -145,10 +145,12 @@ class Answerer:
 
         return EngineAnswers(questions.filter(_IS_ENGINE), self.engines)
 
-    def timed(self, questions: pl.DataFrame) -> TimedQuestions:
-        """Return the work model's T(N) of queries, without platforms' own constants."""
+    def timed(
+        self, questions: pl.DataFrame, own: Mapping[str, Mapping[str, Own]] | None = None
+    ) -> TimedQuestions:
+        """Return the work model's T(N) of queries, with platforms' `own` constants if given."""
         rows = with_facts(questions, self._facts)
-        return TimedQuestions(rows, self.resolver, self._constants, reference=self._reference)
+        return TimedQuestions(rows, self.resolver, self._constants, own, self._reference)
 
     def left_out(self, curves: "ImportedCurves", *, epsilon: float) -> "LeftOut":
         """Return the work model that uses for each platform constants fitted to all others."""
@@ -167,10 +169,6 @@ class Answerer:
         on_calibrated = pl.col("platform").is_in(platforms), carried().is_null()
         in_sample = questions.filter(*on_calibrated)["asked"]
         return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(in_sample.implode()))
-
-    def _timed(self, questions: pl.DataFrame) -> TimedQuestions:
-        rows = with_facts(questions, self._facts)
-        return TimedQuestions(rows, self.resolver, self._constants, self._own, self._reference)
 
 
 PREDICTORS = (*LAWS, PREDICTOR)

@@ -1,7 +1,7 @@
 """Answers on forwards of real engines: by their rules, and by constants of a platform's curves."""
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,10 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.granularity.engine import Change, EngineForward, EngineRules
+from nearfree.derive.granularity.resolve import memoised
 from nearfree.derive.laws.engine_law import LAW_REFUSALS, principle_of_engine
 from nearfree.derive.predict.answers import ANSWER_COLUMNS
+from nearfree.derive.reference.answer import PREDICTOR
 from nearfree.derive.work_model.engine import (
     Calibrated,
     EngineCurve,
@@ -98,17 +100,18 @@ class EngineAnswers:
 
     def __init__(self, questions: pl.DataFrame, log: EngineLog) -> None:
         self._log = log
-        self._queries = questions.select(
-            "asked", "platform", "setting_key", "baseline", "grid"
-        ).to_dicts()
+        rows = questions.select("asked", "platform", "setting_key", "baseline", "grid").to_dicts()
+        self._queries = {row["asked"]: row for row in rows}
+        self._principle: Callable[[int], Row] = memoised(self._by_principle)
+        self._times: Callable[[int], EngineTimed] = memoised(self._by_work_model)
 
     def answers(self, epsilons: Sequence[float], predictors: Sequence[str]) -> pl.DataFrame:
         """Return one row per query, predictor and tolerance."""
         rows = [
-            {"in_sample": False} | self._answer(query, predictor, epsilon)
-            | {"asked": query["asked"], "predictor": predictor, "epsilon": float(epsilon)}
+            {"in_sample": False} | self._answer(number, predictor, epsilon)
+            | {"asked": number, "predictor": predictor, "epsilon": float(epsilon)}
             for predictor in predictors
-            for query in self._queries
+            for number in self._queries
             for epsilon in epsilons
         ]  # fmt: skip
         return pl.DataFrame(rows, schema=ANSWER_COLUMNS)
@@ -124,50 +127,37 @@ class EngineAnswers:
 
     def timed(self) -> Mapping[int, EngineTimed]:
         """Return T(N) by query, for those that are not refused."""
-        return {
-            number: timed for number, timed in self._timed.items() if isinstance(timed, EngineTimed)
-        }
+        timed = {}
+        for number in self._queries:
+            with suppress(NearfreeError):
+                timed[number] = self._times(number)
+        return timed
 
-    def _answer(self, query: Row, predictor: str, epsilon: float) -> Row:
+    def _answer(self, number: int, predictor: str, epsilon: float) -> Row:
         if predictor in LAW_REFUSALS:
             return {"refusal": LAW_REFUSALS[predictor]}
-        if predictor != "work_model":
-            return self._resolved[query["asked"]]
-        timed = self._timed[query["asked"]]
-        return timed.answer(epsilon) if isinstance(timed, EngineTimed) else {"refusal": str(timed)}
+        try:
+            if predictor != PREDICTOR:
+                return self._principle(number)
+            timed = self._times(number)
+        except NearfreeError as error:
+            return {"refusal": str(error)}
+        return timed.answer(epsilon)
 
-    @cached_property
-    def _resolved(self) -> dict[int, Row]:
-        """The principle's answers by rules, which depend on what the engine loaded, by query."""
-        answers: dict[int, Row] = {}
-        for query in self._queries:
-            try:
-                answer = principle_of_engine(
-                    self._rules(query), query["baseline"], query["grid"][-1]
-                )
-            except NearfreeError as error:
-                answers[query["asked"]] = {"refusal": str(error)}
-                continue
-            loaded = self._log.forwards(query["platform"])[query["setting_key"]].loaded
-            answers[query["asked"]] = answer | {"calibration": [loaded.event_id]}
-        return answers
+    def _by_principle(self, number: int) -> Row:
+        """Return the principle's answer by rules, which depend on what the engine loaded."""
+        query = self._queries[number]
+        answer = principle_of_engine(self._rules(query), query["baseline"], query["grid"][-1])
+        loaded = self._log.forwards(query["platform"])[query["setting_key"]].loaded
+        return answer | {"calibration": [loaded.event_id]}
+
+    def _by_work_model(self, number: int) -> EngineTimed:
+        query = self._queries[number]
+        rules, curves = self._rules(query), self._log.curves(query["platform"])
+        return timed_forward(rules, query["grid"], query["platform"], curves)
 
     def _rules(self, query: Row) -> EngineRules:
         return self._log.rules(self._log.forward(query["platform"], query["setting_key"]))
-
-    @cached_property
-    def _timed(self) -> dict[int, EngineTimed | NearfreeError]:
-        timed: dict[int, EngineTimed | NearfreeError] = {}
-        for query in self._queries:
-            try:
-                rules = self._rules(query)
-                curves = self._log.curves(query["platform"])
-                timed[query["asked"]] = timed_forward(
-                    rules, query["grid"], query["platform"], curves
-                )
-            except NearfreeError as error:
-                timed[query["asked"]] = error
-        return timed
 
 
 def timed_forward(

@@ -8,7 +8,6 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.reference.other_caches import other_caches
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.reference.record import RecordedReference, rows_of_bands
 from nearfree.derive.reference.regimes import AT_ONE_POSITION, NEAREST_TEXT, R0, R2, R3, select_rows
@@ -131,7 +130,7 @@ class TimedQuestions:
         if reference is not None:
             covered = reference.covers(part)
         uncovered = part.rows.filter(pl.Series(~covered))
-        alternatives = other_caches(uncovered, name, reference, self._resolver) if reference else ""
+        alternatives = reference.other_caches(uncovered, name, self._resolver) if reference else ""
         reason = pl.lit(f"no constants of {name} in the log{alternatives}")
         self._refused.append(uncovered.select("asked", reason.alias("refusal")))
         if self._reference is None or not covered.any():

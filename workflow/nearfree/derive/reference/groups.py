@@ -114,12 +114,16 @@ def version_of(release: str | None) -> Version:
         return Version("0")
 
 
-def version_order(release: str) -> tuple[bool, Version, str]:
-    """Return the sort key of a release: its version; releases without one come first, by text."""
-    try:
-        return True, Version(release), release
-    except InvalidVersion:
-        return False, Version("0"), release
+def version_ranks(releases: pl.Series) -> dict[str, int]:
+    """Return each release's rank by its version; releases without one come first, by text."""
+
+    def order(release: str) -> tuple[bool, Version, str]:
+        try:
+            return True, Version(release), release
+        except InvalidVersion:
+            return False, Version("0"), release
+
+    return {name: rank for rank, name in enumerate(sorted(releases.unique(), key=order))}
 
 
 class Coded(Struct, frozen=True):

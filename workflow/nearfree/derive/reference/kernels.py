@@ -13,18 +13,17 @@ import polars as pl
 
 from nearfree.core.modules.routing import routing_baseline
 from nearfree.core.setting import FIELDS
-from nearfree.derive.reference.groups import Group, version_order
+from nearfree.derive.reference.groups import Group, version_ranks
 from nearfree.derive.reference.kriging import COORDINATES
 from nearfree.derive.reference.record import group_of, newest_kernels
 from nearfree.derive.tables.columns import ORIGINS, SETTING_COLUMNS, amount, count, text
 from nearfree.derive.tables.schema import Table
-from nearfree.derive.tables.store import seals_digest, write_table
+from nearfree.derive.tables.store import epsilon_digest, seals_digest, write_table
 from nearfree.derive.truth.truth import boundaries
 from nearfree.derive.work_model.attention import ATTENTION_PREFILL
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
 from nearfree.log.events import Event, KernelReferenced
-from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 
 DTYPE = "bfloat16"
@@ -78,9 +77,8 @@ def write_kernels(layout: Layout, scope: str, *, epsilon: float) -> None:
     """Write the shown curves of the kernels on record."""
     events = [*newest_kernels(layout)[0].values()]
     rows = kernel_rows(events, epsilon)
-    made_from = seals_digest(layout, scope)
-    made_from["config/config.yaml:epsilon"] = sha256(repr(epsilon).encode())
     table = KERNELS.build(rows, [event.event_id for event in events])
+    made_from = seals_digest(layout, scope) | epsilon_digest(epsilon)
     write_table(layout, scope, KERNELS, table, made_from)
 
 
@@ -154,8 +152,7 @@ def at_shapes(curves: pl.DataFrame) -> pl.DataFrame:
 
 def newest_releases(curves: pl.DataFrame) -> pl.DataFrame:
     """Return the curves of each backend's newest release, per module and platform."""
-    releases = sorted(curves["backend_version"].fill_null("").unique(), key=version_order)
-    ranks = {release: rank for rank, release in enumerate(releases)}
+    ranks = version_ranks(curves["backend_version"].fill_null(""))
     rank = pl.col("backend_version").fill_null("").replace_strict(ranks, return_dtype=pl.Int64)
     return curves.filter(rank == rank.max().over("module", "platform", "backend"))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
+from msgspec import structs
 
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
@@ -123,9 +124,7 @@ def _fit(family: Family, others: dict[str, Measured], epsilon: float) -> Fitted:
         for _ in range(measured.counts.shape[0])
     ]
     fitted = fit(family, together, epsilon)
-    return Fitted(
-        family=fitted.family, values=fitted.values, band=band(family, together, groups, epsilon)
-    )
+    return structs.replace(fitted, band=band(family, together, groups, epsilon))
 
 
 def answers_at(

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from nearfree.core.modules.attention import AttentionQuestion
-from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.derive.granularity.query_frame import attention_questions, moe_questions
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.steps import tile_evidence
 from nearfree.derive.work_model.all_reduce import ALGORITHMS, SWITCHES
@@ -112,19 +111,15 @@ def rule_places(
     `positions` are N of each row: the first one past its boundary, or its last one.
     """
     if family.name == "moe_triton":
-        names = MoeQuestion.__struct_fields__
         tokens = (rows["batch"] * pl.Series(list(positions))).to_list()
-        layers = rows.select(names).iter_rows(named=True)
         return [
-            resolver.moe(MoeQuestion(**row)).evidence(n)
-            for row, n in zip(layers, tokens, strict=True)
+            resolver.moe(question).evidence(n)
+            for question, n in zip(moe_questions(rows), tokens, strict=True)
         ]
     if family.name == "attention_cached":
-        fields = AttentionQuestion.__struct_fields__
-        calls = rows.with_columns(pl.col("grid").list.max().alias("most")).select(fields)
         return [
-            tile_evidence(resolver.attention(AttentionQuestion(**row)), n)
-            for row, n in zip(calls.iter_rows(named=True), positions, strict=True)
+            tile_evidence(resolver.attention(question), n)
+            for question, n in zip(attention_questions(rows), positions, strict=True)
         ]
     if family.modules == MLA_CACHED.modules:
         return mla_places(rows, positions)

@@ -6,6 +6,7 @@ kernel was measured, or those shared by its family.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from packaging.version import Version
 
 from nearfree.backends.public_kernels import MARLINS, UNLIKE_A_STEP
 from nearfree.backends.records import BACKENDS
+from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference import gates
 from nearfree.derive.reference.group_times import has_routing, nearest_curves, times_by_group
 from nearfree.derive.reference.groups import Constants, Group, Key, keys_of, version_of
@@ -25,7 +27,7 @@ from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import selected_features
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.mla import MLA_CACHED
-from nearfree.derive.work_model.prepare import Prepared
+from nearfree.derive.work_model.prepare import Prepared, prepare
 
 R0, R1, R2, R3 = REGIMES = ("R0", "R1", "R2", "R3")
 """From no curves of the GPU and kernel to the shape's own curve."""
@@ -41,6 +43,8 @@ NEAREST_RELEASE = r" \(nearest [^()]*? of ([^(),]+)[,)]"
 """The release of the first of them."""
 _ENGINES = {backend.name: backend.engine for backend in BACKENDS if backend.engine is not None}
 """The engine of each backend that runs an engine's products."""
+_KERNEL_COLUMNS = ("platform", "backend", "backend_version", "kernel", "api", "dtype", "kv_dtype")
+"""The columns that distinguish the kernels of questions."""
 
 
 AT_ONE_POSITION = (ATTENTION_CACHED.name, MLA_CACHED.name)
@@ -148,11 +152,9 @@ class Reference:
     def times(self, part: Prepared) -> Iterator[tuple[Flags, GroupTimes]]:
         """Yield T(N) of the rows that have groups, with flags of these rows."""
         rows_by_choice: dict[tuple[str, tuple[Key, ...]], list[int]] = {}
-        choices: dict[_Query, tuple[str, tuple[Key, ...]]] = {}
+        choose = cache(self._choose)
         for row, query in enumerate(_queries(part)):
-            if query not in choices:
-                choices[query] = self._choose(query)
-            rows_by_choice.setdefault(choices[query], []).append(row)
+            rows_by_choice.setdefault(choose(query), []).append(row)
         for (regime, keys), rows in rows_by_choice.items():
             if not keys:
                 continue
@@ -252,6 +254,26 @@ class Reference:
         """
         patterns = (pattern for pattern in _patterns(key) if pattern in self._keys_by_pattern)
         return next((self._keys_by_pattern[pattern] for pattern in patterns), [])
+
+    def other_caches(self, rows: pl.DataFrame, family: str, resolver: Resolver) -> str:
+        """Return the end of a refusal's text: the cache formats that would be answered, if any.
+
+        `rows` are refused questions of one family.
+        """
+        if rows.is_empty():
+            return ""
+        distinct = rows.unique(_KERNEL_COLUMNS, maintain_order=True)
+        formats = sorted({key.kv_dtype or key.dtype for key in self.groups if key.family == family})
+        covered = [format_ for format_ in formats if self._covers_all(distinct, format_, resolver)]
+        options = " or ".join(f"--kv-dtype {format_}" for format_ in covered)
+        return f" for this GPU and cache: others are known with {options}" if covered else ""
+
+    def _covers_all(self, rows: pl.DataFrame, cache_dtype: str, resolver: Resolver) -> bool:
+        """Return whether groups cover all questions if their cache has this format."""
+        kv_dtype = pl.when(pl.col("dtype") != cache_dtype).then(pl.lit(cache_dtype))
+        parts = prepare(rows.with_columns(kv_dtype.alias("kv_dtype")), resolver)
+        covered = (int(self.covers(part).sum()) for part in parts if isinstance(part, Prepared))
+        return sum(covered) == rows.height
 
     def _nearest_release(self, keys: Sequence[Key], release: str | None) -> Key:
         """Return the key that was measured in the newest release up to the given one."""

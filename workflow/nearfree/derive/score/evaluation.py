@@ -6,7 +6,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
-from nearfree.derive.reference.groups import version_order
+from nearfree.derive.reference.groups import version_ranks
 from nearfree.derive.reference.left_out import LEFT_OUT, LeftOut
 from nearfree.derive.reference.regimes import NEAREST_RELEASE, NEAREST_TEXT, R3
 from nearfree.derive.score.scores import score
@@ -38,11 +38,12 @@ def twins(truth: Truth) -> pl.DataFrame:
     )
     shape = [*_SHAPE, "regime"]
     release = [*shape, "backend", "backend_version"]
-    versioned = truth.settings.filter(pl.col("backend_version").is_not_null()).with_columns(
+    versioned = truth.settings.filter(pl.col("backend_version").is_not_null())
+    ranks = version_ranks(versioned["backend_version"])
+    versioned = versioned.with_columns(
         kernel_of.alias("regime"),
-        pl.col("backend_version").replace_strict(_version_order(truth), return_dtype=pl.Int64)
-        .alias("order"),
-    )  # fmt: skip
+        pl.col("backend_version").replace_strict(ranks, return_dtype=pl.Int64).alias("order"),
+    )
     releases = versioned.unique(release, keep="first", maintain_order=True).sort(
         "backend", "order", maintain_order=True
     )
@@ -61,12 +62,6 @@ def twins(truth: Truth) -> pl.DataFrame:
         .filter(pl.col("twin").is_not_null())
         .select("curve", "twin")
     )
-
-
-def _version_order(truth: Truth) -> dict[str, int]:
-    """Return each version's rank; names that are no versions come first, in text order."""
-    names = truth.settings["backend_version"].drop_nulls().unique().to_list()
-    return {name: place for place, name in enumerate(sorted(names, key=version_order))}
 
 
 def twin_answers(truth: Truth, pairs: pl.DataFrame) -> pl.DataFrame:

@@ -23,7 +23,6 @@ from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.total import ROLES, total
-from nearfree.derive.work_model.family import Flags
 from nearfree.public.whole_models import WholeRow
 
 SEPARATE_PREFILL = frozenset({SGLANG.name})
@@ -88,7 +87,13 @@ def prompts_of(
     forward = total(questions, answerer)
     latency_us = forward.latency_us[:, : -len(ROLES)]
     column = {int(n): index for index, n in enumerate(forward.grid)}
-    is_row_module, is_last_only = _module_kinds(questions, latency_us.shape[:2])
+    is_row_module, is_last_only = (
+        questions.places_of(condition, latency_us.shape[:2])
+        for condition in (
+            pl.col("module").is_in(_ROW_MODULES),
+            pl.col("role").is_in(_LAST_POSITION_ROLES),
+        )
+    )
     prompts = list[Prompts]()
     for place, ((row, deployment), rows_per_step, isl) in enumerate(
         zip(with_prompts, decode_rows, lengths, strict=True)
@@ -106,19 +111,3 @@ def prompts_of(
         prompts.append(Prompts(share, isl, max(float(by_module.sum()), 0.0), separate))
     remaining = iter(prompts)
     return [next(remaining) if row.holds_prefill else None for row, _ in served]
-
-
-def _module_kinds(questions: Questions, shape: tuple[int, int]) -> tuple[Flags, Flags]:
-    """Return masks of the modules that run a step's rows, and those that see only last positions.
-
-    Both are [deployments, places].
-    """
-    uses = questions.uses
-    is_row_module, is_last_only = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
-    for flags, condition in (
-        (is_row_module, pl.col("module").is_in(_ROW_MODULES)),
-        (is_last_only, pl.col("role").is_in(_LAST_POSITION_ROLES)),
-    ):
-        matching = uses.filter(condition)
-        flags[matching["deployment"].to_numpy(), matching["place"].to_numpy()] = True
-    return is_row_module, is_last_only

@@ -15,6 +15,7 @@ from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.settings import setting_row
 from nearfree.derive.tables.store import (
     digests,
+    epsilon_digest,
     read_table,
     seals_digest,
     tolerances_digest,
@@ -22,7 +23,6 @@ from nearfree.derive.tables.store import (
 )
 from nearfree.log.events import BoundaryPublished
 from nearfree.log.evidence import Take, newest_takes, read_scope
-from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 
 _DEFINITION = "sec. 2.2, definition of N_max(epsilon)"
@@ -123,8 +123,7 @@ def write_boundaries(
     write_table(layout, scope, BOUNDARIES, frame, made_from)
     sensitivity = SENSITIVITY.frame(sensitivity_rows(frame, latency, epsilon))
     known_ids = {*frame["row_id"], *latency["row_id"]}
-    made_from = digests(layout, scope, BOUNDARIES, LATENCY)
-    made_from["config/config.yaml:epsilon"] = sha256(repr(epsilon).encode())
+    made_from = digests(layout, scope, BOUNDARIES, LATENCY) | epsilon_digest(epsilon)
     write_table(layout, scope, SENSITIVITY, SENSITIVITY.build(sensitivity, known_ids), made_from)
 
 

@@ -76,6 +76,11 @@ def digests(layout: Layout, scope: str, *tables: Table) -> dict[str, str]:
     return {table.name: table_digest(layout, scope, table) for table in tables}
 
 
+def epsilon_digest(epsilon: float) -> dict[str, str]:
+    """Return the digest of the headline tolerance by its name as an input."""
+    return {"config/config.yaml:epsilon": sha256(repr(epsilon).encode())}
+
+
 def tolerances_digest(tolerances: Sequence[float]) -> dict[str, str]:
     """Return the digest of tolerances by their name as an input."""
     return {"config/config.yaml:tolerances": sha256(repr(tuple(tolerances)).encode())}

@@ -262,9 +262,7 @@ def read_proof(proof: Take, takes: Mapping[str, Take]) -> RecordedProof:
     from_takes = [takes[name] for name in plan.made_from]
     all_traces = traces_of(from_takes)
     cost = cost_of(from_takes, plan.weights, plan.draft, plan.batch)
-    choice, kinds = choices(
-        from_takes, plan.weights, plan.draft, plan.weighed, plan.batch, form=plan.form
-    )
+    choice, kinds = choices(all_traces, cost, plan.weighed, plan.form)
     proven = {part.sha256 for part in plan.prompts}
     proof_traces = [trace for trace in all_traces if trace.prompt in proven]
     proof_answer = answer(choice, proof, proof_traces, cost)
@@ -284,24 +282,16 @@ def read_proof(proof: Take, takes: Mapping[str, Take]) -> RecordedProof:
 
 
 def choices(
-    takes: Sequence[Take],
-    weights: AnyWeights,
-    draft: AnyWeights | None,
-    weighed: tuple[Drafting, ...],
-    batch: int = 1,
-    *,
-    form: int = FORM,
+    traces: Sequence[Trace], cost: Cost, weighed: tuple[Drafting, ...], form: int = FORM
 ) -> tuple[Choice, dict[str, Choice]]:
     """Return the choice among drafters, and the choice of each kind of prompts by itself.
 
-    Both are made on the tuning prompts of the takes; `weighed` are the candidate drafters, `form`
+    Both are made on the tuning prompts of the traces; `weighed` are the candidate drafters, `form`
     is the version of the choice.
     """
-    all_traces = traces_of(takes)
-    tuned = [trace for trace in all_traces if not trace.held_out]
-    for group in (tuned, [trace for trace in all_traces if trace.held_out]):
+    tuned = [trace for trace in traces if not trace.held_out]
+    for group in (tuned, [trace for trace in traces if trace.held_out]):
         refuse_empty(group)
-    cost = cost_of(takes, weights, draft, batch)
     return choose(tuned, cost, weighed), choose_by_kind(tuned, cost, weighed, form)
 
 

@@ -6,6 +6,7 @@ split over all SMs. With selected positions, a tile holds one position and its s
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -78,15 +79,13 @@ def _calls(rows: pl.DataFrame) -> list[LatentCall]:
 def mla_tiles(rows: pl.DataFrame, n: Array) -> tuple[dict[str, Array], list[str | None]]:
     """Return SIZES of questions by name, [rows, grid], and per row None or its refusal's reason."""
     sizes = np.ones((len(SIZES), *n.shape))
-    refusals: list[str | None] = []
-    results: dict[tuple[object, ...], Array | str] = {}
+    refusals: list[str | None] = [None] * rows.height
+    sizes_of = cache(_sizes)
     for row, (call, grid) in enumerate(zip(_calls(rows), n.astype(int).tolist(), strict=True)):
-        key = (call, tuple(grid))
-        if key not in results:
-            results[key] = _sizes(call, grid)
-        result = results[key]
-        refusals.append(result if isinstance(result, str) else None)
-        if not isinstance(result, str):
+        result = sizes_of(call, tuple(grid))
+        if isinstance(result, str):
+            refusals[row] = result
+        else:
             sizes[:, row] = result
     return dict(zip(SIZES, sizes, strict=True)), refusals
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.work_model.constants import calibrations
@@ -63,8 +63,7 @@ def own_ratios(family: Family, fitted: Fitted, own: Values, features: Features) 
     host hide the fixed time.
     """
     values = {name: scaled(constants, own) for name, constants in fitted.values.items()}
-    scaled_fit = Fitted(family=fitted.family, values=values, band=fitted.band)
-    times_us = latencies_us(family, scaled_fit, features)
+    times_us = latencies_us(family, structs.replace(fitted, values=values), features)
     if HOST.name in own:
         fixed_by_hypothesis = np.array([values[name]["fixed_us"] for name in family.hypotheses])
         fixed_us = fixed_by_hypothesis[:, None, None] * (1.0 - features.get("eager", 0.0))

@@ -6,9 +6,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.indexer import LOGITS
-from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.derive.granularity.query_frame import attention_questions, moe_questions
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.steps import Steps, block_sizes
 from nearfree.derive.granularity.tile_grid import tile_sizes
@@ -172,9 +171,9 @@ def _moe_rules(rows: pl.DataFrame, n: Array, resolver: Resolver) -> Sizes:
     sizes = np.ones((len(names), *n.shape))
     refusals: list[str | None] = [None] * rows.height
     rows_by_steps: dict[Steps[Block], list[int]] = {}
-    for index, row in enumerate(rows.select(MoeQuestion.__struct_fields__).iter_rows(named=True)):
+    for index, question in enumerate(moe_questions(rows)):
         try:
-            rows_by_steps.setdefault(resolver.moe(MoeQuestion(**row)), []).append(index)
+            rows_by_steps.setdefault(resolver.moe(question), []).append(index)
         except NearfreeError as error:
             refusals[index] = error.what
     for steps, indices in rows_by_steps.items():
@@ -195,12 +194,7 @@ def _attention_rules(rows: pl.DataFrame, n: Array, resolver: Resolver) -> Sizes:
     A public curve's point of one position needs no rule.
     """
     curves = measured_curves(rows) & (n == 1).all(axis=1)
-    with_most = rows.with_columns(pl.col("grid").list.max().alias("most"))
-    fields = AttentionQuestion.__struct_fields__
-    questions = [
-        AttentionQuestion(**row)
-        for row in with_most.filter(~pl.Series(curves)).select(fields).iter_rows(named=True)
-    ]
+    questions = attention_questions(rows.filter(~pl.Series(curves)))
     sizes, errors = tile_sizes(resolver, questions, n[~curves].astype(np.int64))
     refusals: list[str | None] = [None] * rows.height
     for index, error in zip(np.flatnonzero(~curves), errors, strict=True):

@@ -1,9 +1,10 @@
 """A model on a platform under one serving condition, and the queries of its modules."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 from msgspec import Struct, structs
 
@@ -30,6 +31,7 @@ from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast.left_out import caveats_of
 from nearfree.derive.tables.settings import setting_row
+from nearfree.derive.work_model.family import Flags
 from nearfree.errors import ConfigError
 from nearfree.units import US_PER_MS
 
@@ -290,12 +292,14 @@ class Questions:
         self.deployments, self.grid = deployments, list(grid)
         self._rows: list[dict[str, object]] = []
         self._numbers: dict[tuple[object, ...], int] = {}
-        self._uses: dict[Deployment, tuple[ModuleUse, ...]] = {}
+        uses_of = cache(Deployment.uses)  # of batch 1; other batches have the same modules
         uses = [
             (index, place, use.role, use.count, use.main, use.setting.module,
              self._number(deployment, use))
             for index, deployment in enumerate(deployments)
-            for place, use in enumerate(self._uses_at_one(deployment))
+            for place, use in enumerate(
+                uses_of(structs.replace(deployment, batch=1, memory=None, graphs=None))
+            )
         ]  # fmt: skip
         self.uses = pl.DataFrame(uses, schema=_USES, orient="row")
 
@@ -313,12 +317,11 @@ class Questions:
         frame = pl.DataFrame(self._rows, schema=ASKED_SCHEMA | _SHARES)
         return frame.with_columns(baseline_column, grids)
 
-    def _uses_at_one(self, deployment: Deployment) -> tuple[ModuleUse, ...]:
-        """Return the modules of a deployment's forward at batch 1; other batches have the same."""
-        key = structs.replace(deployment, batch=1, memory=None, graphs=None)
-        if key not in self._uses:
-            self._uses[key] = key.uses()
-        return self._uses[key]
+    def places_of(self, condition: pl.Expr, shape: tuple[int, ...]) -> Flags:
+        """Return which modules meet a condition on the columns of `uses`, [deployments, places]."""
+        flags, matching = np.zeros(shape, dtype=bool), self.uses.filter(condition)
+        flags[matching["deployment"].to_numpy(), matching["place"].to_numpy()] = True
+        return flags
 
     def _number(self, deployment: Deployment, use: ModuleUse) -> int:
         """Return the number of a module's query at the deployment's batch; add it if it is new."""

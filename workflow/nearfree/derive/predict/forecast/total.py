@@ -128,9 +128,7 @@ def total(questions: Questions, answerer: Answerer) -> Total:
         return _timed(questions, answerer)
     timed_questions = Questions(questions.deployments, timed_grid(grid, steps))
     timed = _timed(timed_questions, answerer)
-    is_attention = np.zeros(timed.asked.shape, dtype=bool)
-    attention_uses = timed_questions.uses.filter(pl.col("module").is_in(REAL))
-    is_attention[attention_uses["deployment"].to_numpy(), attention_uses["place"].to_numpy()] = True
+    is_attention = timed_questions.places_of(pl.col("module").is_in(REAL), timed.asked.shape)
     launches = [
         launch_count(deployment.uses(), deployment.decoder.pairs)
         if any(step.size is None for step in deployment_steps)

@@ -7,6 +7,7 @@ q = N tokens per request, and all requests decode N.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -106,10 +107,14 @@ class GraphSteps:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._lists: dict[object, _SizeList] = {}
-        self._speculation_limits: dict[Release, int] = {}
-        self._request_limits: dict[Graphs, int] = {}
-        self._unpadded_beyond: set[Release] = set()
+        self._all_sizes = cache(self._read_all_sizes)
+        self._decode_sizes = cache(self._read_decode_sizes)
+        self._sglang_sizes = cache(self._read_sglang_sizes)
+        self._request_limit = cache(self._read_request_limit)
+        self._speculation_limit = cache(self._read_speculation_limit)
+        self._check_beyond = cache(
+            lambda release: require_mechanism(self._rules(release), "beyond")
+        )
 
     def step(self, graphs: Graphs, batch: int, positions: int) -> Step:
         """Return the step of a rank with `batch` requests of `positions` each.
@@ -123,9 +128,8 @@ class GraphSteps:
             place = bisect_left(sizes, -(-tokens // width))
             if place < len(sizes):
                 return Step(tokens, sizes[place] * width, sizes[place], evidence)
-        if not by_requests and graphs.release not in self._unpadded_beyond:
-            require_mechanism(self._rules(graphs.release), "beyond")
-            self._unpadded_beyond.add(graphs.release)
+        if not by_requests:
+            self._check_beyond(graphs.release)
         return Step(tokens, tokens, None, evidence)
 
     def most(self, graphs: Graphs) -> tuple[int, int]:
@@ -134,46 +138,38 @@ class GraphSteps:
         Raises EvidenceError if the release's rules do not give them.
         """
         requests: int = self._rule_inputs(graphs, MOST_POSITIONS)["max_num_seqs"]
-        return requests, self._once(self._all_sizes, graphs, MOST_POSITIONS).sizes[-1]
+        return requests, self._all_sizes(graphs, MOST_POSITIONS).sizes[-1]
 
     def _size_lists(self, graphs: Graphs, positions: int, batch: int) -> Iterator[_SizeList]:
         """Yield the size lists to search for a step, in order."""
         if graphs.counts == "requests":
-            yield self._once(
-                self._sglang_sizes, graphs, *self._sglang_key(graphs, positions, batch)
-            )
+            yield self._sglang_sizes(graphs, *self._sglang_key(graphs, positions, batch))
             return
-        largest = self._once(self._all_sizes, graphs, MOST_POSITIONS)
+        largest = self._all_sizes(graphs, MOST_POSITIONS)
         if batch * positions > largest.sizes[-1]:
             yield largest
             return
         outside_source = self._attention_outside(graphs) if positions > 1 else ""
         if outside_source:
-            all_sizes = self._once(self._all_sizes, graphs, positions)
+            all_sizes = self._all_sizes(graphs, positions)
             evidence = f"{all_sizes.evidence}; attention outside of graphs: {outside_source}"
             yield _SizeList(all_sizes.sizes, evidence)
             return
-        rounded = self._once(self._decode_sizes, graphs, positions)
+        rounded = self._decode_sizes(graphs, positions)
         if rounded.sizes:
             yield _SizeList(rounded.sizes, f"{largest.evidence}; {rounded.evidence}")
             if Version(str(graphs.engine.version)).release < _MIXED_SINCE:
                 return
         if not rounded.sizes or rounded.sizes[-1] < batch * positions:
-            yield self._once(self._all_sizes, graphs, positions)
+            yield self._all_sizes(graphs, positions)
 
-    def _once(self, build: Callable[..., _SizeList], *arguments: object) -> _SizeList:
-        key = (build.__name__, *arguments)
-        if key not in self._lists:
-            self._lists[key] = build(*arguments)
-        return self._lists[key]
-
-    def _all_sizes(self, graphs: Graphs, q: int) -> _SizeList:
+    def _read_all_sizes(self, graphs: Graphs, q: int) -> _SizeList:
         """Return vLLM's graph sizes for any step, where decodes have q tokens per request."""
         return _SizeList(
             *_rule_value(self._rules(graphs.release), "capture_sizes", self._rule_inputs(graphs, q))
         )
 
-    def _decode_sizes(self, graphs: Graphs, q: int) -> _SizeList:
+    def _read_decode_sizes(self, graphs: Graphs, q: int) -> _SizeList:
         """Return vLLM's graph sizes for steps in which all requests decode q tokens.
 
         The list is empty if the release has none. From q = 17 on, which is above the largest
@@ -183,8 +179,8 @@ class GraphSteps:
         if "decode_sizes" not in rules:
             return _SizeList([], "")
         if q > _WIDEST_STEP + 1:
-            first = self._once(self._decode_sizes, graphs, _WIDEST_STEP + 1)
-            last = self._once(self._all_sizes, graphs, MOST_POSITIONS).sizes[-1]
+            first = self._decode_sizes(graphs, _WIDEST_STEP + 1)
+            last = self._all_sizes(graphs, MOST_POSITIONS).sizes[-1]
             sizes = list(range(q, last + 1, q)) if first.sizes else []
             return _SizeList(sizes, first.evidence)
         sizes, evidence = _rule_value(rules, "decode_sizes", self._rule_inputs(graphs, q))
@@ -207,15 +203,21 @@ class GraphSteps:
         return sources[-1] if sources else f"{graphs.attention} states no support of them"
 
     def _rule_inputs(self, graphs: Graphs, q: int) -> dict[str, Any]:
-        machine = {"sm": graphs.sm, "tp": graphs.tp}
-        if graphs not in self._request_limits:
-            device = {"memory_gib": graphs.memory_gib, "device_name": graphs.device_name.lower()}
-            rules = self._rules(graphs.release)
-            self._request_limits[graphs], _ = _rule_value(
-                rules, "max_num_seqs", {**machine, **device}
-            )
-        limits = {"max_num_seqs": self._request_limits[graphs], "max_num_batched_tokens": TOKENS}
-        return limits | {"q": q, "performance_mode": "balanced", **machine}
+        return {
+            "max_num_seqs": self._request_limit(graphs),
+            "max_num_batched_tokens": TOKENS,
+            "q": q,
+            "performance_mode": "balanced",
+            "sm": graphs.sm,
+            "tp": graphs.tp,
+        }
+
+    def _read_request_limit(self, graphs: Graphs) -> int:
+        """Return vLLM's limit of concurrent requests."""
+        device = {"memory_gib": graphs.memory_gib, "device_name": graphs.device_name.lower()}
+        inputs = {"sm": graphs.sm, "tp": graphs.tp, **device}
+        limit: int = _rule_value(self._rules(graphs.release), "max_num_seqs", inputs)[0]
+        return limit
 
     def _sglang_key(self, graphs: Graphs, width: int, requests: int) -> tuple[int, int]:
         """Return the width and the request limit on which SGLang's sizes depend.
@@ -223,21 +225,22 @@ class GraphSteps:
         All widths above 1 give the same sizes unless sizes must be aligned. More requests than
         SGLang's limit under speculation mean that the limit was raised.
         """
-        rules = self._rules(graphs.release)
-        limit = self._speculation_limits.get(graphs.release)
-        if limit is None:
-            value, _ = _rule_value(rules, "mechanism_running_requests", {})
-            if not value.isdecimal():  # `absent`, or several numbers
-                raise EvidenceError(
-                    f"how many requests {graphs.engine.name} {graphs.engine.version} runs at once "
-                    f"under speculation is not read: its text says {value}",
-                    remedy="Ask with --graphs of another release, or with --graphs none",
-                )
-            limit = self._speculation_limits[graphs.release] = int(value)
+        limit = self._speculation_limit(graphs.engine, graphs.release)
         limited = width > 1 and requests <= limit
         return width if graphs.groups > 1 else min(width, 2), limit if limited else REQUESTS
 
-    def _sglang_sizes(self, graphs: Graphs, width: int, most: int) -> _SizeList:
+    def _read_speculation_limit(self, engine: BackendRelease, release: Release) -> int:
+        """Return SGLang's limit of concurrent requests under speculation."""
+        value, _ = _rule_value(self._rules(release), "mechanism_running_requests", {})
+        if not value.isdecimal():  # `absent`, or several numbers
+            raise EvidenceError(
+                f"how many requests {engine.name} {engine.version} runs at once under speculation "
+                f"is not read: its text says {value}",
+                remedy="Ask with --graphs of another release, or with --graphs none",
+            )
+        return int(value)
+
+    def _read_sglang_sizes(self, graphs: Graphs, width: int, most: int) -> _SizeList:
         """Return SGLang's sizes for requests of a width, at most `most` of them at once."""
         rules = self._rules(graphs.release)
         largest, _ = _rule_value(

@@ -61,9 +61,16 @@ class Resolver:
     def __init__(self, layout: Layout, *, cache: Cache | None = None, offline: bool = True) -> None:
         self._layout, self._cache, self._offline = layout, cache, offline
         self._release = memoised(self._read)
-        self._layers = memoised(self._moe)
-        self._calls = memoised(self._attention)
-        self._products = memoised(self._dense)
+        self.moe: Callable[[MoeQuestion], Steps[Block]] = memoised(self._moe)
+        """Returns the expert blocks of a layer.
+
+        It raises NearfreeError if there are no rules for the release or kernel, or the answer
+        depends on an unknown fact; the message names it.
+        """
+        self.dense: Callable[[DenseQuestion], Steps[Rows]] = memoised(self._dense)
+        """Returns the row tiles and weight passes of a dense product; raises as `moe`."""
+        self.attention: Callable[[AttentionQuestion], Steps[Tile]] = memoised(self._attention)
+        """Returns the query tiles of a call; raises as `moe`."""
         self._kernel: Callable[[_Layer], str] = memoised(lambda layer: block_kernel(*layer))
         self._steps: dict[object, Steps[Block]] = {}
         self._row_steps: dict[object, Steps[Rows]] = {}
@@ -82,22 +89,6 @@ class Resolver:
     def extraction(self, release: Release) -> Extraction:
         """Return everything extracted from a release; raises as `check`."""
         return self._release(release).extraction
-
-    def moe(self, question: MoeQuestion) -> Steps[Block]:
-        """Return the expert blocks of a layer.
-
-        Raises NearfreeError if there are no rules for the release or kernel, or the answer depends
-        on an unknown fact; the message names it.
-        """
-        return self._layers(question)
-
-    def dense(self, question: DenseQuestion) -> Steps[Rows]:
-        """Return the row tiles and weight passes of a dense product; raises as `moe`."""
-        return self._products(question)
-
-    def attention(self, question: AttentionQuestion) -> Steps[Tile]:
-        """Return the query tiles of a call; raises as `moe`."""
-        return self._calls(question)
 
     def call(self, question: AttentionQuestion) -> Call:
         """Return a call with its release's rules, which also answers other batches and contexts."""

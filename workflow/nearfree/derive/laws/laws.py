@@ -189,7 +189,6 @@ ANSWERS_SCHEMA: dict[str, Any] = {
 
 `evidence` is the source of its rule or formula, `calibration` the events of its constants, `regime`
 the evidence class of T(N)."""
-_KEYS = {"asked", "predictor", "epsilon", "refusal"}
 _ANSWER = {
     name: ANSWERS_SCHEMA[name]
     for name in ("n_max", "n_max_extended", "limiting_term", "evidence", "margin", "refusal")
@@ -231,28 +230,16 @@ def answer_laws(
     rows = with_facts(questions, facts)
     tolerances = pl.DataFrame({"epsilon": list(epsilons)}, schema={"epsilon": pl.Float64})
     frames = [_answers(rows, name, resolver).join(tolerances, how="cross") for name in predictors]
-    empty = pl.DataFrame(schema=ANSWERS_SCHEMA)
-    return pl.concat([empty, *(frame.select(*ANSWERS_SCHEMA) for frame in frames)])
+    return pl.concat([pl.DataFrame(schema=ANSWERS_SCHEMA), *frames], how="diagonal")
 
 
 def _answers(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataFrame:
-    answered = _LAWS[predictor](rows, resolver)
     has_value = pl.col("refusal").is_null()
-    return answered.with_columns(
-        pl.lit(predictor).alias("predictor"),
-        _module.alias("limiting_module"),
-        *(
-            pl.lit(None, ANSWERS_SCHEMA[name]).alias(name)
-            for name in ("low", "high", "constants", "regime", "calibration")
-        ),
-    ).select(
+    return _LAWS[predictor](rows, resolver).select(
         "asked",
-        "predictor",
-        *(
-            pl.when(has_value).then(pl.col(name)).alias(name)
-            for name in ANSWERS_SCHEMA
-            if name not in _KEYS
-        ),
+        pl.lit(predictor).alias("predictor"),
+        pl.when(has_value).then(_module).alias("limiting_module"),
+        *(pl.when(has_value).then(name).alias(name) for name in _ANSWER if name != "refusal"),
         "refusal",
     )
 

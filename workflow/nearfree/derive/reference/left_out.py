@@ -4,7 +4,8 @@ It measures how well the forms transfer to a platform without curves; the forms 
 chosen before.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -70,7 +71,8 @@ class LeftOut:
             family: {platform: joined(measured) for platform, measured in by_platform.items()}
             for family, by_platform in samples.items()
         }
-        self._fitted: dict[tuple[str, str], Fitted | None] = {}
+        self.fitted: Callable[[str, str], Fitted | None] = cache(self._without)
+        """Returns a family's constants without a platform; None if no other one has curves."""
 
     def answers(
         self, questions: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
@@ -91,17 +93,13 @@ class LeftOut:
         """Return T(N) / T(baseline) over each grid: asked, n, ratio."""
         return ratio_rows((part, ratio) for part, _, ratio in self._predicted(questions))
 
-    def fitted(self, family: str, platform: str) -> Fitted | None:
-        """Return a family's constants without a platform; None if no other platform has curves."""
-        key = family, platform
-        if key not in self._fitted:
-            others = {
-                name: measured
-                for name, measured in self._measured.get(family, {}).items()
-                if name != platform
-            }
-            self._fitted[key] = _fit(_FAMILIES[family], others, self._epsilon) if others else None
-        return self._fitted[key]
+    def _without(self, family: str, platform: str) -> Fitted | None:
+        others = {
+            name: measured
+            for name, measured in self._measured.get(family, {}).items()
+            if name != platform
+        }
+        return _fit(_FAMILIES[family], others, self._epsilon) if others else None
 
     def _predicted(self, questions: pl.DataFrame) -> Iterator[tuple[Prepared, Fitted, Array]]:
         """Yield questions of one family, its constants, and T(N) / T(baseline), [rows, grid]."""

@@ -16,7 +16,7 @@ class Interval(Struct, frozen=True):
     high: float
 
 
-def ratio_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+def ratio_interval(values: Sequence[float]) -> Interval:
     """Return the geometric mean of positive values of several repeats, with its t-interval.
 
     A single value has an unbounded interval: its noise is unknown.
@@ -27,7 +27,7 @@ def ratio_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> I
     if count < 2:
         return Interval(math.exp(mean), 0.0, math.inf)
     variance = sum((log - mean) ** 2 for log in logs) / (count - 1)
-    half = t_quantile(confidence, count - 1) * math.sqrt(variance / count)
+    half = t_quantile(CONFIDENCE, count - 1) * math.sqrt(variance / count)
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 

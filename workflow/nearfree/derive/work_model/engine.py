@@ -87,14 +87,12 @@ def fit_engine(curves: Sequence[FittedCurve]) -> EngineConstants:
     fitted = nonnegative(matrix[:, kept] / measured[:, None], np.ones(len(points)))
     values = {names[i]: float(value) for i, value in zip(kept, fitted, strict=True)}
     predicted = matrix[:, kept] @ fitted
-    errors, start = [], 0
-    for curve in curves:
-        rows_of_curve = slice(start, start + len(curve.latency_us))
+    errors: list[float] = []
+    log_errors = np.log(np.maximum(predicted, _TINY) / measured)
+    ends = np.cumsum([len(curve.latency_us) for curve in curves])
+    for curve, log_error in zip(curves, np.split(log_errors, ends[:-1]), strict=True):
         first = sorted(curve.latency_us).index(curve.baseline)
-        log_error = np.log(np.maximum(predicted[rows_of_curve], _TINY) / measured[rows_of_curve])
-        relative = log_error - log_error[first]
-        errors += [abs(error) for i, error in enumerate(relative) if i != first]
-        start += len(curve.latency_us)
+        errors += np.abs(np.delete(log_error - log_error[first], first)).tolist()
     positive = int((fitted > 0).sum())
     wider = (len(points) / max(len(points) - positive, 1)) ** 0.5
     band = wider * float(np.quantile(errors, COVERED)) if errors else 0.0

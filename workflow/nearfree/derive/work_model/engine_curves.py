@@ -1,6 +1,7 @@
 """The forwards of engines in a log: what was loaded for each setting, and its T(N)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 from msgspec import Struct
 
@@ -51,7 +52,8 @@ class EngineLog:
 
     def __init__(self, layout: Layout, resolver: Resolver) -> None:
         self._layout = layout
-        self._scopes: dict[str, dict[str, LoggedForward]] = {}
+        self.forwards: Callable[[str], Mapping[str, LoggedForward]] = cache(self._forwards)
+        """Returns a scope's forwards by the key of their setting."""
         products: Products = {}
         self.rules: Callable[[EngineForward], EngineRules] = memoised(
             lambda forward: EngineRules(forward, resolver, products)
@@ -61,19 +63,15 @@ class EngineLog:
         It raises NearfreeError as `EngineRules`.
         """
 
-    def forwards(self, scope: str) -> Mapping[str, LoggedForward]:
-        """Return a scope's forwards by the key of their setting."""
-        if scope not in self._scopes:
-            kinds = (EngineLoaded, LatencyMeasured)
-            streams = {take.stream for take in self._layout.takes(scope)}
-            takes = [
-                take
-                for stream in sorted(streams)
-                if self._runs_engines(scope, stream)
-                for take in read_scope(self._layout, scope, stream=stream, only=kinds)
-            ]
-            self._scopes[scope] = _newest(takes)
-        return self._scopes[scope]
+    def _forwards(self, scope: str) -> dict[str, LoggedForward]:
+        kinds = (EngineLoaded, LatencyMeasured)
+        streams = {take.stream for take in self._layout.takes(scope)}
+        return _newest(
+            take
+            for stream in sorted(streams)
+            if self._runs_engines(scope, stream)
+            for take in read_scope(self._layout, scope, stream=stream, only=kinds)
+        )
 
     def forward(self, scope: str, key: str) -> EngineForward:
         """Return the forward of a setting; EvidenceError if no take recorded what was loaded."""
@@ -124,7 +122,7 @@ class EngineLog:
         return any(sweep.setting.module == ENGINE.name for sweep in sweeps)
 
 
-def _newest(takes: list[Take]) -> dict[str, LoggedForward]:
+def _newest(takes: Iterable[Take]) -> dict[str, LoggedForward]:
     forwards: dict[str, LoggedForward] = {}
     for take in sorted(takes, key=lambda take: take.order):
         loaded = take.events_of(EngineLoaded)

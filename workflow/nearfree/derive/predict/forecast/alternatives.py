@@ -24,12 +24,13 @@ from nearfree.derive.predict.forecast.degrees import (
     platform_options,
     tp_options,
 )
-from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.expand_deployments import expand
-from nearfree.derive.predict.forecast.forecast import Forecast, forecast
+from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.model_query import Unanswered
 from nearfree.derive.predict.forecast.on_record import listed_versions
 from nearfree.derive.predict.forecast.slower_options import with_slower_options
+from nearfree.derive.predict.forecast.total import total
 from nearfree.errors import ConfigError, Refusal
 
 _ENGINES = (VLLM.name, SGLANG.name)
@@ -87,8 +88,8 @@ class Alternatives:
                 queries += answerable
                 places += [place] * len(answerable)
         if queries:
-            answers = forecast(queries, self._answerer, [], grid=[1], predictors=[], full=False)
-            for place, refusal in zip(places, answers.total.refusals, strict=True):
+            refusals = total(Questions(queries, [1]), self._answerer).refusals
+            for place, refusal in zip(places, refusals, strict=True):
                 found[place] += (refusal,) if refusal else ()
         return [tuple(dict.fromkeys(each)) for each in found]
 

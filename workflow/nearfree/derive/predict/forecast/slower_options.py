@@ -12,9 +12,10 @@ from nearfree.config.loads import MeasuredLoads
 from nearfree.core.parallel import Parallel
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.degrees import Changes
-from nearfree.derive.predict.forecast.deployment import Deployment, SlowerOption
+from nearfree.derive.predict.forecast.deployment import Deployment, Questions, SlowerOption
 from nearfree.derive.predict.forecast.expand_deployments import expand
-from nearfree.derive.predict.forecast.forecast import Forecast, forecast
+from nearfree.derive.predict.forecast.forecast import Forecast
+from nearfree.derive.predict.forecast.total import total
 from nearfree.errors import ConfigError
 
 _LONGER = 1.05
@@ -56,7 +57,7 @@ def with_slower_options(
             continue
         if not queries:
             continue
-        other = forecast(queries, answerer, [], grid=[1], predictors=[], full=False).total
+        other = total(Questions(queries, [1]), answerer)
         others = {
             _key(spec, query): (float(us), query.engine.name)
             for query, us, refusal in zip(

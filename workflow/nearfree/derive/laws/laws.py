@@ -234,8 +234,9 @@ def answer_laws(
 
 
 def _answers(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataFrame:
+    refusal = law_refusal(by_balance=predictor == "idle_compute").alias("refusal")
     has_value = pl.col("refusal").is_null()
-    return _LAWS[predictor](rows, resolver).select(
+    return _LAWS[predictor](rows.with_columns(refusal), resolver).select(
         "asked",
         pl.lit(predictor).alias("predictor"),
         pl.when(has_value).then(_module).alias("limiting_module"),
@@ -254,8 +255,7 @@ def _answer_idle(rows: pl.DataFrame, _: Resolver) -> pl.DataFrame:
             "evidence": laws.idle_place,
         }
 
-    checked = rows.with_columns(law_refusal(by_balance=True).alias("refusal"))
-    return _apply_law(checked, lambda _, laws: ("dtype", _BALANCE, *laws.idle_fields), answer)
+    return _apply_law(rows, lambda _, laws: ("dtype", _BALANCE, *laws.idle_fields), answer)
 
 
 def _answer_principle(rows: pl.DataFrame, _: Resolver) -> pl.DataFrame:
@@ -268,7 +268,7 @@ def _answer_principle(rows: pl.DataFrame, _: Resolver) -> pl.DataFrame:
             return {"refusal": error.what}
 
     answered = _apply_law(
-        rows.with_columns(law_refusal(by_balance=False).alias("refusal")),
+        rows,
         lambda _, laws: ("backend", "dtype", "kernel", *laws.term_fields, *_balance(laws)),
         answer,
     )
@@ -295,7 +295,6 @@ def _answer_resolved(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
             return {"refusal": error.what}
 
     checked = rows.with_columns(
-        law_refusal(by_balance=False).alias("refusal"),
         pl.col("grid").list.max().fill_null(pl.col("baseline")).alias("most"),
         pl.col("backend_version").replace("", None),
     )

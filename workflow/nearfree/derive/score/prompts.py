@@ -65,23 +65,20 @@ class Prompts(NamedTuple):
         return self.share * (self.modules_us + float(between[0]) + step_us)
 
 
-def prompts_of(
-    served: Sequence[tuple[WholeRow, Deployment]], answerer: Answerer
-) -> list[Prompts | None]:
-    """Return the prompts that fall on each row's steps, None where T contains none.
+def prompts_of(served: Sequence[tuple[WholeRow, Deployment]], answerer: Answerer) -> list[Prompts]:
+    """Return the prompts that fall on the steps of each row whose T contains some.
 
     Every other request of a group is prefilled once per output, between two tokens of this one. A
     request's own prompt comes before its first token.
     """
-    with_prompts = [(row, deployment) for row, deployment in served if row.holds_prefill]
-    if not with_prompts:
-        return [None for _ in served]
+    if not served:
+        return []
     prompt_deployments = [
         structs.replace(deployment, batch=deployment.parallel.dp, context=1, served=False)
-        for _, deployment in with_prompts
+        for _, deployment in served
     ]
-    decode_rows = [requests(row.batch, deployment.parallel.dp) for row, deployment in with_prompts]
-    lengths = [row.isl or 1 for row, _ in with_prompts]
+    decode_rows = [requests(row.batch, deployment.parallel.dp) for row, deployment in served]
+    lengths = [row.isl or 1 for row, _ in served]
     mixed_rows = (n + isl for n, isl in zip(decode_rows, lengths, strict=True))
     questions = Questions(prompt_deployments, sorted({1, *decode_rows, *lengths, *mixed_rows}))
     forward = total(questions, answerer)
@@ -96,7 +93,7 @@ def prompts_of(
     )
     prompts = list[Prompts]()
     for place, ((row, deployment), rows_per_step, isl) in enumerate(
-        zip(with_prompts, decode_rows, lengths, strict=True)
+        zip(served, decode_rows, lengths, strict=True)
     ):
         separate = deployment.engine.name in SEPARATE_PREFILL
         row_us = latency_us[place]
@@ -109,5 +106,4 @@ def prompts_of(
             by_module = np.where(is_last_only[place], 0.0, by_module)
         share = max(row.batch / deployment.parallel.dp - 1, 0.0) / (row.osl or 1)
         prompts.append(Prompts(share, isl, max(float(by_module.sum()), 0.0), separate))
-    remaining = iter(prompts)
-    return [next(remaining) if row.holds_prefill else None for row, _ in served]
+    return prompts

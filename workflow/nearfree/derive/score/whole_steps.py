@@ -132,9 +132,13 @@ def timed_steps(
             else:
                 timed[place] = TimedStep(row, refusal=str(times))
     steps = [timed[place] for place in range(len(rows))]
-    served = [(step.row, step.deployment) for step in steps if step.deployment]
-    prompts = iter(prompts_of(served, answerer))
-    return [step._replace(prompts=next(prompts)) if step.deployment else step for step in steps]
+    served = {
+        place: (step.row, step.deployment)
+        for place, step in enumerate(steps)
+        if step.deployment and step.row.holds_prefill
+    }
+    prompts = dict(zip(served, prompts_of([*served.values()], answerer), strict=True))
+    return [step._replace(prompts=prompts.get(place)) for place, step in enumerate(steps)]
 
 
 _Attempt = tuple[int, WholeRow, list[str], Deployment | str]

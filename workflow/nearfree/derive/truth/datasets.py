@@ -62,8 +62,8 @@ def published_truth(take: Take, epsilons: Sequence[float]) -> Truth:
     forward was timed between CUDA events, without a CUDA graph. Raises ConfigError if the paper
     prints nothing at a tolerance.
     """
-    pairs = [(event, event.data) for event in take.events_of(BoundaryPublished)]
-    printed = [(event, data) for event, data in pairs if data.quantity == "n_max"]
+    events = take.events_of(BoundaryPublished)
+    printed = [(event, event.data) for event in events if event.data.quantity == "n_max"]
     _check_tolerances(
         epsilons, {data.epsilon for _, data in printed if data.epsilon}, "the paper prints"
     )

@@ -121,9 +121,10 @@ def _by_sum(
     modules = latency.latency_us[rows]
     index = np.arange(len(rows))
     growth_us = modules[index, :, boundary.after] - modules[index, :, baseline_places]
-    times_us = modules.sum(axis=1), latency.unpadded_us[rows].sum(axis=1)
-    limiter = growth_us.argmax(axis=1), times_us
-    return _boundary_rows(latency, rows, limiter, boundary, baseline_places, epsilon=epsilon)
+    limiter = growth_us.argmax(axis=1)
+    return _boundary_rows(
+        latency, rows, limiter, boundary, baseline_places, epsilon=epsilon, summed=True
+    )
 
 
 def _by_minimum(
@@ -140,8 +141,7 @@ def _by_minimum(
         after=by_module.after[least],
         censored=by_module.censored[least],
     )
-    limiter = _module_limiter(latency, rows, place[least])
-    return _boundary_rows(latency, rows, limiter, boundary, baseline_places, epsilon=epsilon)
+    return _boundary_rows(latency, rows, place[least], boundary, baseline_places, epsilon=epsilon)
 
 
 def _ratio(us: Array, base_us: Array) -> Array:
@@ -164,17 +164,9 @@ def module_exits(latency: Total, deployment: int, epsilon: float) -> pl.DataFram
     _, place, boundary = _module_exits(latency, np.array([deployment]), baseline_places, epsilon)
     rows = np.full(len(place), deployment)
     modules = [latency.roles[deployment][module] for module in place]
-    limiter = _module_limiter(latency, rows, place)
     return _boundary_rows(
-        latency, rows, limiter, boundary, np.zeros_like(rows), epsilon=epsilon
+        latency, rows, place, boundary, np.zeros_like(rows), epsilon=epsilon
     ).with_columns(pl.Series("limiting_module", modules, dtype=pl.String))
-
-
-def _module_limiter(
-    latency: Total, rows: Integers, place: Integers
-) -> tuple[Integers, tuple[Array, Array]]:
-    """Return limiting modules, with their T(N) as the step runs and without padding."""
-    return place, (latency.latency_us[rows, place], latency.unpadded_us[rows, place])
 
 
 def _module_exits(
@@ -193,18 +185,22 @@ def _module_exits(
 def _boundary_rows(
     latency: Total,
     rows: Integers,
-    limiter: tuple[Integers, tuple[Array, Array]],
+    place: Integers,
     boundary: Exits,
     baseline_places: Integers,
     *,
     epsilon: float,
+    summed: bool = False,
 ) -> pl.DataFrame:
     """Return boundaries with their limiters; a boundary at the grid's end has none.
 
-    `limiter` has the place of the limiting module, and the T(N) that limits, [rows, grid], as the
-    step runs and without padding; they differ only where a graph pads the step.
+    `place` is that of the limiting module. What limits is its T(N), or with `summed` that of the
+    whole forward; without padding it differs only where a graph pads the step.
     """
-    place, (times_us, unpadded_us) = limiter
+    times_us, unpadded_us = (
+        us[rows].sum(axis=1) if summed else us[rows, place]
+        for us in (latency.latency_us, latency.unpadded_us)
+    )
     row = np.arange(len(rows))
     baseline_us = times_us[row, baseline_places]
     ratio = _ratio(times_us[row, boundary.after], baseline_us)

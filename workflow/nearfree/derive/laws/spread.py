@@ -6,6 +6,7 @@ SGLang place whole experts on ranks in their order, they are those of the rank w
 which all others wait.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
@@ -159,20 +160,14 @@ def first_awake(routing: str | None, experts: int | None, top_k: int | None, bat
     law = spread_of(routing)
     if law is None or experts is None or top_k is None:
         return routing_baseline(routing, experts, top_k, batch)
+
+    def mostly_active(n: int) -> bool:
+        return law.awake(experts, top_k, batch * n) >= AWAKE_SHARE * experts
+
     below, above = 0, 1
-    while batch * above < _MOST_TOKENS and not _mostly_active(law, experts, top_k, batch * above):
+    while batch * above < _MOST_TOKENS and not mostly_active(above):
         below, above = above, 2 * above
-    while above - below > 1:
-        middle = (below + above) // 2
-        if _mostly_active(law, experts, top_k, batch * middle):
-            above = middle
-        else:
-            below = middle
-    return above
-
-
-def _mostly_active(law: Spread, experts: int, top_k: int, tokens: int) -> bool:
-    return law.awake(experts, top_k, tokens) >= AWAKE_SHARE * experts
+    return bisect_left(range(above), x=True, lo=below + 1, key=mostly_active)
 
 
 @lru_cache(maxsize=2**16)

@@ -6,6 +6,7 @@ other lines is not a change.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from math import inf
 from typing import Any
 
@@ -98,13 +99,10 @@ STUDIES = (
 def ordered(releases: Sequence[str]) -> list[Release]:
     """Return releases by package, from the oldest version on."""
     parsed = sorted(map(parse_release, releases), key=lambda pair: (pair[0], Version(pair[1])))
-    versions: dict[str, list[str]] = {}
-    for package, version in parsed:
-        versions.setdefault(package, []).append(version)
     return [
         (package, version, place)
-        for package, package_versions in versions.items()
-        for place, version in enumerate(package_versions, start=1)
+        for package, versions in groupby(parsed, key=lambda pair: pair[0])
+        for place, (_, version) in enumerate(versions, start=1)
     ]
 
 

@@ -280,10 +280,8 @@ def _tile_text(steps: Steps[Tile], n: int) -> str:
 
 def _one_tile_until(steps: Steps[Tile]) -> int:
     """Return the last N up to which a request has one tile per head; MOST_TOKENS at most."""
-    n = 1
-    while n < MOST_TOKENS and steps.at(n + 1).tiles == 1:
-        n += 1
-    return n
+    several = (n for n in range(1, MOST_TOKENS) if steps.at(n + 1).tiles != 1)
+    return next(several, MOST_TOKENS)
 
 
 def _experts(row: Row, resolver: Resolver) -> Row:

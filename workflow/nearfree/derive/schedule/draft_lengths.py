@@ -6,7 +6,7 @@ K = N_max - 1.
 
 import math
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from nearfree.errors import ConfigError
@@ -93,13 +93,8 @@ def _parts(points: list[tuple[int, int]]) -> Iterable[Range]:
 
 
 def _merged(parts: Iterable[Range]) -> tuple[Range, ...]:
-    merged: list[Range] = []
-    for part in parts:
-        if merged and merged[-1].k == part.k:
-            merged[-1] = merged[-1]._replace(last=part.last)
-        else:
-            merged.append(part)
-    return tuple(merged)
+    runs = ([*run] for _, run in groupby(parts, key=lambda part: part.k))
+    return tuple(run[0]._replace(last=run[-1].last) for run in runs)
 
 
 def check_batch(batch: object) -> None:

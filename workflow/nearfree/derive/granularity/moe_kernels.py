@@ -75,8 +75,7 @@ def runs_marlin(
 
     Parameters are those of `public_library`.
     """
-    dtype = MOE_FORMATS.get((formats.activations, formats.weights))
-    if dtype is None or dtype not in _MARLIN_WIDE or not release.version:
+    if MOE_FORMATS.get((formats.activations, formats.weights)) not in _MARLIN_WIDE:
         return False
     kernel = _kernel_of(release, formats, sm, checkpoint)
     return kernel is not None and kernel.name == MARLIN

@@ -62,16 +62,14 @@ class Steps(Generic[Choice]):
         self._files, self._largest = files, largest
         self._candidates = changes
         self._constant_ranges: list[tuple[int, int]] = []
-        self._citations: dict[int, str] = {}
+        self.evidence: Callable[[int], str] = cache(self._evidence)
+        """Returns the source of the choice at a number: file, lines, shortened digest."""
 
-    def evidence(self, number: int) -> str:
-        """Return the source of the choice at a number: file, lines, shortened digest."""
-        if number not in self._citations:
-            choice = self.at(number)
-            point = min(number, MOST_POINTS)  # the last entry of a tuned file holds beyond
-            _, (interval,) = intervals(lambda _: choice, point, point, self._files)
-            self._citations[number] = _citation(interval)
-        return self._citations[number]
+    def _evidence(self, number: int) -> str:
+        choice = self.at(number)
+        point = min(number, MOST_POINTS)  # the last entry of a tuned file holds beyond
+        _, (interval,) = intervals(lambda _: choice, point, point, self._files)
+        return _citation(interval)
 
     def quoted(self, quote: Quote) -> str:
         """Return the source of a quote: file, lines, shortened digest."""

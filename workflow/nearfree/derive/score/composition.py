@@ -25,6 +25,14 @@ from nearfree.derive.tables.schema import Table
 from nearfree.log.events import LatencyMeasured, PredictionRecorded
 from nearfree.log.evidence import Take
 
+PREDICTED = {
+    "basis": text("the source of hardware facts", nullable=True),
+    "predicted": amount("the prediction", nullable=True),
+    "unbounded": flag("whether the predictor sets no limit on N"),
+    "low": amount("lower end of its interval", nullable=True),
+    "high": amount("upper end of it", nullable=True),
+}
+"""The columns of a prediction, beside its predictor."""
 COMPOSITION = Table(
     name="composition",
     row="one way of composing a model's boundary from its modules, against the measured one",
@@ -51,11 +59,7 @@ COMPOSITION = Table(
         "measured_growth": number("its share of the growth of all modules that grew",
                                   nullable=True),
         "predictor": text("the composition: the sum of modules, their minimum, or a law"),
-        "basis": text("the source of hardware facts", nullable=True),
-        "predicted": amount("the prediction", nullable=True),
-        "unbounded": flag("whether the predictor sets no limit on N"),
-        "low": amount("lower end of its interval", nullable=True),
-        "high": amount("upper end of it", nullable=True),
+        **PREDICTED,
         "limiter": text("the module that it names", nullable=True),
         "limiter_share": number("that module's share of T(baseline)", nullable=True),
         "same_limiter": flag("whether it names the module that was measured", nullable=True),

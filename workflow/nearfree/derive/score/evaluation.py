@@ -172,9 +172,7 @@ def _on_record(truth: Truth, answers: pl.DataFrame) -> set[int]:
 
 
 def _constants(answers: pl.DataFrame) -> dict[str, list[str]]:
+    """Return every set of constants that a predictor's answers used, by predictor."""
     text = pl.col("constants").str.replace(NEAREST_TEXT, "")
     used = answers.select("predictor", text).drop_nulls().unique().sort(pl.all())
-    texts: dict[str, list[str]] = {}
-    for predictor, text in used.rows():
-        texts.setdefault(predictor, []).append(text)
-    return texts
+    return dict(used.group_by("predictor", maintain_order=True).agg("constants").iter_rows())

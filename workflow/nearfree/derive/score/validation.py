@@ -6,7 +6,7 @@
 import polars as pl
 
 from nearfree.derive.predict.predictions import PREDICTIONS
-from nearfree.derive.score.composition import COMPOSITION, compose
+from nearfree.derive.score.composition import COMPOSITION, PREDICTED, compose
 from nearfree.derive.score.scores import SCORES, judgement, score_rows
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.columns import (
@@ -41,11 +41,7 @@ VALIDATION = Table(
         "next_n": count("the grid point after it, none at the grid's end", nullable=True),
         "undecided": flag("whether the measurement is too loose to tell; it counts as a miss"),
         "predictor": text("the predictor"),
-        "basis": text("the source of hardware facts", nullable=True),
-        "predicted": amount("the prediction", nullable=True),
-        "unbounded": flag("whether the predictor sets no limit on N"),
-        "low": amount("lower end of its interval", nullable=True),
-        "high": amount("upper end of it", nullable=True),
+        **PREDICTED,
         "in_sample": flag("whether its constants were calibrated on this platform"),
         "answered": flag("whether there is a prediction at all"),
         "hit": flag("n_max <= predicted < next_n; never if refused or undecided"),

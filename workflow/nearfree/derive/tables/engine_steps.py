@@ -69,8 +69,11 @@ def write_engine_steps(layout: Layout, scope: str, config: Config) -> None:
     latency = read_table(layout, scope, LATENCY, without=["from_ids"])
     settings = latency.filter(module="engine")
     takes = read_scope(layout, scope, only=(EngineLoaded,)) if not settings.is_empty() else []
-    releases: _Releases = {}
-    rows = list(_rows(layout, settings, takes, releases))
+    releases = {
+        (engine, version): _release_rules(layout, engine, version)
+        for engine, version in settings.select("backend", "release").unique().iter_rows()
+    }
+    rows = _rows(settings, takes, releases)
     known = {event.event_id for take in takes for event in take.events_of(EngineLoaded)}
     known |= {
         event_id for release in releases.values() if release for event_id in release.events.values()
@@ -80,9 +83,7 @@ def write_engine_steps(layout: Layout, scope: str, config: Config) -> None:
     write_table(layout, scope, ENGINE_STEPS, table, made_from)
 
 
-def _rows(
-    layout: Layout, settings: pl.DataFrame, takes: list[Take], releases: _Releases
-) -> Iterator[Row]:
+def _rows(settings: pl.DataFrame, takes: list[Take], releases: _Releases) -> Iterator[Row]:
     by_name = {(take.name.stream, take.name.take, take.name.plan8): take for take in takes}
     last_points = settings.sort("n").unique(
         [*_TAKE_COLUMNS, "setting_key"], keep="last", maintain_order=True
@@ -95,11 +96,9 @@ def _rows(
         )
         if loaded is None:
             continue
-        release = (row["backend"], row["release"])
-        if release not in releases:
-            releases[release] = _release_rules(layout, *release)
+        release = releases[row["backend"], row["release"]]
         copied = {name: row[name] for name in (*_COPIED_COLUMNS, *SETTING_COLUMNS)}
-        for step in _setting_steps(row, loaded, releases[release]):
+        for step in _setting_steps(row, loaded, release):
             yield {**copied, **step}
 
 

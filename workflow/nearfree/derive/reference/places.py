@@ -73,10 +73,7 @@ def stop_terms(part: Prepared, rows: Integers, last: Integers, after: Integers) 
         subjects = np.where(
             part.features["n"][rows, last] > 1, "fewer positions", "one position alone"
         )
-        terms = [
-            f"{_UNSPLIT}{subject}" if is_changed else term
-            for term, is_changed, subject in zip(terms, changes, subjects.tolist(), strict=True)
-        ]
+        terms = np.where(changes, np.char.add(_UNSPLIT, subjects), terms).tolist()
     if "algorithm" in part.features:
         algorithms = part.features["algorithm"].astype(int)
         terms = [

@@ -141,7 +141,8 @@ def padded(
         ):
             if step.size is None:
                 device_us = latency[deployment, :-1, place].sum()
-                waits_us[deployment, place] = max(LAUNCH_US * launches[deployment] - device_us, 0.0)
+                wait_us = LAUNCH_US * launches[deployment] - device_us
+                waits_us[deployment, place] = np.fmax(wait_us, 0.0)  # 0 where T(N) is not known
             if not step.padded:
                 continue
             padded_n = step.rows * n / step.tokens
@@ -153,11 +154,11 @@ def padded(
             low_us, high_us = latency_us[deployment, rows, low], latency_us[deployment, rows, high]
             latency[deployment, rows, place] = (1 - share) * low_us + share * high_us
             timed_places[deployment, rows, place] = high
-    latency[:, -1] += np.nan_to_num(waits_us)
+    latency[:, -1] += waits_us
     return latency, Padding(
         steps=steps,
         unpadded_us=unpadded,
         at=timed_places,
         launches=launches,
-        waits_us=np.nan_to_num(waits_us),
+        waits_us=waits_us,
     )

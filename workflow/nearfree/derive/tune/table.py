@@ -9,6 +9,7 @@ from nearfree.derive.tables.columns import amount, count, finite, flag, number, 
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import seals_digest, write_table
 from nearfree.derive.tune.curve import curve_of
+from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.proof import RunResult, by_setting, gain, run_result
 from nearfree.derive.tune.recorded import RecordedProof, is_proof, read_proof
 from nearfree.derive.tune.replayed import tokens_per_second
@@ -176,23 +177,21 @@ def _kind_rows(
         }
         if events := runs.get(drafting):
             result = run_result(drafting, events, by_prompt, answer.seconds)
-            kind_gain = gain(events, runs[none], answer.seconds)
-            row |= _measured(result) | {
-                "gain": kind_gain.value,
-                "gain_low": kind_gain.low,
-                "gain_high": finite(kind_gain.high),
-            }
+            row |= _measured(result, gain(events, runs[none], answer.seconds))
             row["from_ids"] += dict.fromkeys(
                 (*result.ids, *(event.event_id for event in runs[none]))
             )
         yield row
 
 
-def _measured(result: RunResult) -> Row:
+def _measured(result: RunResult, over_none: Interval) -> Row:
     return {
         "tokens_s": result.tokens_s.value,
         "tokens_s_low": result.tokens_s.low,
         "tokens_s_high": finite(result.tokens_s.high),
+        "gain": over_none.value,
+        "gain_low": over_none.low,
+        "gain_high": finite(over_none.high),
         "runs": result.runs,
         "identical_share": result.identical,
         "first_difference": result.first_difference,

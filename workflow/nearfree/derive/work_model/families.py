@@ -71,23 +71,16 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
         _family_name,
         {"family": pl.String},
     )
-    over_pcie = is_collective & pl.col("nvlink").is_null()
-    exchanges = pl.col("family").is_in([family.name for family in EXCHANGES])
-    selected = (module == "mla") & pl.col("selected").is_not_null()
-    selects = (module == INDEXER.name) & (pl.col("api") == SELECT)
-    decodes = (module == ATTENTION_LAYER.name) & pl.col("api").is_in([DECODE, VERIFY])
-    return rows.with_columns(names["family"]).select(
-        pl.when(over_pcie & ~exchanges.fill_null(value=False))
-        .then(pl.lit(COLLECTIVE_PCIE.name))
-        .when(selected)
-        .then(pl.lit(MLA_SELECTED.name))
-        .when(selects)
-        .then(pl.lit(INDEXER_SELECT.name))
-        .when(decodes)
-        .then(pl.lit(DECODE_LAYER.name))
-        .otherwise("family")
-        .alias("family")
-    )["family"]
+    exchanges = _family.is_in([family.name for family in EXCHANGES]).fill_null(value=False)
+    not_by_kernel = {
+        COLLECTIVE_PCIE.name: is_collective & pl.col("nvlink").is_null() & ~exchanges,
+        MLA_SELECTED.name: (module == "mla") & pl.col("selected").is_not_null(),
+        INDEXER_SELECT.name: (module == INDEXER.name) & (pl.col("api") == SELECT),
+        DECODE_LAYER.name: (module == ATTENTION_LAYER.name) & pl.col("api").is_in([DECODE, VERIFY]),
+    }
+    own_families = (pl.when(is_so).then(pl.lit(name)) for name, is_so in not_by_kernel.items())
+    family = pl.coalesce(*own_families, _family).alias("family")
+    return rows.with_columns(names["family"]).select(family)["family"]
 
 
 def _family_name(question: dict[str, Any]) -> dict[str, str]:

@@ -113,10 +113,8 @@ def calibrate(
             remedy=f"Choose from {', '.join(sorted(present))}",
         )
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
-    is_collective = pl.col("module") == "collective"
-    settings = curves.settings.filter(
-        pl.col("platform").is_in(list(on)), is_collective if collectives else ~is_collective
-    )
+    of_kind = (pl.col("module") == "collective") == collectives
+    settings = curves.settings.filter(pl.col("platform").is_in(list(on)), of_kind)
     family_samples = samples(curves.of(settings), datasheet_facts(platforms), resolver)
     if not family_samples:
         raise ConfigError(

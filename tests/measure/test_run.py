@@ -26,7 +26,7 @@ from nearfree.log.events import (
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_segment
 from nearfree.log.take import take_name
-from nearfree.measure import prepare, run, timers
+from nearfree.measure import prepare, run
 from nearfree.measure.run import measure
 
 PLAN = make_plan(positions=(1, 2), backend="torch", dtype="auto")
@@ -44,7 +44,7 @@ def probed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
         def __init__(self) -> None:
             self.resolution_us = self.reading_us = 1e-6
 
-    monkeypatch.setattr(timers, "CpuClock", FineClock)
+    monkeypatch.setattr("nearfree.measure.visits.CpuClock", FineClock)
     return layout
 
 
@@ -161,7 +161,7 @@ def test_a_clock_that_is_too_coarse_is_refused(
         def __init__(self) -> None:
             self.resolution_us = self.reading_us = 1e9
 
-    monkeypatch.setattr(timers, "CpuClock", CoarseClock)
+    monkeypatch.setattr("nearfree.measure.visits.CpuClock", CoarseClock)
     with pytest.raises(HardwareError, match="under 100 ticks"):
         measure(probed, "cpu", "dense", 1, PLAN)
     name = take_name("cpu", "dense", 1, PLAN)

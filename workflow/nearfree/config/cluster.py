@@ -51,12 +51,9 @@ class JobResources(
     def resources(self, attempt: int) -> dict[str, Any]:
         """Return the resources of an attempt, by their names in Snakemake's SLURM plugin."""
         plugin_type = self.gpu_model is None or _PLAIN.fullmatch(self.gpu_model)
-        gres_option = (
-            None
-            if plugin_type or not self.gpus
-            else f"--gpus-per-node={self.gpu_model}:{self.gpus}"
-        )
-        extra = " ".join(filter(None, ("--exclusive" if self.exclusive else None, gres_option)))
+        options = ["--exclusive"] if self.exclusive else []
+        if self.gpus and not plugin_type:
+            options.append(f"--gpus-per-node={self.gpu_model}:{self.gpus}")
         memory_gb = _grown(self.memory_gb, attempt, self.memory_gb_max)
         return {
             "slurm_partition": self.partition,
@@ -68,7 +65,7 @@ class JobResources(
             "cpus_per_task": self.cpus,
             "mem_mb": memory_gb * MB_PER_GB if memory_gb else None,
             "runtime": _grown(self.minutes, attempt, self.minutes_max),
-            "slurm_extra": extra or None,
+            "slurm_extra": " ".join(options) or None,
         }
 
 
@@ -100,14 +97,13 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         platform, study
             Their names.
         """
-        builtin = JobResources(
+        resources = JobResources(
             gpus=0 if kind == "cpu" else 1,
             cpus=4,
             memory_gb=16,
             minutes=60,
             exclusive=kind == "cpu",
         )
-        resources = builtin
         for entry in (self.default, self.platforms.get(platform), self.studies.get(study)):
             resources = entry.over(resources) if entry else resources
         return resources

@@ -43,9 +43,7 @@ class CpuClock:
     def __init__(self) -> None:
         tick_ns = sorted({self._tick() for _ in range(_READINGS)})
         steps_ns = [later - earlier for earlier, later in pairwise(tick_ns)]
-        self.resolution_us = (
-            min(tick_ns[0], *steps_ns) / NS_PER_US if steps_ns else tick_ns[0] / NS_PER_US
-        )
+        self.resolution_us = min([tick_ns[0], *steps_ns]) / NS_PER_US
         self.reading_us = tick_ns[0] / NS_PER_US
 
     @staticmethod

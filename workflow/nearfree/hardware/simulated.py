@@ -171,35 +171,28 @@ def read_machine(path: Path, platform: str) -> Machine:
     ConfigError
         The file cannot be read, is no curve file, or is for another platform.
     """
-    raw = read_curves(path, platform)
+    raw, remedy = read_curves(path, platform), _write_remedy(platform)
     try:
         file = json.decode(raw, type=CurveFile)
     except UNREADABLE as error:
-        raise ConfigError(
-            f"{path} is no curve file: {error}", remedy=_write_remedy(platform)
-        ) from error
+        raise ConfigError(f"{path} is no curve file: {error}", remedy=remedy) from error
     if file.platform != platform:
-        raise ConfigError(
-            f"{path} is for {file.platform}, not for {platform}", remedy=_write_remedy(platform)
-        )
+        raise ConfigError(f"{path} is for {file.platform}, not for {platform}", remedy=remedy)
     return Machine(file, sha256(raw))
 
 
 def read_curves(path: Path, platform: str) -> bytes:
     """Return a curve file's bytes; ConfigError if they cannot be read."""
+    remedy = _write_remedy(platform)
     try:
         if path.exists() and not path.is_file():
-            raise ConfigError(f"{path} is no file", remedy=_write_remedy(platform))
+            raise ConfigError(f"{path} is no file", remedy=remedy)
         if path.stat().st_size > MOST_BYTES:
-            raise ConfigError(
-                f"{path} is too large for a curve file", remedy=_write_remedy(platform)
-            )
+            raise ConfigError(f"{path} is too large for a curve file", remedy=remedy)
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(
-            f"the curve file {path} cannot be read: {error.strerror}",
-            remedy=_write_remedy(platform),
-        ) from error
+        reason = f"the curve file {path} cannot be read: {error.strerror}"
+        raise ConfigError(reason, remedy=remedy) from error
 
 
 def _write_remedy(platform: str) -> str:

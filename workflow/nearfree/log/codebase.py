@@ -27,17 +27,13 @@ def _modules() -> dict[str, Path]:
     return paths
 
 
-def _path(module: str) -> Path | None:
-    return _modules().get(module)
-
-
 @cache
 def _imports(path: Path) -> frozenset[str]:
     names = set()
     for module, parts, plain_imports in re.findall(_IMPORT, path.read_text(encoding="utf-8")):
         names |= {module, *(f"{module}.{part}" for part in re.findall(r"\w+", parts))}
         names.update(re.findall(r"[\w.]+", plain_imports))
-    return frozenset(name for name in names if _path(name))
+    return frozenset(names & _modules().keys())
 
 
 def closure(*modules: str) -> list[str]:
@@ -46,22 +42,17 @@ def closure(*modules: str) -> list[str]:
     pending = list(modules)
     while pending:
         name = pending.pop()
-        path = None if name in members else _path(name)
-        if path is not None:
+        if name in _modules() and name not in members:
             members.add(name)
-            pending += _imports(path)
+            pending += _imports(_modules()[name])
     return sorted(members)
 
 
 def digest(*modules: str) -> str:
     """Return the SHA-256 over modules, what they import, and the templates beside them."""
-    paths = {_path(name) for name in closure(*modules)}
-    return _digest({path for path in paths if path} | _templates(paths))
-
-
-def _templates(paths: set[Path | None]) -> set[Path]:
-    folders = {path.parent for path in paths if path and path.parent != _ROOT}
-    return {path for folder in folders for path in _templates_below(folder)}
+    paths = {_modules()[name] for name in closure(*modules)}
+    folders = {path.parent for path in paths} - {_ROOT}
+    return _digest(paths.union(*map(_templates_below, folders)))
 
 
 @cache

@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import subprocess
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -38,10 +39,8 @@ def versions() -> dict[str, str]:
     """Return the installed versions of the packages that can change a measurement."""
     installed = {}
     for name in _RECORDED:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return installed
 
 

@@ -188,11 +188,9 @@ def _mean(launches: list[Launch], counter: str, kernel_us: list[float]) -> float
     products = [
         value * weight for value, weight in zip(values, kernel_us, strict=True) if value is not None
     ]
-    return (
-        round(math.fsum(products) / math.fsum(kernel_us), 6)
-        if len(products) == len(values)
-        else None
-    )
+    if len(products) < len(values):
+        return None
+    return round(math.fsum(products) / math.fsum(kernel_us), 6)
 
 
 def ncu_command(ncu: str, setting: Setting, report: Path, program: Sequence[str]) -> list[str]:

@@ -21,8 +21,7 @@ from nearfree.measure.adapter_runs import refuse_never_run
 from nearfree.measure.prepare import make_points, record_work
 from nearfree.measure.protocols import run
 from nearfree.measure.rounds import whole_rounds
-from nearfree.measure.timers import CpuTimer
-from nearfree.measure.visits import Bench, Clock, Progress, no_progress, stoppable
+from nearfree.measure.visits import Bench, Clock, CpuTimer, Progress, no_progress, stoppable
 
 
 def measure(

@@ -13,7 +13,7 @@ from nearfree.backends.adapters.kernel import Kernel
 from nearfree.core.protocols import Timing
 from nearfree.core.setting import Setting
 from nearfree.errors import StoppedError
-from nearfree.hardware.clocks import Sample, load_1m
+from nearfree.hardware.clocks import CpuClock, Sample, load_1m
 from nearfree.hardware.handover import Handover, longest
 from nearfree.log.curves import threads_of
 from nearfree.log.events import DeviceState, LatencyMeasured
@@ -61,6 +61,35 @@ class Clock(Protocol):
 
     def state(self) -> DeviceState | None:
         """Return the device's clocks, power and temperature; None for a CPU."""
+
+
+class CpuTimer:
+    """The monotonic clock around one forward."""
+
+    name: Literal["cpu", "cuda_events"] = "cpu"
+    launch: Literal["eager", "graph"] = "eager"
+    forwards_a_sample = 1
+
+    def __init__(self) -> None:
+        self._clock = CpuClock()
+
+    def warm(self, kernel: Kernel, n: int) -> None:
+        """Run one forward."""
+        kernel.forward(n)
+
+    def sample(self, kernel: Kernel, n: int) -> Sample:
+        """Return the time of one forward."""
+        start = self._clock.start()
+        kernel.forward(n)
+        return self._clock.stop(start)
+
+    def check(self, wall_us: float) -> None:
+        """Raise HardwareError if the clock is too coarse for a sample of `wall_us`."""
+        self._clock.check(wall_us)
+
+    def state(self) -> DeviceState | None:
+        """Return None: a CPU's disturbances are marked in its samples."""
+        return None
 
 
 class Bench(Struct):

@@ -119,12 +119,9 @@ def differences(system: System, platform: Platform) -> Iterator[str]:
     for dtype, peak in source_facts.peak_tflops.items():
         pairs[f"{dtype} peak, TFLOP/s"] = (platform.peak_tflops.get(dtype), peak)
     for fact, (own, source) in pairs.items():
-        if own is None and source is not None:
-            yield f"{system.platform}: {fact}: none here, {source:g} in {system.name}.yaml"
-        elif (
-            own is not None and source is not None and abs(source / own - 1.0) > ROUNDING_TOLERANCE
-        ):
-            yield f"{system.platform}: {fact}: {own:g} here, {source:g} in {system.name}.yaml"
+        if source is not None and (own is None or abs(source / own - 1.0) > ROUNDING_TOLERANCE):
+            here = "none" if own is None else f"{own:g}"
+            yield f"{system.platform}: {fact}: {here} here, {source:g} in {system.name}.yaml"
 
 
 def _odd(name: str, problem: str) -> SourceError:

@@ -18,7 +18,6 @@ from nearfree.units import US_PER_MS
 _OPTIONAL_COLUMNS = {"framework": "backend", "version": "backend_version", "device": "device"}
 _EXPERT_COLUMNS = {"hidden_size": "d_model", "num_experts": "experts"}
 _DEEPEP = {
-    **_OPTIONAL_COLUMNS,
     **_EXPERT_COLUMNS,
     "node_num": "nodes",
     "num_token": "n",
@@ -28,7 +27,6 @@ _DEEPEP = {
 COLUMNS: dict[str, dict[str, str]] = {
     **{
         table: {
-            **_OPTIONAL_COLUMNS,
             "op_name": "operation",
             "kernel_source": "kernel",
             dtype: "dtype",
@@ -56,7 +54,6 @@ COLUMNS: dict[str, dict[str, str]] = {
         "combine_notify_us": "combine_notify",
     },
     "moe_a2a_perf": {
-        **_OPTIONAL_COLUMNS,
         **_EXPERT_COLUMNS,
         "phase": "operation",
         "comm_backend": "kernel",
@@ -68,7 +65,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "latency": "latency_ms",
     },
 }
-"""The columns that are read of each table, and their names here. `num_token` is per rank."""
+"""The columns that are read of each table besides those of `_OPTIONAL_COLUMNS`, and their names
+here. `num_token` is per rank."""
 OPERATIONS = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -97,10 +95,8 @@ def read_collectives(member: str, raw: bytes) -> Rows:
     """
     *_, system, _, _, _, file = member.split("/")
     table = file.removesuffix(".parquet")
-    columns = {old: new for old, new in COLUMNS[table].items() if old not in _OPTIONAL_COLUMNS}
-    frame = read_columns(
-        member, raw, columns, optional=_OPTIONAL_COLUMNS, nullable=REAL | _REQUIRED_VALUES
-    )
+    nullable = REAL | _REQUIRED_VALUES
+    frame = read_columns(member, raw, COLUMNS[table], optional=_OPTIONAL_COLUMNS, nullable=nullable)
     absent = sorted(_REQUIRED_VALUES - {*frame.columns})
     frame = frame.with_columns(pl.lit(None, pl.String).alias(name) for name in absent)
     frame = _operations(frame, table, _GPUS_PER_NODE.get(system, 8))
@@ -135,21 +131,19 @@ def _operations(frame: pl.DataFrame, table: str, gpus_per_node: int) -> pl.DataF
             time_us = time_us + column(f"{operation}_notify")
             kernel = pl.format("{}_normal_{}_sms", "kernel", f"{operation}_sms")
         frames.append(
-            frame.with_columns(
+            frame.select(
+                *_OPTIONAL_COLUMNS.values(),
+                *_EXPERT_COLUMNS.values(),
                 pl.lit(operation).alias("operation"),
                 pl.lit(dtype).alias("dtype"),
                 (column("nodes") * gpus_per_node).alias("gpus"),
                 kernel.alias("kernel"),
                 (time_us / US_PER_MS).alias("latency_ms"),
+                "n",
+                "top_k",
             )
         )
-    columns = ["operation", "dtype", "gpus", "kernel", "latency_ms", "n", "top_k"]
-    return pl.concat(
-        [
-            frame.select(*_OPTIONAL_COLUMNS.values(), *_EXPERT_COLUMNS.values(), *columns)
-            for frame in frames
-        ]
-    )
+    return pl.concat(frames)
 
 
 def _reasons() -> Iterator[tuple[pl.Expr, pl.Expr]]:

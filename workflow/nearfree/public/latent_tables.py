@@ -272,18 +272,11 @@ def _shapes(frame: pl.DataFrame, shape: Shape, engine: str) -> pl.DataFrame:
     queries = [
         LayerQuery(name, heads, runs, engine) for name, heads, runs in combinations.iter_rows()
     ]
-    rows = [shape.fields(query) if query.heads > 0 else None for query in queries]
-    fields = [
-        name for name in CURVE_FIELDS if any(name in (shape_fields or {}) for shape_fields in rows)
-    ]
+    rows = [(shape.fields(query) if query.heads > 0 else None) or {} for query in queries]
+    fields = [name for name in CURVE_FIELDS if any(name in row for row in rows)]
     return combinations.with_columns(
-        pl.Series("known", [shape_fields is not None for shape_fields in rows], dtype=pl.Boolean),
-        *(
-            pl.Series(
-                name, [(shape_fields or {}).get(name) for shape_fields in rows], dtype=TYPES[int]
-            )
-            for name in fields
-        ),
+        pl.Series("known", [bool(row) for row in rows], dtype=pl.Boolean),
+        *(pl.Series(name, [row.get(name) for row in rows], dtype=TYPES[int]) for name in fields),
     )
 
 

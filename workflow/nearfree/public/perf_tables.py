@@ -167,7 +167,7 @@ def read_columns(
     raw: bytes,
     columns: Mapping[str, str],
     *,
-    optional: Mapping[str, str] | None = None,
+    optional: Mapping[str, str],
     nullable: frozenset[str] = REAL,
 ) -> pl.DataFrame:
     """Return columns of a Parquet table under this project's names.
@@ -181,10 +181,7 @@ def read_columns(
     """
     try:
         schema = pl.read_parquet_schema(io.BytesIO(raw))
-        columns = {
-            **columns,
-            **{old: new for old, new in (optional or {}).items() if old in schema},
-        }
+        columns = {**columns, **{old: new for old, new in optional.items() if old in schema}}
         _check_schema(member, schema, columns)
         if pl.scan_parquet(io.BytesIO(raw)).select(pl.len()).collect().item() > ROW_LIMIT:
             raise table_error(member, f"has over {ROW_LIMIT} rows")

@@ -157,11 +157,8 @@ def _row_problems(row: Mapping[str, str | None]) -> Iterator[str]:
     for name, pattern in patterns.items():
         if not re.fullmatch(pattern, row.get(name) or ""):
             yield f"{name} {row.get(name)!r:.60} is no name"
-    for name, default in _COUNT_COLUMNS.items():
+    for name, default in (_COUNT_COLUMNS | dict.fromkeys(_LENGTH_COLUMNS, 1)).items():
         if not _is_whole_number(row.get(name), default):
-            yield f"{name} {row.get(name)!r:.30} is no whole number from 1 to {_LARGEST}"
-    for name in _LENGTH_COLUMNS:
-        if row.get(name) and not _is_whole_number(row.get(name), 1):
             yield f"{name} {row.get(name)!r:.30} is no whole number from 1 to {_LARGEST}"
     for name in ("t_us", _RATIO_COLUMN):
         if (row.get(name) or name == "t_us") and not _is_positive_number(row.get(name)):

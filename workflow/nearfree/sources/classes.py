@@ -100,20 +100,19 @@ def renew_class_lock(path: Path, engine: str, classes: Mapping[str, Classes]) ->
 
 def locked_entry(classes: Mapping[str, Classes]) -> LockedClasses:
     """Return the lock's entry of an engine from its releases' classes, oldest release first."""
-    own = {release: release_classes.own for release, release_classes in classes.items()}
-    transformers = {
-        release: release_classes.transformers for release, release_classes in classes.items()
-    }
-    return LockedClasses(releases=list(classes), own=_spans(own), transformers=_spans(transformers))
+    own, transformers = (
+        _spans({release: getattr(kinds, kind) for release, kinds in classes.items()})
+        for kind in ("own", "transformers")
+    )
+    return LockedClasses(releases=list(classes), own=own, transformers=transformers)
 
 
 def _spans(names_by_release: Mapping[str, frozenset[str]]) -> Spans:
-    releases, spans = list(names_by_release), Spans()
-    for name in sorted(frozenset().union(*names_by_release.values())):
-        spans[name] = spans_of(
-            releases, {release for release in releases if name in names_by_release[release]}
-        )
-    return spans
+    releases = list(names_by_release)
+    return {
+        name: spans_of(releases, {each for each in releases if name in names_by_release[each]})
+        for name in sorted(frozenset().union(*names_by_release.values()))
+    }
 
 
 def spans_of(releases: Sequence[str], chosen: Collection[str]) -> list[Span]:

@@ -210,16 +210,12 @@ def lock_status(lock: Lock, extraction: Extraction) -> str:
     if extraction.version in versions:
         changed = changed_rules(versions[extraction.version], meanings)
         return "as locked" if not changed else f"differs from the lock: {', '.join(changed)}"
-    same_rules = [
-        version
-        for version in lock.versions(extraction.package)
-        if versions.get(version) == meanings
-    ]
-    if same_rules:
-        return f"not in the lock: same rules as {same_rules[-1]}"
     locked_versions = [
         version for version in lock.versions(extraction.package) if version in versions
     ]
+    same_rules = [version for version in locked_versions if versions[version] == meanings]
+    if same_rules:
+        return f"not in the lock: same rules as {same_rules[-1]}"
     if not locked_versions:
         return "not in the lock, which knows no release of this package"
     changed = changed_rules(versions[locked_versions[-1]], meanings)

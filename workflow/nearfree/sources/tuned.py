@@ -153,11 +153,7 @@ def _sizes(m: int, value: object) -> dict[str, int]:
     sizes = {name: value[name] for name in SIZES if name in value}
     for name, size in sizes.items():
         minimum = 0 if name in _POSSIBLY_ZERO else 1
-        if (
-            isinstance(size, bool)
-            or not isinstance(size, int)
-            or not minimum <= size <= _SIZE_LIMIT
-        ):
+        if type(size) is not int or not minimum <= size <= _SIZE_LIMIT:
             kind = "positive integer" if minimum else "whole number"
             raise _OddFileError(f"{name} at M={m} is no {kind}")
     return sizes

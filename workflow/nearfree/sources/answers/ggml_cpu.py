@@ -8,7 +8,7 @@ from msgspec import Struct
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.instructions import plain
 from nearfree.log.events import Branch
-from nearfree.sources.cpp.conditions import FACTS, IMPLIED
+from nearfree.sources.cpp.conditions import FACTS, implications
 from nearfree.sources.language.rule import Rule
 
 VARIANTS, FEATURE = "mechanism_variants", "mechanism_feature_"
@@ -34,14 +34,7 @@ class Variant(Struct, frozen=True, kw_only=True):
 
 def with_implied(flags: Iterable[str]) -> frozenset[str]:
     """Return flags, in plain spelling, with all flags that the compiler implies."""
-    implied = set(map(plain, flags))
-    waiting = list(implied)
-    while waiting:
-        prerequisite = IMPLIED.get(waiting.pop())
-        if prerequisite is not None and prerequisite not in implied:
-            implied.add(prerequisite)
-            waiting.append(prerequisite)
-    return frozenset(implied)
+    return frozenset(implied for flag in flags for implied in implications(plain(flag)))
 
 
 def facts_of(flags: Iterable[str]) -> dict[str, bool]:

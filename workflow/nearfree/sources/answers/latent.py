@@ -80,10 +80,13 @@ class LatentCall(Struct, frozen=True, kw_only=True):
             for path in paths
         ]
 
+    def _path(self, positions: int) -> MlaPath | None:
+        return None if self.paths is None else path_at(self.paths, positions)
+
     def place(self, positions: int) -> str:
         """Return the source of the kernel and of the tile at a number of positions."""
         (tile,) = self.tiles([positions])
-        path = None if self.paths is None else path_at(self.paths, positions)
+        path = self._path(positions)
         return tile.place if path is None else f"{path.place}; {tile.place}"
 
     def last_alike(self, positions: int) -> tuple[float, str]:
@@ -102,6 +105,6 @@ class LatentCall(Struct, frozen=True, kw_only=True):
             )
         count = -(-positions * tile.rows_per_position // tile.rows)
         tile_limit = count * tile.rows // tile.rows_per_position
-        path = None if self.paths is None else path_at(self.paths, positions)
+        path = self._path(positions)
         path_limit = path.most if path and path.most else tile_limit
         return float(min(tile_limit, path_limit)), self.place(positions)

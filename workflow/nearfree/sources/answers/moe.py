@@ -6,7 +6,7 @@ call's path is chosen: a path without alignment has no padding that further toke
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -274,37 +274,29 @@ class MoeRules:
     def _at(self, tokens: int) -> Block:
         path_answer = self._path(tokens)
         path_name = ALIGNED if self.aligned else path_answer.value
+        block = partial(Block, path=path_name, path_branch=path_answer.branch)
         query = self.query
         if query.override is not None:
-            return Block(
-                path=path_name,
-                value=query.override,
-                source="override",
-                path_branch=path_answer.branch,
-            )
+            return block(value=query.override, source="override")
         if self.tuned is not None:
             entry = nearest(self.tuned.tokens, tokens)
             columns = (getattr(self.tuned, name) for name in OTHER_SIZES)
             sizes = (column[entry] if column else None for column in columns)
-            return Block(
-                path=path_name,
+            return block(
                 value=self.tuned.block_size_m[entry],
                 **dict(zip(_BLOCK_FIELDS, sizes, strict=True)),
                 source="override" if self.tuned in query.own else "tuned",
                 tuned=self.tuned,
-                path_branch=path_answer.branch,
             )
         size_answer = self._size(tokens)
         other_sizes = (
             None if rule is None else rule.value(self._size_inputs).value for rule in self.others
         )
-        return Block(
-            path=path_name,
+        return block(
             value=size_answer.value,
             **dict(zip(_BLOCK_FIELDS, other_sizes, strict=True)),
             source="fallback",
             branch=size_answer.branch,
-            path_branch=path_answer.branch,
         )
 
     def step(self, tokens: int) -> tuple[str, int]:

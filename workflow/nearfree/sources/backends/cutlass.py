@@ -118,13 +118,9 @@ class Kernels:
         parameters = [_parameter(parameter) for parameter in _template(struct)]
         if ROWS in parameters:
             index = parameters.index(ROWS)
-            parameter_nodes = arguments[index : index + 1] or _template(struct)[index : index + 1]
-            return _size(
-                home,
-                part(parameter_nodes[0], "default_value")
-                if index >= len(arguments)
-                else parameter_nodes[0],
-            )
+            if index < len(arguments):
+                return _size(home, arguments[index])
+            return _size(home, part(_template(struct)[index], "default_value"))
         tile_index = next((number for number, name in enumerate(parameters) if name in TILES), None)
         if tile_index is None or tile_index >= len(arguments):
             raise _unknown(home, struct)

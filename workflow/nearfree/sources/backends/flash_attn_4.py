@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 
 from nearfree.errors import EvidenceError
-from nearfree.log.events import Quote
 from nearfree.sources.attention import (
     AttentionQuery,
     Point,
@@ -60,27 +59,19 @@ KERNELS = {
 """The family whose class has each kernel's tiling code; the class for 120 derives from 80's."""
 
 
-Texts = list[tuple[str, ast.AST]]
-"""Nodes of a tree with their texts."""
-
-
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     """Return the links from the rules to the kernels, with their lines."""
     modules = Modules({path: text for path, text in files.items() if "flash_fwd" in path})
     texts = {kernel: _texts(modules, kernel) for kernel in ("sm80", "sm90", "sm100")}
-    return [
-        Mechanism(name, says, _lines(texts, name.split("_")[1], pattern))
-        for name, says, pattern in LINKS
-    ]
+    found = []
+    for name, says, pattern in LINKS:
+        nodes = texts[name.split("_")[1]]
+        quotes = (quote(node) for text, node in nodes if re.fullmatch(pattern, text))
+        found.append(Mechanism(name, says, tuple(dict.fromkeys(quotes))))
+    return found
 
 
-def _lines(texts: Mapping[str, Texts], kernel: str, pattern: str) -> tuple[Quote, ...]:
-    """Return the statements or calls in a kernel's class that match a pattern."""
-    quotes = [quote(node) for text, node in texts[kernel] if re.fullmatch(pattern, text)]
-    return tuple(dict.fromkeys(quotes))
-
-
-def _texts(modules: Modules, kernel: str) -> Texts:
+def _texts(modules: Modules, kernel: str) -> list[tuple[str, ast.AST]]:
     """Return the statements and calls of the class of a kernel, each with its text."""
     return [
         (ast.unparse(node), node)

@@ -80,12 +80,18 @@ PAGED, RAGGED = "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKV
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
     """Return the readings of a release's rules from its files."""
-    from nearfree.sources.cpp.source import CppFiles
-
-    cpp = CppFiles({path: text for path, text in files.items() if path.endswith(".cuh")})
-    modules = Modules({path: text for path, text in files.items() if path.endswith(".py")})
+    cpp, modules = _parsed(files)
     rules = [_tile(cpp), _packed_length(cpp), _sm90_tile(cpp)]
     return [*rules, _backend(modules)] if modules.find(AUTO) else rules
+
+
+def _parsed(files: Mapping[str, str]) -> tuple["CppFiles", Modules]:
+    """Return the C++ files and the Python files of a release."""
+    from nearfree.sources.cpp.source import CppFiles
+
+    cpp = {path: text for path, text in files.items() if path.endswith(".cuh")}
+    python = {path: text for path, text in files.items() if path.endswith(".py")}
+    return CppFiles(cpp), Modules(python)
 
 
 def _tile(cpp: "CppFiles") -> Reading:
@@ -186,10 +192,7 @@ def backend_facts(sm: int | None, **changes: Any) -> dict[str, Any]:
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     """Return the links from the rules to the kernels, with their lines."""
-    from nearfree.sources.cpp.source import CppFiles
-
-    cpp = CppFiles({path: text for path, text in files.items() if path.endswith(".cuh")})
-    modules = Modules({path: text for path, text in files.items() if path.endswith(".py")})
+    cpp, modules = _parsed(files)
     links = [
         Mechanism(name, says, _cpp_lines(cpp, function, pattern))
         for name, says, function, pattern in LINKS

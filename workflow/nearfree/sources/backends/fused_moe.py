@@ -226,13 +226,7 @@ def config_tokens(modules: Modules, chunk: Mapping[str, ast.expr]) -> Reading:
 def launcher(modules: Modules) -> tuple[str, Function]:
     """Return the function that chooses the configuration and aligns the tokens."""
     names = ["_prepare_fused_moe_run", "fused_experts_impl"]
-    definitions = [
-        definition
-        for name in names
-        for definition in [modules.find(name)]
-        if definition is not None
-    ]
-    return definitions[0] if definitions else modules.locate(names)
+    return next(filter(None, map(modules.find, names)), None) or modules.locate(names)
 
 
 def always_aligned(modules: Modules) -> tuple[str, Function]:

@@ -88,9 +88,8 @@ def built(files: Mapping[str, str]) -> "CppFiles":
     definitions = re.search(
         r"target_compile_definitions\(\s*_vllm_fa3_C\s+PRIVATE([^)]*)\)", files[BUILD]
     )
-    names = (
-        re.findall(r"^\s*(FLASHATTENTION_\w+)", definitions[1], re.MULTILINE) if definitions else []
-    )
+    listed = definitions[1] if definitions else ""
+    names = re.findall(r"^\s*(FLASHATTENTION_\w+)", listed, re.MULTILINE)
     if not names:
         raise SourceError(f"{BUILD} defines nothing for _vllm_fa3_C", remedy=MOVED)
     condition = re.compile(rf"#if(n?)def(?= (?:{'|'.join(names)})\b)")

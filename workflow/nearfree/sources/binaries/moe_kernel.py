@@ -122,13 +122,8 @@ def extract_kernel(text: str, path: str) -> KernelSource:
         node = nodes[name]
         only_jit = [ast.unparse(decorator) for decorator in node.decorator_list] == ["triton.jit"]
         signature = node.args
-        if (
-            not only_jit
-            or signature.defaults
-            or signature.kw_defaults
-            or signature.vararg
-            or signature.kwarg
-        ):
+        defaults = signature.defaults or signature.kw_defaults
+        if not only_jit or defaults or signature.vararg or signature.kwarg:
             raise SourceError(f"{path}: {name} is not a plain triton.jit function", remedy=MOVED)
         annotations = {
             ast.unparse(argument.annotation) for argument in signature.args if argument.annotation

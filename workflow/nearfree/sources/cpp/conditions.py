@@ -6,12 +6,12 @@ unknown macro is an error.
 """
 
 import ast
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from nearfree.errors import MOVED, SourceError
+from nearfree.sources.language.expressions import COMPARISONS, OPERATORS
 
 DIRECTIVE = re.compile(
     r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif|define|undef)\b[ \t]*(.*)", re.DOTALL
@@ -46,29 +46,24 @@ PRESENT = frozenset({"__x86_64__", "__GNUC__", "__cplusplus", "__linux__"})
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 _NUMBER = re.compile(r"\b(\d+)[uUlL]*\b")
 _COMMENT = re.compile(r"//.*|/\*.*?\*/", re.DOTALL)
-_COMPARISONS: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge,
-}  # fmt: skip
 _DEPTH_LIMIT = 20
 Guard = tuple[int, str, bool]
 """A condition's line, its text, and whether it must hold."""
 
 
+def implications(fact: str) -> Iterator[str]:
+    """Yield a fact, and all facts that it implies."""
+    implied: str | None = fact
+    while implied is not None:
+        yield implied
+        implied = IMPLIED.get(implied)
+
+
 def truth_of_fact(fact: str, facts: Mapping[str, bool]) -> bool | None:
     """Return whether a fact holds, given other facts; None if they leave it open."""
-    if fact in facts:
-        return facts[fact]
-    for other, holds in facts.items():
-        implied: str | None = other
-        while holds and implied is not None:
-            implied = IMPLIED.get(implied)
-            if implied == fact:
-                return True
-    prerequisite = IMPLIED.get(fact)
-    return (
-        False if prerequisite is not None and truth_of_fact(prerequisite, facts) is False else None
-    )
+    if any(holds and fact in implications(other) for other, holds in facts.items()):
+        return True
+    return False if any(facts.get(each) is False for each in implications(fact)) else None
 
 
 class OpenConditionError(Exception):
@@ -205,8 +200,8 @@ class Conditions:
                 return int(combine(value_of(operand) for operand in node.values))
             case ast.UnaryOp(op=ast.Not()):
                 return int(not value_of(node.operand))
-            case ast.Compare(ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
-                return int(_COMPARISONS[type(op)](value_of(node.left), value_of(right)))
+            case ast.Compare(ops=[op], comparators=[right]) if isinstance(op, COMPARISONS):
+                return int(OPERATORS[type(op)](value_of(node.left), value_of(right)))
             case ast.Constant(value=int(value)):
                 return value
             case ast.Name(id=name):

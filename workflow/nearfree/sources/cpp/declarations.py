@@ -198,10 +198,9 @@ class Declarations(Calls):
         captures_copy = copies - {"&"} and not text_of(captures).startswith("[&")
         changes = changed_names(body) - local_names
         outer_names = name_set(body) - local_names
-        if changes or (captures_copy and outer_names & self.reassigned):
-            self.declare(name, "")
-            return self.unknown(node, name, *changes, *outer_names)
         self.declare(name, "")
+        if changes or (captures_copy and outer_names & self.reassigned):
+            return self.unknown(node, name, *changes, *outer_names)
         scopes, substitutions, return_kind = self.scopes, self.substitutions, self.return_kind
         self.scopes, self.return_kind = [set()], ""
         self.substitutions = {

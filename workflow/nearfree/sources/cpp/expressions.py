@@ -189,9 +189,7 @@ class Expressions:
     def e_identifier(self, node: Node) -> ast.expr:
         """Translate a name, or return the expression that a macro binds it to."""
         name = text_of(node)
-        return (
-            self.substitutions[name] if name in self.substitutions else self.name_node(name, node)
-        )
+        return self.substitutions.get(name) or self.name_node(name, node)
 
     e_type_identifier = e_identifier
 
@@ -261,11 +259,8 @@ class Expressions:
             result = self.arithmetic(operator, left, right, node)
         if kind == "float" and operator in {"+", "-", "*", "/"}:
             return self.at(cast("float", result), node)
-        return (
-            self.at(cast("unsigned", result), node)
-            if (kind, operator) == ("unsigned", "-")
-            else result
-        )
+        may_wrap = (kind, operator) == ("unsigned", "-")
+        return self.at(cast("unsigned", result), node) if may_wrap else result
 
     def arithmetic(self, operator: str, left: ast.expr, right: ast.expr, node: Node) -> ast.expr:
         """Return an operation on numbers that may be signed."""

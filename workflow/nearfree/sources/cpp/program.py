@@ -6,6 +6,7 @@ from typing import Any
 
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.cpp.expressions import Meaning
+from nearfree.sources.cpp.nodes import called_name, part
 from nearfree.sources.cpp.records import thread_records
 from nearfree.sources.cpp.source import CppFiles, Definition, specialised_for, text_of, walk
 from nearfree.sources.cpp.translate import ENDS, translate
@@ -128,7 +129,12 @@ def dispatch(files: CppFiles, name: str) -> tuple[Function, set[str]]:
         specialisation.node.has_error for specialisation in specialisations
     ):
         raise SourceError(f"{name} has no specialisations that can be read", remedy=MOVED)
-    callees = {callee for specialisation in specialisations for callee in _callees(specialisation)}
+    callees = {
+        called_name(node)
+        for specialisation in specialisations
+        for node in walk(part(specialisation.node, "body"))
+        if node.type == "call_expression"
+    }
     cases: dict[str, tuple[ast.expr, ast.stmt]] = {}
     for specialisation in specialisations:
         function = translate(files, specialisation, Meaning(tails=frozenset(callees)))
@@ -145,14 +151,6 @@ def dispatch(files: CppFiles, name: str) -> tuple[Function, set[str]]:
         ast.copy_location(ast.If(test, [statement], []), test) for test, statement in cases.values()
     ]
     return dispatcher, callees
-
-
-def _callees(specialisation: Definition) -> set[str]:
-    """Return the unqualified names of the functions that a specialisation calls."""
-    body = specialisation.node.child_by_field_name("body")
-    calls = [node for node in walk(body) if node.type == "call_expression"] if body else []
-    names = {text_of(call.child_by_field_name("function")).split("<")[0] for call in calls}
-    return {name.rsplit("::", 1)[-1] for name in names}
 
 
 def _case(specialisation: Definition, function: Function) -> tuple[ast.expr, ast.stmt]:

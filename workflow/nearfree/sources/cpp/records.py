@@ -109,13 +109,7 @@ class _ThreadingPass:
                 parameters_kept.append(parameter)
                 if index >= first_default:
                     default_values.append(signature.defaults[index - first_default])
-        function.args = ast.arguments(
-            posonlyargs=[],
-            args=parameters_kept,
-            kwonlyargs=[],
-            kw_defaults=[],
-            defaults=default_values,
-        )
+        signature.args, signature.defaults = parameters_kept, default_values
 
 
 class _CallRewriter(ast.NodeTransformer):

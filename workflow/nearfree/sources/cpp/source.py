@@ -71,13 +71,10 @@ def children(node: Node) -> Iterator[Node]:
 
 def _compiled_branch(node: Node) -> Iterator[Node]:
     """Yield the compiled part of an `#ifdef`; an `#elif` stays, since it is unknown."""
-    is_ifndef = node.children[0].type == "#ifndef"
     alternative = node.child_by_field_name("alternative")
-    if is_ifndef:
-        name, rest = node.child_by_field_name("name"), [alternative]
-        for child in children(node):
-            if child != name and child not in rest:
-                yield child
+    if node.children[0].type == "#ifndef":
+        others = (node.child_by_field_name("name"), alternative)
+        yield from (child for child in children(node) if child not in others)
     elif alternative is not None:
         yield from children(alternative) if alternative.type == "preproc_else" else [alternative]
 

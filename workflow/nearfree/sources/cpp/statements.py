@@ -255,12 +255,9 @@ class Statements(Declarations):
         elif operator in ARITHMETIC or operator == "/":
             value = self.arithmetic(operator, self.expr(left), self.expr(right), inner)
             kinds = {kind, self.kinds.of(right)}
-            if kind and (
-                kinds & {"float", "double"} or kinds == {"int", "unsigned"} or operator == "-"
-            ):
-                value = (
-                    self.at(cast(kind, value), right) if kind != "int" or len(kinds) > 1 else value
-                )
+            may_differ = kinds & {"float", "double"} or kinds == {"int", "unsigned"}
+            if kind and (may_differ or operator == "-") and kinds != {"int"}:
+                value = self.at(cast(kind, value), right)
         else:
             return self.unknown(inner, *changed_by(left))
         target = self.at(ast.Name(name, ast.Store()), node)

@@ -186,12 +186,8 @@ class _Translator(Statements):
             return self.at(ast.Expr(self.opaque(call, *sorted(name_set(call)))), call)
         targets: list[ast.expr] = [self.at(ast.Name(name, ast.Store()), call) for name in names]
         targets_tuple = self.at(ast.Tuple(targets, ast.Store()), call)
-        return self.at(
-            ast.Assign(
-                [targets_tuple], self.at(ast.Tuple([*reversed(operands)], ast.Load()), call)
-            ),
-            call,
-        )
+        values = self.at(ast.Tuple([*reversed(operands)], ast.Load()), call)
+        return self.at(ast.Assign([targets_tuple], values), call)
 
     def sink_answer(self, function: Node, indices: tuple[int, ...]) -> ast.expr:
         """Return the template argument that a sink's indices lead to, as the answer."""

@@ -75,8 +75,7 @@ def fetch_bundled(version: str, wanted: str, *, cache: Cache) -> Source:
         verified="artefact",
         members=member_records(files),
     )
-    cache.keep(wanted, record, files)
-    return Source(record, files)
+    return cache.keep(wanted, record, files)
 
 
 def read_bundle(raw: bytes, wanted: re.Pattern[str], label: str) -> tuple[str, dict[str, bytes]]:

@@ -45,14 +45,15 @@ class Cache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def keep(self, wanted: str, source: SourceFetched, files: dict[str, bytes]) -> None:
-        """Store a release's verified files, and then the record of them."""
+    def keep(self, wanted: str, source: SourceFetched, files: dict[str, bytes]) -> "Source":
+        """Store a release's verified files, and then the record of them; return both."""
         for raw in files.values():
             path = self.path(sha256(raw))
             if not path.is_file() or path.read_bytes() != raw:
                 replace(path, raw)
         path = self._record_path(source.package, source.version, wanted)
         replace(path, render(Fetched(wanted=wanted, source=source)))
+        return Source(source, files)
 
     def find(self, package: str, version: str, wanted: str) -> SourceFetched | None:
         """Return the record of the files fetched for a pattern; None if there is none.

@@ -92,8 +92,7 @@ def _fetched(package: str, version: str, wanted: str, cache: Cache, limit: int |
                 verified="member" if artefact.kind == "wheel" else "artefact",
                 members=member_records(files),
             )
-            cache.keep(wanted, record, files)
-            return Source(record, files)
+            return cache.keep(wanted, record, files)
     raise missing_file_error(package, version, wanted)
 
 
@@ -122,8 +121,7 @@ def _forked(package: str, version: str, wanted: str, cache: Cache) -> Source:
         verified="stand_in" if stand_in else "commit",
         members=member_records(files),
     )
-    cache.keep(wanted, record, files)
-    return Source(record, files)
+    return cache.keep(wanted, record, files)
 
 
 def _artefacts(package: str, version: str, limit: int | None) -> Iterator[tuple[Artefact, Reader]]:
@@ -135,13 +133,10 @@ def _artefacts(package: str, version: str, limit: int | None) -> Iterator[tuple[
     artefacts_by_version = releases(index_name)
     if version not in artefacts_by_version:
         raise _unknown_version(index_name, version, list(artefacts_by_version))
-    wheels = [
-        file
-        for file in artefacts_by_version[version]
-        if file.kind == "wheel" and package not in SDISTS
-    ]
-    sdists = [file for file in artefacts_by_version[version] if file.kind == "sdist"]
-    if wheels:
+    files = artefacts_by_version[version]
+    wheels = [file for file in files if file.kind == "wheel"]
+    sdists = [file for file in files if file.kind == "sdist"]
+    if wheels and package not in SDISTS:
         yield max(wheels, key=_wheel_rank), partial(read_wheel, limit=limit)
     if sdists:
         yield max(sdists, key=lambda file: file.filename.endswith(".tar.gz")), read_sdist

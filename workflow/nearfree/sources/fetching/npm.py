@@ -81,8 +81,7 @@ def fetch_npm(
         verified="artefact",
         members=member_records(files),
     )
-    cache.keep(wanted, record, files)
-    return Source(record, files)
+    return cache.keep(wanted, record, files)
 
 
 def _check(name: str, version: str) -> None:
@@ -113,18 +112,16 @@ def _artefact(name: str, version: str) -> tuple[Artefact, bytes]:
     if len(sha512) != 64 or not url.startswith(("https://", "http://")):
         raise _malformed_page(package, "an archive without a SHA-512 or a URL")
     filename = f"{name.rpartition('/')[2]}-{version}.tgz"
-    return (
-        Artefact(
-            package=package,
-            version=version,
-            filename=filename,
-            kind="npm",
-            sha256="",
-            url=url,
-            yanked=False,
-        ),
-        sha512,
+    artefact = Artefact(
+        package=package,
+        version=version,
+        filename=filename,
+        kind="npm",
+        sha256="",
+        url=url,
+        yanked=False,
     )
+    return artefact, sha512
 
 
 def _versions(name: str) -> tuple[dict[str, object], str]:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfree.sources.language.expressions import OPERATORS
+from nearfree.sources.language.expressions import COMPARISONS, OPERATORS
 
 OPERAND_LIMIT = 1 << 31
 """Largest magnitude of an operand: no result exceeds 64 bits, or the limit of an expression."""
 _DIVISIONS = (ast.FloorDiv, ast.Mod)
-_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OPERATIONS = (ast.Add, ast.Sub, ast.Mult, *_DIVISIONS)
 
 
@@ -30,7 +29,7 @@ def whole_numbers(node: ast.expr, names: Mapping[str, Any]) -> NDArray[Any] | No
     """
     found: NDArray[Any] | None = None
     match node:
-        case ast.Compare(ops=[op]) if isinstance(op, _COMPARISONS):
+        case ast.Compare(ops=[op]) if isinstance(op, COMPARISONS):
             found = _applied(OPERATORS[type(op)], node.left, node.comparators[0], names)
         case ast.BinOp(op=op) if isinstance(op, _OPERATIONS):
             divides = isinstance(op, _DIVISIONS)

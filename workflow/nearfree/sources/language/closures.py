@@ -151,11 +151,8 @@ class Closures:
         return _folded(lambda names: checked(operator(operand(names)), node), operand)
 
     def _binop(self, node: ast.BinOp) -> Run:
-        left, right, operator = (
-            self.of(node.left),
-            self.of(node.right),
-            OPERATORS.get(type(node.op)),
-        )
+        left, right = self.of(node.left), self.of(node.right)
+        operator = OPERATORS.get(type(node.op))
         if operator is None:
             return _refusing(node)
         is_shift = isinstance(node.op, ast.LShift)

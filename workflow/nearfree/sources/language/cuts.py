@@ -167,11 +167,9 @@ class _CallCutter(ast.NodeTransformer):
         if len(matching_calls) > 1:
             raise SourceError(f"{self.callee} is called twice in one statement")
         self.cut = True
-        values = [
-            *matching_calls[0].args,
-            *(keyword.value for keyword in matching_calls[0].keywords),
-        ]
-        return at(ast.Return(at(ast.Tuple(values, ast.Load()), matching_calls[0])), node)
+        call = matching_calls[0]
+        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        return at(ast.Return(at(ast.Tuple(values, ast.Load()), call)), node)
 
 
 def one_request(function: Function, number: str) -> Function:
@@ -240,23 +238,15 @@ class _SingleRequest(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        node = self.generic_visit(node)  # type: ignore[assignment]
-        summand = _summand(node)
-        if summand is not None and isinstance(node.value, ast.BinOp):
-            factor = at(ast.Name(self.number, ast.Load()), node)
-            node.value.right = at(ast.BinOp(factor, ast.Mult(), summand), node)
+        self.generic_visit(node)
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.BinOp(left=ast.Name(id=read), op=ast.Add(), right=summand) as total,
+            ) if name == read:
+                factor = at(ast.Name(self.number, ast.Load()), node)
+                total.right = at(ast.BinOp(factor, ast.Mult(), summand), node)
         return node
-
-
-def _summand(statement: ast.stmt) -> ast.expr | None:
-    """Return the expression that `s = s + x` adds; None for any other statement."""
-    match statement:
-        case ast.Assign(
-            targets=[ast.Name(id=name)],
-            value=ast.BinOp(left=ast.Name(id=read), op=ast.Add(), right=right),
-        ) if name == read:
-            return right
-    return None
 
 
 def with_defaults(function: Function, inputs: frozenset[str]) -> Function:

@@ -34,14 +34,12 @@ class Bounds:
             case ast.UnaryOp(op=ast.USub()):
                 low, high = self.interval(node.operand)
                 return -high, -low
-            case ast.BinOp(op=ast.Add()):
+            case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() as op):
                 left, right = self.interval(node.left), self.interval(node.right)
-                return left[0] + right[0], left[1] + right[1]
-            case ast.BinOp(op=ast.Sub()):
-                left, right = self.interval(node.left), self.interval(node.right)
-                return left[0] - right[1], left[1] - right[0]
-            case ast.BinOp(op=ast.Mult()):
-                left, right = self.interval(node.left), self.interval(node.right)
+                if isinstance(op, ast.Add):
+                    return left[0] + right[0], left[1] + right[1]
+                if isinstance(op, ast.Sub):
+                    return left[0] - right[1], left[1] - right[0]
                 if min(left[0], right[0]) >= 0:
                     return left[0] * right[0], inf
         return -inf, inf

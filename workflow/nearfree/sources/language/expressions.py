@@ -44,6 +44,8 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.In: lambda item, group: item in group,
     ast.NotIn: lambda item, group: item not in group,
 }
+COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+"""The comparisons of numbers."""
 _OPPOSITE_OPERATORS: tuple[tuple[type[ast.cmpop], type[ast.cmpop]], ...] = (
     (ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.LtE, ast.Gt), (ast.Is, ast.IsNot),
     (ast.In, ast.NotIn),

@@ -50,11 +50,7 @@ class Interpreter(Statements):
         """
         self.inputs = inputs
         function = self.program.functions[name]
-        arguments = {
-            parameter: inputs[parameter]
-            for parameter in parameters(function)
-            if parameter in inputs
-        }
+        arguments = {each: inputs[each] for each in parameters(function) if each in inputs}
         return self._result(lambda: self.enter(Nested(function, {}), arguments))
 
     def call(self, name: str, arguments: list[Any]) -> Any:
@@ -223,11 +219,8 @@ class Helpers:
         value = self._interpreter.call(name, arguments)
         if _SCALAR_TYPES.issuperset(map(type, [value, *arguments])):
             names = parameters(self._interpreter.program.functions[name])[: len(arguments)]
-            indices = tuple(
-                position
-                for position, parameter in enumerate(names)
-                if parameter in self._interpreter.read
-            )
+            read = self._interpreter.read
+            indices = tuple(index for index, parameter in enumerate(names) if parameter in read)
             results.setdefault(indices, {})[typed([arguments[index] for index in indices])] = value
         return value
 

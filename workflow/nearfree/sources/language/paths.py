@@ -71,9 +71,7 @@ def _branch(symbols: Symbols, function: Function) -> Branch:
     expression = _value_expression(symbols, symbols.resolved(value), function)
     decisions = symbols.decisions
     return Branch(
-        when=tuple(
-            text_of(condition) for condition in without_implied_bounds(decisions.conditions)
-        ),
+        when=tuple(map(text_of, without_implied_bounds(decisions.conditions))),
         value=text_of(expression),
         quotes=tuple(dict.fromkeys(decisions.quotes)),
     )

@@ -41,13 +41,10 @@ class Modules:
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files = files
-        self._trees: dict[str, ast.Module] = {}
 
     def tree(self, path: str) -> ast.Module:
         """Return a file's syntax tree."""
-        if path not in self._trees:
-            self._trees[path] = _parse(path, self.files[path])
-        return self._trees[path]
+        return _parse(path, self.files[path])
 
     def definitions(self, kind: type[Defined], *texts: str) -> Iterator[tuple[str, Defined]]:
         """Yield the functions or classes of the files that contain one of some texts."""
@@ -174,7 +171,7 @@ class Modules:
             isinstance(statement, ast.FunctionDef) and statement.name == name
             for statement in self.tree(path).body
         ):
-            return self.function_in(path, name)
+            return Modules({path: self.files[path]}).locate([name])
         imports = _imports(path, self.files[path]).get(name, [])
         if len(imports) != 1 or bound[name] > 1:
             return None
@@ -185,12 +182,6 @@ class Modules:
             return None
         package_path = module.replace(".", "/")
         return (target_path, function) if relative or target_path.startswith(package_path) else None
-
-    def function_in(self, path: str, name: str) -> tuple[str, Function]:
-        """Return the one function of a name in one file."""
-        module = Modules({path: self.files[path]})
-        module._trees = {path: self.tree(path)}
-        return module.locate([name])
 
 
 @lru_cache(maxsize=64)

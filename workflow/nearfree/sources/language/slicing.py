@@ -177,6 +177,11 @@ def _own_groups(body: list[ast.stmt]) -> set[str]:
     }
 
 
+def _heads(statement: ast.stmt) -> list[ast.expr]:
+    """Return the condition, or the target and the group, of a branch or a loop."""
+    return [part for part in ast.iter_child_nodes(statement) if isinstance(part, ast.expr)]
+
+
 class _Dependencies:
     """The names that a function's answer needs, and the statements that set or change them."""
 
@@ -204,11 +209,8 @@ class _Dependencies:
             case ast.Import() | ast.ImportFrom() | ast.Pass() | ast.Expr(value=ast.Constant()):
                 return False
             case ast.If() | ast.For() | ast.While():
-                heads = [
-                    part for part in ast.iter_child_nodes(statement) if isinstance(part, ast.expr)
-                ]
                 nested = (*statement.body, *statement.orelse)
-                return any(map(self.matters, nested)) or any(map(self.touches, heads))
+                return any(map(self.matters, nested)) or any(map(self.touches, _heads(statement)))
             case ast.FunctionDef():
                 return statement.name in self.needed
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
@@ -226,10 +228,7 @@ class _Dependencies:
         names: set[str] = set()
         for statement in filter(self.matters, body):
             if isinstance(statement, ast.If | ast.For):
-                heads = [
-                    part for part in ast.iter_child_nodes(statement) if isinstance(part, ast.expr)
-                ]
-                names = names.union(*map(names_in, heads))
+                names = names.union(*map(names_in, _heads(statement)))
                 names |= self._reads([*statement.body, *statement.orelse])
             else:
                 names |= names_in(statement)

@@ -1,7 +1,7 @@
 """Values of a function's expressions on one path: expressions over inputs instead of numbers."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nearfree.sources.language.closures import evaluate
@@ -77,16 +77,10 @@ class Symbols(Statements):
         """Return a value's current content as an expression."""
         match value:
             case Group():
-                return at(
-                    ast.List([self.frozen_expression(item, node) for item in value], ast.Load()),
-                    node,
-                )
+                return at(ast.List(self.frozen_expressions(value, node), ast.Load()), node)
             case Entries():
                 keys: list[ast.expr | None] = [at(ast.Constant(key), node) for key in value]
-                return at(
-                    ast.Dict(keys, [self.frozen_expression(item, node) for item in value.values()]),
-                    node,
-                )
+                return at(ast.Dict(keys, self.frozen_expressions(value.values(), node)), node)
             case None:
                 return at(ast.Constant(value=None), node)
             case ast.expr():
@@ -98,6 +92,10 @@ class Symbols(Statements):
         if isinstance(value, Group | Entries):
             value.frozen = True
         return self.as_expression(value, node)
+
+    def frozen_expressions(self, values: Iterable[Value], node: ast.AST) -> list[ast.expr]:
+        """Return values as `frozen_expression` does, one after the other."""
+        return [self.frozen_expression(value, node) for value in values]
 
     def value_of(self, node: ast.expr, frame: Frame) -> ast.expr:
         """Return an expression over inputs whose identity does not matter, only its value."""
@@ -157,14 +155,12 @@ class Symbols(Statements):
         return entries
 
     def _tuple(self, node: ast.Tuple, frame: Frame) -> ast.expr:
-        parts = [self.frozen_expression(self.expr(part, frame), node) for part in node.elts]
-        return at(ast.Tuple(parts, ast.Load()), node)
+        parts = (self.expr(part, frame) for part in node.elts)
+        return at(ast.Tuple(self.frozen_expressions(parts, node), ast.Load()), node)
 
     def _set(self, node: ast.Set, frame: Frame) -> ast.expr:
-        return at(
-            ast.Set([self.frozen_expression(self.expr(item, frame), node) for item in node.elts]),
-            node,
-        )
+        parts = (self.expr(part, frame) for part in node.elts)
+        return at(ast.Set(self.frozen_expressions(parts, node)), node)
 
     def _unaryop(self, node: ast.UnaryOp, frame: Frame) -> ast.expr:
         operand = self.expr(node.operand, frame)
@@ -291,7 +287,7 @@ class Symbols(Statements):
                 isinstance(argument, Group | Entries) for argument in arguments
             ):
                 raise UnknownConstructError(f"{name_of(node)} may change what it is given", node)
-            arguments = [self.frozen_expression(argument, node) for argument in arguments]
+            arguments = list[Value](self.frozen_expressions(arguments, node))
         elif name not in BUILTINS:
             raise UnknownConstructError(f"the function {name!r} is unknown", node)
         arguments = [self.as_expression(argument, node) for argument in arguments]

@@ -43,6 +43,7 @@ def test_the_names_are_pinned() -> None:
         "TableError",
         "SourceError",
         "LackingError",
+        "MovedError",
         "UnknownConstructError",
         "StoppedError",
         "LockError",

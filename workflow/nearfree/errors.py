@@ -10,6 +10,7 @@ NearfreeError
 ├── TableError       a table does not match its schema or its manifest
 ├── SourceError      a package's source is unavailable, damaged, or of unknown form
 │   ├── LackingError           a release holds none of the required files
+│   ├── MovedError             a rule is not where its reader looks for it
 │   └── UnknownConstructError  a construct in the source is not supported
 ├── StoppedError     the run was ended from outside, as by a batch system
 ├── LockError        an environment differs from its lock, or cannot be made from it
@@ -168,7 +169,7 @@ class TableError(NearfreeError):
 
 
 MOVED = "This release keeps its rule elsewhere: its reader must learn where"
-"""The remedy for a rule that is not where its reader looks for it."""
+"""The remedy of `MovedError`."""
 
 
 class SourceError(NearfreeError):
@@ -190,6 +191,13 @@ class SourceError(NearfreeError):
 
 class LackingError(SourceError):
     """A release holds none of the required files."""
+
+
+class MovedError(SourceError):
+    """A rule is not where its reader looks for it, or not in the known form."""
+
+    def __init__(self, what: str, *, remedy: str = MOVED) -> None:
+        super().__init__(what, remedy=remedy)
 
 
 class UnknownConstructError(SourceError):

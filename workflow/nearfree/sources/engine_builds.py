@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from nearfree.backends.builds import Abi, Build
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.log.line import sha256
 from nearfree.sources.cpp.header import Header
 from nearfree.sources.fetching.cache import Cache
@@ -108,16 +108,12 @@ def read_speculation(text: str, code: str) -> dict[str, int]:
         for field in fields:
             value = body and is_used and re.search(rf"\b{field}\s*=\s*(\d+);", body[1])
             if not value:
-                raise SourceError(
-                    f"{SPECULATION} gives {struct}.{field} no plain number", remedy=MOVED
-                )
+                raise MovedError(f"{SPECULATION} gives {struct}.{field} no plain number")
             defaults[f"{kind}.{field}"] = int(value[1])
     function = re.search(rf"\b{_FIXED_DRAFT_FUNCTION}\(.*?\n}}", code, re.DOTALL)
     value = function and re.search(r"\bn_draft\s*=\s*(\d+);", function[0])
     if not value:
-        raise SourceError(
-            f"{DRAFTING} gives {_FIXED_DRAFT_FUNCTION} no plain n_draft", remedy=MOVED
-        )
+        raise MovedError(f"{DRAFTING} gives {_FIXED_DRAFT_FUNCTION} no plain n_draft")
     return {**defaults, "ngram_cache.n_draft": int(value[1])}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError, SourceError
 from nearfree.log.codebase import digest
 from nearfree.log.events import RuleExtracted, SourceFetched, SourceMember, TunedIndexed
 from nearfree.sources.fetching.cache import Cache
@@ -98,9 +98,7 @@ def _rules(package: str, source: "Source") -> list[RuleExtracted]:
             ]
         except _READER_ERRORS as error:
             error_text = f"{type(error).__name__} {error}".strip()
-            raise SourceError(
-                f"its source is not of the known form: {error_text}", remedy=MOVED
-            ) from error
+            raise MovedError(f"its source is not of the known form: {error_text}") from error
         _RULES_BY_FILES[key] = rules
     return _RULES_BY_FILES[key]
 

@@ -9,17 +9,10 @@ from collections.abc import Iterator, Mapping
 
 from tree_sitter import Node
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError, SourceError
 from nearfree.sources.cpp.edits import Edit, edited
 from nearfree.sources.cpp.nodes import called_name, part, plain, template_arguments
-from nearfree.sources.cpp.source import (
-    CppFiles,
-    children,
-    function_name,
-    parse,
-    text_of,
-    walk,
-)
+from nearfree.sources.cpp.source import CppFiles, children, function_name, parse, text_of, walk
 
 LAUNCH = re.compile(r"(fallback_)?cutlass_gemm_caller(_\w+)?")
 """Functions that launch the kernel named by their first template argument."""
@@ -29,12 +22,7 @@ TILES = ("TileShape", "MmaTileShape")
 SWAPPED = "swap_ab_"
 ROWS = "TileSizeM_"
 """Names of template parameters: the tile's shape, whether operands are swapped, the tile's rows."""
-_SCOPES = {
-    "compound_statement",
-    "field_declaration_list",
-    "declaration_list",
-    "translation_unit",
-}
+_SCOPES = {"compound_statement", "field_declaration_list", "declaration_list", "translation_unit"}
 _TYPES = {"type_descriptor", "dependent_type", "template_argument"}
 
 
@@ -146,7 +134,7 @@ class Kernels:
             definition for definition in definitions if definition[0] == path
         ] or definitions
         if len(candidates) != 1:
-            raise SourceError(f"{path}: {len(candidates)} structures {name}", remedy=MOVED)
+            raise MovedError(f"{path}: {len(candidates)} structures {name}")
         return candidates[0]
 
 
@@ -244,7 +232,6 @@ def _plain(node: Node) -> Node:
 
 
 def _unknown(path: str, node: Node) -> SourceError:
-    return SourceError(
-        f"{path}:{node.start_point[0] + 1}: a kernel of an unknown form, {text_of(node):.80}",
-        remedy=MOVED,
+    return MovedError(
+        f"{path}:{node.start_point[0] + 1}: a kernel of an unknown form, {text_of(node):.80}"
     )

@@ -6,7 +6,7 @@ files.
 
 from collections.abc import Iterator, Mapping
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.cpp.edits import only_function, reduced_to
 from nearfree.sources.cpp.nodes import changed_names, part
 from nearfree.sources.cpp.program import cpp_reading
@@ -40,9 +40,7 @@ def dequantised(files: Mapping[str, str]) -> Iterator[Reading]:
         if _RECONSTRUCTS in changed_names(statement)
     ]
     if [statement.type for statement in switches] != ["if_statement"]:
-        raise SourceError(
-            f"{path}: {_EXLLAMA} sets {_RECONSTRUCTS} in {len(switches)} statements", remedy=MOVED
-        )
+        raise MovedError(f"{path}: {_EXLLAMA} sets {_RECONSTRUCTS} in {len(switches)} statements")
     exllama = CppFiles(
         {path: reduced_to(sources[path], node, switches, _RECONSTRUCTS)}, quoted=sources
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfree.backends.moe_kernels import ALIGNED
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.language.cuts import (
     argument_of,
     arguments_of,
@@ -135,7 +135,7 @@ def marlin_blocks(modules: Modules) -> list[Reading]:
         s for s in setters if not (isinstance(s, ast.If) and ast.unparse(s.test) == _OF_8_BITS)
     ]
     if len(setters) > 1:
-        raise SourceError(f"fused_marlin_moe sets {_ROWS} {len(setters)} times", remedy=MOVED)
+        raise MovedError(f"fused_marlin_moe sets {_ROWS} {len(setters)} times")
     loop = setters[0]
     answer = statement_at(f"return {_ROWS}", loop)
     cut = made_function("marlin_block_size_m", (), [loop, answer], loop)
@@ -242,9 +242,7 @@ def always_aligned(modules: Modules) -> tuple[str, Function]:
     tests = [node for node in nodes_of(function) if isinstance(node, ast.If | ast.IfExp)]
     if not alignment_calls or any(calls_of(test, "moe_align_block_size") for test in tests):
         where = "under a condition" if alignment_calls else "nowhere"
-        raise SourceError(
-            f"{function.name} calls moe_align_block_size {where}: a new kernel path", remedy=MOVED
-        )
+        raise MovedError(f"{function.name} calls moe_align_block_size {where}: a new kernel path")
     answer = statement_at(f"return {ALIGNED!r}", alignment_calls[0])
     return path, made_function("path", (), [answer], alignment_calls[0])
 

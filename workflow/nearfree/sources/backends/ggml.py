@@ -9,7 +9,7 @@ depends on the weights' type, the release and the CPU's instruction sets.
 import re
 from collections.abc import Mapping
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.log.events import Quote
 from nearfree.sources.backends.ggml_repack import repack_rules
 from nearfree.sources.backends.ggml_sgemm import sgemm_rules
@@ -81,7 +81,7 @@ def _llama_files(files: Mapping[str, str]) -> dict[str, str]:
               "ggml/src/ggml-cpu/arch/x86/repack.cpp",
               "ggml/src/ggml-cpu/llamafile/sgemm.cpp"}  # fmt: skip
     for path in sorted(required - relative.keys()):
-        raise SourceError(f"there is no {path}", remedy=MOVED)
+        raise MovedError(f"there is no {path}")
     return relative
 
 
@@ -98,7 +98,7 @@ def _vector(files: Mapping[str, str]) -> Reading:
         if re.search(r"\.vec_dot\s*=", entry[2]) is None:
             continue
         if values.keys() != {"vec_dot_type", "nrows"}:
-            raise SourceError(f"{CPU}:{line} does not set the rows of a dot product", remedy=MOVED)
+            raise MovedError(f"{CPU}:{line} does not set the rows of a dot product")
         answer = f"return std::make_tuple({values['vec_dot_type']}, {values['nrows']});"
         pieces.append((line, f"if (type == GGML_TYPE_{entry[1]}) {{"))
         rows = entry.start() + entry.group().index(".nrows")
@@ -171,7 +171,7 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
         CPU, body, r"\bggml_compute_forward_mul_mat\(params, tensor\);", first
     )
     if repack_line > product_line:
-        raise SourceError(f"{CPU}: repacked weights come after all others", remedy=MOVED)
+        raise MovedError(f"{CPU}: repacked weights come after all others")
     # The other paths are tried in the order of the calls.
     ways: list[tuple[str, Quote]] = [("repack", text.quote(repack_line, repack_line))]
     first, last = span(CPU, llama_files[CPU], r"void ggml_compute_forward_mul_mat\(")
@@ -198,7 +198,7 @@ def _panels(files: Mapping[str, str], folder: str) -> list[Mechanism]:
     )
     types = re.findall(r"\bT\((\w+), *\w+\)", type_list[1])
     if not types:
-        raise SourceError(f"{PANELS}:{line} names no types", remedy=MOVED)
+        raise MovedError(f"{PANELS}:{line} names no types")
     last = line + type_list.group().count("\n")
     return [Mechanism("panels", ", ".join(types), (text.quote(line, last),))]
 
@@ -228,7 +228,7 @@ def variants(files: Mapping[str, str], inside: str) -> list[Mechanism]:
     """
     for path in (LIST, OPTIONS, SCORE):
         if path not in files:
-            raise SourceError(f"there is no {path}", remedy=MOVED)
+            raise MovedError(f"there is no {path}")
     return [_variants(files[LIST], inside), *_features(files, inside)]
 
 
@@ -246,7 +246,7 @@ def _variants(content: str, inside: str) -> Mechanism:
         entries.append(" ".join([addition[1], *addition[2].split()]))
         quotes.append(text.quote(line, line))
     if len(entries) != block.group().count("ggml_add_cpu_backend_variant("):
-        raise SourceError(f"{LIST}:{first} adds variants in an unknown form", remedy=MOVED)
+        raise MovedError(f"{LIST}:{first} adds variants in an unknown form")
     return Mechanism("variants", ", ".join(entries), tuple(quotes))
 
 
@@ -256,13 +256,13 @@ def _features(files: Mapping[str, str], inside: str) -> list[Mechanism]:
     body, first = body_of(SCORE, files[SCORE], r"static int ggml_backend_cpu_x86_score\(\)")
     scored = list(_SCORE_BLOCK.finditer(body))
     if not scored or len(scored) != body.count("score +=") or "int score = 1;" not in body:
-        raise SourceError(f"{SCORE}:{first} scores in an unknown form", remedy=MOVED)
+        raise MovedError(f"{SCORE}:{first} scores in an unknown form")
     texts = Text(inside + OPTIONS, files[OPTIONS]), Text(inside + SCORE, files[SCORE])
     mechanisms = []
     for score in scored:
         name = score[1]
         if name not in options:
-            raise SourceError(f"{OPTIONS} has no options for {name}", remedy=MOVED)
+            raise MovedError(f"{OPTIONS} has no options for {name}")
         flags = re.findall(r" -m([\w.-]+)\)", options[name][2])
         needs = re.findall(r"!is\.(\w+)\(", score[2])
         options_line = 1 + files[OPTIONS].count("\n", 0, options[name].start())

@@ -9,7 +9,7 @@ number of rows in each pass of a kernel for several rows (ggml-cpu/arch/x86/repa
 import re
 from collections.abc import Mapping
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.backends.ggml_text import (
     FLAGS,
     body_of,
@@ -138,7 +138,7 @@ def _gemm(files: Mapping[str, str], kernel: str) -> Reading:
     if len(shared_kernels) == 1:
         spans.insert(0, span(X86, text, rf"static void {shared_kernels.pop()}\("))
     elif shared_kernels:
-        raise SourceError(f"{X86}: {name} calls several kernels", remedy=MOVED)
+        raise MovedError(f"{X86}: {name} calls several kernels")
 
     def read(compiled: str) -> tuple[Program, str]:
         return cpp_program(
@@ -166,7 +166,7 @@ def _called_by(files: Mapping[str, str], kernel: str) -> None:
         re.MULTILINE,
     )
     if len(declared) != 1 or declared != calls:
-        raise SourceError(f"{PATH}: {kernel} is not run as it is declared", remedy=MOVED)
+        raise MovedError(f"{PATH}: {kernel} is not run as it is declared")
 
 
 def _passes(source: str, name: str) -> str:
@@ -186,7 +186,7 @@ def _passes(source: str, name: str) -> str:
         return composed(name, [(line, "return nullptr;")], "")
     half = 2
     if len(loop_forms) not in {half, 2 * half} or loop_forms[:half] != loop_forms[-half:]:
-        raise SourceError(f"{X86}: {name} has loops of an unknown form", remedy=MOVED)
+        raise MovedError(f"{X86}: {name} has loops of an unknown form")
     group_limit, line = only_match(X86, source, r"int anr = (nr - nr ?% ?\d+);+")
     pieces = [(line, f"int anr = {group_limit[1]};")]
     for loop in loops[:half]:

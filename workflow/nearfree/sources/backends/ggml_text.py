@@ -8,7 +8,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.cpp.conditions import Conditions, OpenConditionError
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import (
@@ -71,13 +71,13 @@ def span(path: str, text: str, head: str, *, after: str | None = None) -> Span:
         if re.match(head, line) and not line.rstrip().endswith(";")
     ]
     if not starts or (len(starts) > 1 and after is None):
-        raise SourceError(f"{path} has {len(starts)} definitions {head!r}", remedy=MOVED)
+        raise MovedError(f"{path} has {len(starts)} definitions {head!r}")
     first = starts[0]
     indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
     for number in range(first + 1, len(lines)):
         if re.fullmatch(rf"{indent}\}};?[ \t]*(//.*)?", lines[number]):
             return first + 1, number + 1
-    raise SourceError(f"{path}: what begins at line {first + 1} has no end", remedy=MOVED)
+    raise MovedError(f"{path}: what begins at line {first + 1} has no end")
 
 
 def body_of(path: str, text: str, head: str, *, after: str | None = None) -> tuple[str, int]:
@@ -163,7 +163,7 @@ def _joined(helpers: dict[str, Function], program: Program, root: str) -> Functi
             callee = node.func if isinstance(node, ast.Call) else None
             if isinstance(callee, ast.Name) and callee.id in renamed:
                 if tree is not root_function:
-                    raise SourceError(f"{callee.id} is called by several functions", remedy=MOVED)
+                    raise MovedError(f"{callee.id} is called by several functions")
                 callee.id = renamed[callee.id]
     return root_function
 
@@ -208,5 +208,5 @@ def only_match(path: str, text: str, pattern: str, first: int = 1) -> tuple[re.M
     """
     matches = list(re.finditer(pattern, text, re.MULTILINE))
     if len(matches) != 1:
-        raise SourceError(f"{path} has {len(matches)} matches of {pattern!r}", remedy=MOVED)
+        raise MovedError(f"{path} has {len(matches)} matches of {pattern!r}")
     return matches[0], first + text.count("\n", 0, matches[0].start())

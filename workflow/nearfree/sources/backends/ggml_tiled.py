@@ -10,7 +10,7 @@ files, and no such rules.
 import re
 from collections.abc import Mapping, Sequence
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.backends.ggml_text import (
     FLAGS,
     Span,
@@ -101,7 +101,7 @@ def _check_types(text: str, spans: Sequence[Span]) -> None:
         for name in re.findall(r"case GGML_TYPE_(\w+):", "\n".join(lines[start - 1 : end]))
     }
     if not supported_types or supported_types != kernel_types:
-        raise SourceError(f"{PATH} has kernels of other types than it supports", remedy=MOVED)
+        raise MovedError(f"{PATH} has kernels of other types than it supports")
 
 
 def _end(text: str, first: int) -> int:
@@ -158,9 +158,8 @@ def _micro(files: Mapping[str, str]) -> list[Reading]:
     for name in ("MICRO", "TILE"):
         rows, line = only_match(PATH, body, rf"const int64_t {name} = (\d+);", first)
         if name == "MICRO" and rows[1] != header_rows[1]:
-            raise SourceError(
-                f"{PATH}: a microtile has {rows[1]} rows, {KERNEL} says {header_rows[1]}",
-                remedy=MOVED,
+            raise MovedError(
+                f"{PATH}: a microtile has {rows[1]} rows, {KERNEL} says {header_rows[1]}"
             )
         source = composed("one_chunk", [(line, f"return {rows[1]};")], "")
         chunk = CppFiles({PATH: source}, quoted=files)

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import (
     Function,
@@ -43,14 +43,14 @@ def method_of(modules: Modules, names: Sequence[str]) -> tuple[str, Function] | 
     definitions = [(path, node) for path, node in functions if node.name in names]
     if len(definitions) > 1:
         places = ", ".join(f"{path}:{node.lineno}" for path, node in definitions)
-        raise SourceError(f"{' or '.join(names)} is defined at {places}", remedy=MOVED)
+        raise MovedError(f"{' or '.join(names)} is defined at {places}")
     return definitions[0] if definitions else None
 
 
 def required_method(definition: tuple[str, Function] | None, title: str) -> tuple[str, Function]:
     """Return a method's definition; SourceError if there is none."""
     if definition is None:
-        raise SourceError(f"{title} is nowhere in the release", remedy=MOVED)
+        raise MovedError(f"{title} is nowhere in the release")
     return definition
 
 
@@ -78,7 +78,7 @@ def list_function(
     cut = copied(function)
     cut.body = _up_to(_without_attributes(cut.body), list_name)
     if not cut.body:
-        raise SourceError(f"{function.name} does not set {list_name}", remedy=MOVED)
+        raise MovedError(f"{function.name} does not set {list_name}")
     cut.body.append(statement_at(f"return {list_name}", cut.body[-1]))
     cut.name, cut.decorator_list, cut.returns = name, [], None
     cut.args = signature(inputs)
@@ -108,10 +108,9 @@ def _refuse_changes(function: Function, list_name: str) -> None:
             for value in (list_name, "[]")
         }
         if changed_attributes and ast.unparse(statement) not in allowed:
-            raise SourceError(
+            raise MovedError(
                 f"{function.name} changes {' and '.join(changed_attributes)} "
-                f"in line {statement.lineno}",
-                remedy=MOVED,
+                f"in line {statement.lineno}"
             )
 
 

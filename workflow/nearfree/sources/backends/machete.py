@@ -7,7 +7,7 @@ order. The operands are swapped: rows of the input are on the tile's second axis
 import ast
 from collections.abc import Mapping
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.language.program import Function, Text, at, made_function, set_origin
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Reading
@@ -25,7 +25,7 @@ def machete(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Readin
         if ast.unparse(node.targets[0]) == TABLE
     ]
     if len(tables) != 1:
-        raise SourceError(f"{TABLE} is set {len(tables)} times", remedy=MOVED)
+        raise MovedError(f"{TABLE} is set {len(tables)} times")
     ((path, node),) = tables
     return Reading(
         "machete",
@@ -40,12 +40,12 @@ def machete(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Readin
 def _first_match(path: str, table: ast.Assign) -> Function:
     """Return a function that returns the rows of the first entry whose condition holds."""
     if not isinstance(table.value, ast.Dict):
-        raise SourceError(f"{path}: {TABLE} is not a table", remedy=MOVED)
+        raise MovedError(f"{path}: {TABLE} is not a table")
     body: list[ast.stmt] = []
     for key, value in zip(table.value.keys, table.value.values, strict=True):
         answer = at(ast.Return(_rows(path, value)), value)
         if not isinstance(key, ast.Constant):
-            raise SourceError(f"{path}: {TABLE} has a key that is not a string", remedy=MOVED)
+            raise MovedError(f"{path}: {TABLE} has a key that is not a string")
         if key.value is None:
             body.append(answer)
         else:
@@ -57,7 +57,7 @@ def _rows(path: str, value: ast.expr) -> ast.expr:
     """Return the second size of a tile, `((128, 16), (1, 1, 1))`."""
     tile = value.elts[0] if isinstance(value, ast.Tuple) and value.elts else None
     if not isinstance(tile, ast.Tuple) or len(tile.elts) != 2:
-        raise SourceError(f"{path}: {ast.unparse(value)} is not a tile", remedy=MOVED)
+        raise MovedError(f"{path}: {ast.unparse(value)} is not a tile")
     return tile.elts[1]
 
 
@@ -66,7 +66,7 @@ def _condition(path: str, key: ast.Constant) -> ast.expr:
     try:
         tree = ast.parse(str(key.value).replace("&&", "and").replace("||", "or"), mode="eval").body
     except SyntaxError as error:
-        raise SourceError(f"{path}: {key.value!r} is not a condition", remedy=MOVED) from error
+        raise MovedError(f"{path}: {key.value!r} is not a condition") from error
     text: Text = key.origin  # type: ignore[attr-defined]
     set_origin(tree, text)
     for node in ast.walk(tree):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tree_sitter import Node
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.cpp.edits import only_function, reduced_to
 from nearfree.sources.cpp.nodes import changed_names, declared_names, part
 from nearfree.sources.cpp.program import cpp_reading
@@ -53,14 +53,11 @@ def _prefix(path: str, function: Node) -> list[Node]:
         if _BLOCK_SIZE_FLAG in declared_names(statement)
     ]
     if len(ends) != 1:
-        raise SourceError(
-            f"{path}: {LOOP} declares {_BLOCK_SIZE_FLAG} {len(ends)} times", remedy=MOVED
-        )
+        raise MovedError(f"{path}: {LOOP} declares {_BLOCK_SIZE_FLAG} {len(ends)} times")
     changed_later = _FINAL_NAMES & set().union(*map(changed_names, statements[ends[0] :]))
     if changed_later:
-        raise SourceError(
-            f"{path}: {LOOP} sets {' and '.join(sorted(changed_later))} behind {_BLOCK_SIZE_FLAG}",
-            remedy=MOVED,
+        raise MovedError(
+            f"{path}: {LOOP} sets {' and '.join(sorted(changed_later))} behind {_BLOCK_SIZE_FLAG}"
         )
     return [
         statement

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 
 WANTED = {
     "vllm": r"vllm/model_executor/models/registry\.py",
@@ -47,16 +47,14 @@ def model_classes(engine: str, files: Mapping[str, str]) -> Classes:
         return _of_tables(path, text)
     classes = [name for path, text in sorted(files.items()) for name in _entries(path, text)]
     if not classes:
-        raise SourceError(f"no file has an {_ENTRY}", remedy=MOVED)
+        raise MovedError(f"no file has an {_ENTRY}")
     return Classes(frozenset(classes))
 
 
 def _of_tables(path: str, text: str) -> Classes:
     tables = dict(_assigned(_parsed(path, text)))
     if not isinstance(tables.get(_MERGED), ast.Dict) or not tables.keys() >= {*_GENERATION_TABLES}:
-        raise SourceError(
-            f"{path} has no tables {', '.join((*_GENERATION_TABLES, _MERGED))}", remedy=MOVED
-        )
+        raise MovedError(f"{path} has no tables {', '.join((*_GENERATION_TABLES, _MERGED))}")
     merged = {ast.unparse(node) for node in ast.walk(tables[_MERGED]) if isinstance(node, ast.Name)}
     class_modules: dict[str, str] = {}
     for name in _TABLES:
@@ -71,9 +69,7 @@ def _modules(path: str, table: ast.expr) -> dict[str, str]:
     try:
         return {str(name): str(module) for name, (module, _) in ast.literal_eval(table).items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise SourceError(
-            f"{path}:{table.lineno}: a table of models has an unknown form", remedy=MOVED
-        ) from error
+        raise MovedError(f"{path}:{table.lineno}: a table of models has an unknown form") from error
 
 
 @lru_cache(maxsize=4096)
@@ -97,7 +93,7 @@ def _entries(path: str, text: str) -> tuple[str, ...]:
     }
     names = [entry.id for entry in entries if isinstance(entry, ast.Name) and entry.id in defined]
     if len(names) != len(entries) or len(values) > 1:
-        raise SourceError(f"{path}: its {_ENTRY} does not name classes of the file", remedy=MOVED)
+        raise MovedError(f"{path}: its {_ENTRY} does not name classes of the file")
     return tuple(names)
 
 
@@ -114,4 +110,4 @@ def _parsed(path: str, text: str) -> ast.Module:
     try:
         return ast.parse(text.lstrip("\ufeff"))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise SourceError(f"{path} is not Python: {error}", remedy=MOVED) from error
+        raise MovedError(f"{path} is not Python: {error}") from error

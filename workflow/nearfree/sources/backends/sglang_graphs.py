@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from itertools import product
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.backends.graph_sizes import (
     SIZES,
     joined,
@@ -111,7 +111,7 @@ def _largest(modules: Modules) -> Reading:
                 axis="memory_gib",
                 contexts=[{"tp": tp} for tp in (1, 2, 4, 8)],
             )
-    raise SourceError("the largest captured batch is nowhere set by memory", remedy=MOVED)
+    raise MovedError("the largest captured batch is nowhere set by memory")
 
 
 def _by_memory(node: ast.If) -> Function | None:

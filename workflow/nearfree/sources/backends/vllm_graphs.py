@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from nearfree.backends.records import BACKENDS
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.backends.graph_sizes import (
     SIZES,
     joined,
@@ -94,7 +94,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     stored = names_in(method, context=ast.Store)
     answer = next((name for name in names if name in stored), None)
     if answer is None:
-        raise SourceError(f"{method.name} sets neither {' nor '.join(names)}", remedy=MOVED)
+        raise MovedError(f"{method.name} sets neither {' nor '.join(names)}")
     leaves = _LEAVES | {r"self\.scheduler_config\.cuda_graph_sizes": _graph_sizes(modules)}
     program, _ = modules.program_of(path, list_function(method, answer, INPUTS, leaves), {})
     return [
@@ -141,7 +141,7 @@ def _decode(modules: Modules, program: Program) -> Iterator[Reading]:
     definition = method_of(modules, [_ADJUST])
     if definition is None:
         if "q" in names_in(*program.functions[SIZES].body):
-            raise SourceError(f"{_ADJUST} is nowhere in the release", remedy=MOVED)
+            raise MovedError(f"{_ADJUST} is nowhere in the release")
         return
     path, method = definition
     rounded = list_function(
@@ -183,7 +183,7 @@ def _most_requests(modules: Modules) -> Reading:
                     for device, sm in (("h100", 90), ("a100", 80), ("gb10", 121))
                 ],
             )
-    raise SourceError(f"{name} is nowhere set by a GPU's memory", remedy=MOVED)
+    raise MovedError(f"{name} is nowhere set by a GPU's memory")
 
 
 def _server_default(node: ast.If, name: str) -> Function:

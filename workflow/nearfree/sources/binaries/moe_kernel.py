@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from nearfree.backends.environments.lock import FOLDER
-from nearfree.errors import MOVED, ConfigError, SourceError
+from nearfree.errors import ConfigError, MovedError, SourceError
 from nearfree.log.line import sha256
 
 LOCK = FOLDER / "kernels.lock"
@@ -110,12 +110,10 @@ def extract_kernel(text: str, path: str) -> KernelSource:
     try:
         defined = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise SourceError(f"{path} is no Python ({type(error).__name__})", remedy=MOVED) from error
+        raise MovedError(f"{path} is no Python ({type(error).__name__})") from error
     nodes = {node.name: node for node in defined if node.name in {KERNEL, HELPER}}
     if nodes.keys() != {KERNEL, HELPER}:
-        raise SourceError(
-            f"{path} does not define {KERNEL} and {HELPER} exactly once", remedy=MOVED
-        )
+        raise MovedError(f"{path} does not define {KERNEL} and {HELPER} exactly once")
     lines = text.splitlines()
     parts = []
     for name in (HELPER, KERNEL):
@@ -124,14 +122,12 @@ def extract_kernel(text: str, path: str) -> KernelSource:
         signature = node.args
         defaults = signature.defaults or signature.kw_defaults
         if not only_jit or defaults or signature.vararg or signature.kwarg:
-            raise SourceError(f"{path}: {name} is not a plain triton.jit function", remedy=MOVED)
+            raise MovedError(f"{path}: {name} is not a plain triton.jit function")
         annotations = {
             ast.unparse(argument.annotation) for argument in signature.args if argument.annotation
         }
         if annotations - {"tl.constexpr"}:
-            raise SourceError(
-                f"{path}: {name} has other annotations than tl.constexpr", remedy=MOVED
-            )
+            raise MovedError(f"{path}: {name} has other annotations than tl.constexpr")
         first = node.decorator_list[0].lineno - 1
         parts.append("\n".join(lines[first : node.end_lineno]))
     arguments = tuple(argument.arg for argument in nodes[KERNEL].args.args)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError, SourceError
 from nearfree.sources.language.expressions import COMPARISONS, OPERATORS
 
 DIRECTIVE = re.compile(
@@ -114,7 +114,7 @@ class Conditions:
                 if directive is not None:
                     self.directives.add(line_index)
         if stack:
-            raise SourceError(f"{self.path}: a condition has no end", remedy=MOVED)
+            raise MovedError(f"{self.path}: a condition has no end")
 
     def _directive(self, stack: list[list[Guard]], kind: str, expression: str, line: int) -> None:
         match kind:
@@ -131,7 +131,7 @@ class Conditions:
             case "endif" if stack:
                 stack.pop()
             case "elif" | "else" | "endif":
-                raise SourceError(f"{self.path}:{line} ends no condition", remedy=MOVED)
+                raise MovedError(f"{self.path}:{line} ends no condition")
 
     @cached_property
     def _defines(self) -> dict[str, list[tuple[int, str | None]]]:
@@ -170,7 +170,7 @@ class Conditions:
     def holds(self, index: int, facts: Mapping[str, bool], depth: int = 0) -> bool:
         """Return whether the line at an index, counted from 0, is compiled."""
         if depth > _DEPTH_LIMIT:
-            raise SourceError(f"{self.path}:{index + 1}: its macros have no end", remedy=MOVED)
+            raise MovedError(f"{self.path}:{index + 1}: its macros have no end")
         return all(
             self._truth(text, line, index, facts, depth) is expected
             for line, text, expected in self.guards[index]
@@ -222,7 +222,7 @@ class Conditions:
                 if define_index < index and self.holds(define_index, facts, depth + 1):
                     value = text
             if value and not value.isdecimal():
-                raise SourceError(f"{self.path}: {name} is no number", remedy=MOVED)
+                raise MovedError(f"{self.path}: {name} is no number")
             return None if value is None else int(value or 1)
         if name in FACTS:
             holds = truth_of_fact(FACTS[name], facts)
@@ -235,11 +235,7 @@ class Conditions:
             return 1
         if ABSENT.fullmatch(name):
             return None
-        raise SourceError(
-            f"{self.path}:{line} depends on {name}, of which nothing is known", remedy=MOVED
-        )
+        raise MovedError(f"{self.path}:{line} depends on {name}, of which nothing is known")
 
     def _odd(self, text: str, line: int) -> SourceError:
-        return SourceError(
-            f"{self.path}:{line}: the condition {text!r} is of no known form", remedy=MOVED
-        )
+        return MovedError(f"{self.path}:{line}: the condition {text!r} is of no known form")

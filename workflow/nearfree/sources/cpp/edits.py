@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tree_sitter import Node
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.cpp.nodes import part
 from nearfree.sources.cpp.source import function_name, parse, walk
 
@@ -50,7 +50,7 @@ def only_function(files: Mapping[str, str], name: str) -> tuple[str, Node]:
         if node.type == "function_definition" and function_name(node) == name
     ]
     if len(definitions) != 1:
-        raise SourceError(f"{name} is defined {len(definitions)} times", remedy=MOVED)
+        raise MovedError(f"{name} is defined {len(definitions)} times")
     return definitions[0]
 
 

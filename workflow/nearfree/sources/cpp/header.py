@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from tree_sitter import Node
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError
 from nearfree.sources.cpp.source import children, parse, text_of, walk
 
 NUMBERS = {
@@ -49,7 +49,7 @@ class Header:
         self._functions: dict[str, list[tuple[str, Node]]] = {}
         for path, content in files.items():
             if packed := _PACKED.search(content):
-                raise SourceError(f"{path} has a layout of its own: {packed[0]}", remedy=MOVED)
+                raise MovedError(f"{path} has a layout of its own: {packed[0]}")
             for node in walk(parse(_as_c(content)), children):
                 self._record_declaration(node)
 
@@ -90,28 +90,24 @@ class Header:
     def struct(self, name: str) -> list[tuple[str, str]]:
         """Return a structure's fields in order: the type's code, and the name."""
         if name not in self._structs:
-            raise SourceError(f"the header states no fields of {name}", remedy=MOVED)
+            raise MovedError(f"the header states no fields of {name}")
         definitions = [self._fields(name, node) for node in self._structs[name]]
         if any(fields != definitions[0] for fields in definitions):
-            raise SourceError(f"the header states {name} in several ways", remedy=MOVED)
+            raise MovedError(f"the header states {name} in several ways")
         return definitions[0]
 
     def _fields(self, name: str, specifier: Node) -> list[tuple[str, str]]:
         fields: list[tuple[str, str]] = []
         *heads, body = children(specifier)
         if [member.type for member in heads] != ["type_identifier"]:
-            raise SourceError(
-                f"{name} is no plain structure: {text_of(specifier):.60}", remedy=MOVED
-            )
+            raise MovedError(f"{name} is no plain structure: {text_of(specifier):.60}")
         for member in children(body):
             declarators = member.children_by_field_name("declarator")
             type_node = member.child_by_field_name("type")
             others = [other for other in children(member) if other not in (type_node, *declarators)]
             is_field = member.type == "field_declaration" and declarators
             if not is_field or any(other.type != "type_qualifier" for other in others):
-                raise SourceError(
-                    f"{name} has a part that is no plain field: {text_of(member):.60}", remedy=MOVED
-                )
+                raise MovedError(f"{name} has a part that is no plain field: {text_of(member):.60}")
             fields += [
                 self._field(text_of(type_node), declarator, name) for declarator in declarators
             ]
@@ -120,19 +116,19 @@ class Header:
     def function(self, name: str) -> tuple[str, list[str]]:
         """Return the code of a function's return type, and those of its parameters."""
         if name not in self._functions:
-            raise SourceError(f"the header declares no function {name}", remedy=MOVED)
+            raise MovedError(f"the header declares no function {name}")
         declarations = [
             self._types(type_name, declarator) for type_name, declarator in self._functions[name]
         ]
         if any(types != declarations[0] for types in declarations):
-            raise SourceError(f"the header declares {name} in several ways", remedy=MOVED)
+            raise MovedError(f"the header declares {name} in several ways")
         return declarations[0]
 
     def _types(self, returned_type: str, declarator: Node) -> tuple[str, list[str]]:
         parameters = declarator.child_by_field_name("parameters")
         codes = []
         if text_of(parameters).endswith("...)"):
-            raise SourceError(f"{text_of(declarator):.60} takes any number of values", remedy=MOVED)
+            raise MovedError(f"{text_of(declarator):.60} takes any number of values")
         for parameter in [] if parameters is None else children(parameters):
             type_name = text_of(parameter.child_by_field_name("type"))
             declarator_text = text_of(parameter.child_by_field_name("declarator"))
@@ -162,9 +158,7 @@ class Header:
             return f"{self._code(type_name)}[{size}]", text_of(inner)
         if name := _pointer_name(declarator):
             return POINTER, name
-        raise SourceError(
-            f"a field of {owner} has an unknown form: {text_of(declarator):.60}", remedy=MOVED
-        )
+        raise MovedError(f"a field of {owner} has an unknown form: {text_of(declarator):.60}")
 
     def _code(self, text: str) -> str:
         """Return the code of a type from its text."""
@@ -183,7 +177,7 @@ class Header:
             if type_name not in self._aliases:
                 break
             type_name = " ".join(_QUALIFIERS.sub(" ", self._aliases[type_name]).split())
-        raise SourceError(f"{text!r:.80} is a type of an unknown form", remedy=MOVED)
+        raise MovedError(f"{text!r:.80} is a type of an unknown form")
 
 
 def _as_c(content: str) -> str:

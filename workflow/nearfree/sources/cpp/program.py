@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError, SourceError
 from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.nodes import called_name, part
 from nearfree.sources.cpp.records import thread_records
@@ -128,7 +128,7 @@ def dispatch(files: CppFiles, name: str) -> tuple[Function, set[str]]:
     if not specialisations or any(
         specialisation.node.has_error for specialisation in specialisations
     ):
-        raise SourceError(f"{name} has no specialisations that can be read", remedy=MOVED)
+        raise MovedError(f"{name} has no specialisations that can be read")
     callees = {
         called_name(node)
         for specialisation in specialisations

@@ -11,7 +11,8 @@ from functools import cached_property
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError, SourceError
+from nearfree.log.events import Quote
 from nearfree.sources.language.program import Text
 
 LANGUAGE = Language(tree_sitter_cuda.language())
@@ -43,6 +44,10 @@ class Definition:
 
     node: Node
     text: Text
+
+    def quote(self, part: Node) -> Quote:
+        """Return the quote of a part's lines."""
+        return self.text.quote(part.start_point[0] + 1, part.end_point[0] + 1)
 
 
 def parse(content: str) -> Node:
@@ -142,10 +147,8 @@ class CppFiles:
                 f"{definition.text.path}:{definition.node.start_point[0] + 1}"
                 for definition in definitions
             )
-            raise SourceError(
-                f"{' or '.join(names)} must be defined once; it is defined"
-                f" {locations or 'nowhere'}",
-                remedy=MOVED,
+            raise MovedError(
+                f"{' or '.join(names)} must be defined once; it is defined {locations or 'nowhere'}"
             )
         if definitions[0].node.has_error:
             raise SourceError(f"{definitions[0].text.path}: {names[0]} does not parse as C++")

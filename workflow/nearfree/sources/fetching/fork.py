@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError, SourceError
 from nearfree.sources.fetching.members import MEMBER_LIMIT
 
 PIN = re.compile(r"\bGIT_REPOSITORY\s+(https://\S+?)(?:\.git)?\s+GIT_TAG\s+([0-9a-f]{40})\b")
@@ -60,7 +60,7 @@ def pinned_commit(text: str, label: str) -> tuple[str, str]:
     """Return the repository and the commit that a CMake file pins; raise SourceError if not one."""
     pins = PIN.findall(text)
     if len(pins) != 1:
-        raise SourceError(f"{label} pins {len(pins)} commits of a repository", remedy=MOVED)
+        raise MovedError(f"{label} pins {len(pins)} commits of a repository")
     url, commit = pins[0]
     return url, commit
 

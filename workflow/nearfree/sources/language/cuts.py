@@ -8,7 +8,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError, SourceError
 from nearfree.sources.language.closures import evaluate
 from nearfree.sources.language.expressions import UnknownConstructError, truth_of, variables
 from nearfree.sources.language.functions import nodes_of
@@ -56,7 +56,7 @@ def value_of(function: Function, name: str, stop: frozenset[str]) -> Function:
     """
     assignment = only_assignment(function, name)
     if assignment is None:
-        raise SourceError(f"{function.name} assigns no {name}", remedy=MOVED)
+        raise MovedError(f"{function.name} assigns no {name}")
     body: list[ast.stmt] = [copied(assignment)]
     waiting, followed = names_in(assignment.value) - stop, {name}
     while waiting:
@@ -142,7 +142,7 @@ def arguments_of(function: Function, callee: str) -> Function:
     cutter = _CallCutter(callee)
     cutter.visit(shortened)
     if not cutter.cut:
-        raise SourceError(f"{function.name} does not call {callee}", remedy=MOVED)
+        raise MovedError(f"{function.name} does not call {callee}")
     return shortened
 
 

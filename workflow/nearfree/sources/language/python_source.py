@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TypeVar
 
-from nearfree.errors import MOVED, SourceError
+from nearfree.errors import MovedError, SourceError
 from nearfree.sources.language.cuts import assignments
 from nearfree.sources.language.expressions import UnknownConstructError, name_of
 from nearfree.sources.language.functions import BUILTINS, OWN, nodes_of
@@ -76,10 +76,9 @@ class Modules:
                 ", ".join(f"{path}:{node.lineno}" for path, node in definitions) or "nowhere"
             )
             note = " and set again" if len(definitions) == 1 else ""
-            raise SourceError(
+            raise MovedError(
                 f"{' or '.join(sorted(wanted))} must be defined once; it is defined"
-                f" {locations}{note}",
-                remedy=MOVED,
+                f" {locations}{note}"
             )
         return definitions[0]
 
@@ -324,7 +323,7 @@ def find_record(modules: Modules, name: str) -> "RecordTuples | None":
     classes = modules.definitions(ast.ClassDef, f"class {name}")
     definitions = [node for _, node in classes if node.name == name]
     if len(definitions) > 1:
-        raise SourceError(f"{name} is defined {len(definitions)} times", remedy=MOVED)
+        raise MovedError(f"{name} is defined {len(definitions)} times")
     return RecordTuples(definitions[0]) if definitions else None
 
 

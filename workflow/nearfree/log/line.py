@@ -56,10 +56,7 @@ def line_head(raw: bytes) -> str | None:
 
 def damaged_line(where: str) -> DamageError:
     """Return the error of a line that does not match its own hash."""
-    return DamageError(
-        f"{where} does not match its own hash",
-        remedy=REMEDY,
-    )
+    return DamageError(f"{where} does not match its own hash", remedy=REMEDY)
 
 
 def home() -> str | None:

@@ -14,14 +14,7 @@ from msgspec import Struct
 
 from nearfree.errors import DamageError, LogError, NearfreeError
 from nearfree.log.events import ENVELOPES, PAYLOADS, Event, Payload, upcast, versions_of
-from nearfree.log.line import (
-    GENESIS,
-    REMEDY,
-    SUFFIX,
-    damaged_line,
-    line_head,
-    sequence_text,
-)
+from nearfree.log.line import GENESIS, REMEDY, SUFFIX, damaged_line, line_head, sequence_text
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """The exceptions that decoding raises for invalid bytes."""
@@ -76,8 +69,7 @@ def open_bytes(path: Path) -> Iterator[BufferedReader]:
         with open(path, "rb", opener=_unwaiting) as file:
             if not S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise LogError(
-                    f"{path} is no plain file",
-                    remedy="Put a plain file in its place, or remove it",
+                    f"{path} is no plain file", remedy="Put a plain file in its place, or remove it"
                 )
             yield file
     except OSError as error:
@@ -182,7 +174,4 @@ def _decode_in_place(line: bytes, name: str, path: Path, number: int) -> Event:
 
 
 def _misplaced(where: str, what: str) -> DamageError:
-    return DamageError(
-        f"{where} {what}: lines were dropped, swapped or moved",
-        remedy=REMEDY,
-    )
+    return DamageError(f"{where} {what}: lines were dropped, swapped or moved", remedy=REMEDY)

@@ -2,12 +2,7 @@
 
 from nearfree.core.plan import RetractPlan
 from nearfree.errors import EvidenceError
-from nearfree.log.events import (
-    ObservationRetracted,
-    RunFinished,
-    RunStarted,
-    SegmentRecovered,
-)
+from nearfree.log.events import ObservationRetracted, RunFinished, RunStarted, SegmentRecovered
 from nearfree.log.evidence import RETRACTED, read_take, retracted_targets
 from nearfree.log.line import private_patterns, refuse_private
 from nearfree.log.names import Layout, parse_take

@@ -169,10 +169,7 @@ def _sealed_lines(path: Path, part: SealedSegment) -> Iterator[bytes]:
 
 
 def _differs(path: Path, part: str) -> DamageError:
-    return DamageError(
-        f"{path} is not what its seal says: its {part} differ",
-        remedy=REMEDY,
-    )
+    return DamageError(f"{path} is not what its seal says: its {part} differ", remedy=REMEDY)
 
 
 def write_receipt(layout: Layout, take: TakeName) -> Path:

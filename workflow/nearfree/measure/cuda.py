@@ -213,11 +213,7 @@ class _EmptyKernel:
 def launch_floor(graph_forwards: int) -> LaunchFloor:
     """Return the latency of a launch alone, eagerly and in a graph."""
     eager, graph = (_floor(CudaTimer(launch, graph_forwards)) for launch in ("eager", "graph"))
-    return LaunchFloor(
-        eager_us=median(eager),
-        graph_us=median(graph),
-        samples=tuple(eager),
-    )
+    return LaunchFloor(eager_us=median(eager), graph_us=median(graph), samples=tuple(eager))
 
 
 def _floor(timer: CudaTimer) -> list[float]:

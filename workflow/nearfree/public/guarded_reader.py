@@ -12,13 +12,7 @@ import polars as pl
 from nearfree.errors import SourceError
 from nearfree.public.collective_tables import COLUMNS, read_collectives
 from nearfree.public.latent_tables import TABLES, read_latents
-from nearfree.public.perf_tables import (
-    Rows,
-    constant_columns,
-    read_rows,
-    table_error,
-    table_name,
-)
+from nearfree.public.perf_tables import Rows, constant_columns, read_rows, table_error, table_name
 
 MEMORY_LIMIT = 8 * 2**30
 """Most bytes of address space of the process that reads tables."""

@@ -19,13 +19,7 @@ from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED, NAIVE
 from nearfree.public.curve_row import CURVE_FIELDS
 from nearfree.public.curves import TYPES
-from nearfree.public.perf_tables import (
-    Rows,
-    read_columns,
-    rows_of,
-    setting_mismatches,
-    table_name,
-)
+from nearfree.public.perf_tables import Rows, read_columns, rows_of, setting_mismatches, table_name
 
 Row = dict[str, object]
 _DENSE_SPAN = 128

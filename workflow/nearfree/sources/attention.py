@@ -80,6 +80,26 @@ class Tile(Struct, frozen=True, kw_only=True):
     unsplit: bool = False
     """Whether each tile iterates over all keys of its request: no call splits them over SMs."""
 
+    @classmethod
+    def of(
+        cls,
+        path: str,
+        rows: int,
+        query_rows: int,
+        positions: int,
+        *branches: Branch,
+        unsplit: bool = False,
+    ) -> "Tile":
+        """Return the tiles of `rows` rows over positions that take `query_rows` rows each."""
+        return cls(
+            path=path,
+            tile=rows,
+            rows_per_position=query_rows,
+            tiles=-(-positions * query_rows // rows),
+            branches=branches,
+            unsplit=unsplit,
+        )
+
 
 FACTS = {
     "sms": "number of SMs",
@@ -180,8 +200,3 @@ def is_absent(rules: Mapping[str, Rule], mechanism: str) -> bool:
     """Return whether a release was searched for a mechanism, and lacks it."""
     rule = rules.get(f"mechanism_{mechanism}")
     return rule is not None and rule.value({}).value == "absent"
-
-
-def tiles_of(tile: int, rows: int) -> int:
-    """Return the number of tiles for some rows."""
-    return -(-rows // tile)

@@ -6,12 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from nearfree.backends.dense_kernels import (
-    MACHETE,
-    dense_kernel,
-    dense_rule,
-    unread_product_error,
-)
+from nearfree.backends.dense_kernels import MACHETE, dense_kernel, dense_rule, unread_product_error
 from nearfree.backends.moe_kernels import MARLIN
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch

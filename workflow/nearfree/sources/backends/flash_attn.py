@@ -19,7 +19,6 @@ from nearfree.sources.attention import (
     point_of,
     require_mechanism,
     rule_answer,
-    tiles_of,
 )
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
@@ -283,12 +282,8 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
     path, rows = rule_answer(rules, "path", passed), rule_answer(rules, "tile", passed)
     kernel, rows_per_position = path.value[0], passed["rows"]
     require_mechanism(rules, "grid" if kernel == "standard" else "split_grid")
-    return Tile(
-        path=f"{kernel}_swapped" if rows_per_position > 1 else kernel,
-        tile=rows.value,
-        rows_per_position=rows_per_position,
-        tiles=tiles_of(rows.value, positions * rows_per_position),
-        branches=(rows.branch, path.branch, call_answer.branch),
-        # A call that sets a number of splits sets at least one.
-        unsplit=passed["num_splits"] == 0,
-    )
+    name = f"{kernel}_swapped" if rows_per_position > 1 else kernel
+    branches = (rows.branch, path.branch, call_answer.branch)
+    # A call that sets a number of splits sets at least one.
+    unsplit = passed["num_splits"] == 0
+    return Tile.of(name, rows.value, rows_per_position, positions, *branches, unsplit=unsplit)

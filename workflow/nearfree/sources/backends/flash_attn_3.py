@@ -20,7 +20,6 @@ from nearfree.sources.attention import (
     point_of,
     require_mechanism,
     rule_answer,
-    tiles_of,
 )
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Answer, Rule
@@ -244,7 +243,7 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     from nearfree.sources.backends.flash_attn_grid import packed_grid
     from nearfree.sources.cpp.source import CppFiles
 
-    return [packed_grid(CppFiles(files), "run_flash_fwd", "grid")]
+    return [packed_grid(CppFiles(files))]
 
 
 FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {"launch": (), "tile": ()}
@@ -278,15 +277,9 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
             f"{PACKAGE}: the tile depends on the number of blocks in a cluster",
             remedy="Report this: the rule does not apply",
         )
-    rows_per_position = query.group if kernel["PackGQA"] else 1
-    path = "split_kv" if kernel["Split"] else "standard"
-    return Tile(
-        path=f"{path}+pack_gqa" if kernel["PackGQA"] else path,
-        tile=one_block.value[0],
-        rows_per_position=rows_per_position,
-        tiles=tiles_of(one_block.value[0], positions * rows_per_position),
-        branches=(one_block.branch, launch.branch, call.branch),
-    )
+    packed, branches = kernel["PackGQA"], (one_block.branch, launch.branch, call.branch)
+    path = ("split_kv" if kernel["Split"] else "standard") + "+pack_gqa" * packed
+    return Tile.of(path, one_block.value[0], query.group if packed else 1, positions, *branches)
 
 
 def passed_on(

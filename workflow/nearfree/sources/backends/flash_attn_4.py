@@ -17,7 +17,6 @@ from nearfree.sources.attention import (
     point_of,
     require_mechanism,
     rule_answer,
-    tiles_of,
 )
 from nearfree.sources.backends.flash_attn_4_rules import FAMILIES, call_facts, readings
 from nearfree.sources.language.functions import nodes_of
@@ -128,15 +127,8 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
     answer = rule_answer(rules, name, facts)
     rows, stages, splits, packed, kernel_class = answer.value
     _checked(rules, kernel_class, packed=bool(packed), has_stages=stages > 1)
-    rows_per_position = query.group if packed else 1
-    marks = "+split" * (splits > 1) + "+pack_gqa" * bool(packed)
-    return Tile(
-        path=f"sm{family}{marks}",
-        tile=rows * stages,
-        rows_per_position=rows_per_position,
-        tiles=tiles_of(rows * stages, positions * rows_per_position),
-        branches=(answer.branch,),
-    )
+    path = f"sm{family}" + "+split" * (splits > 1) + "+pack_gqa" * bool(packed)
+    return Tile.of(path, rows * stages, query.group if packed else 1, positions, answer.branch)
 
 
 def _checked(

@@ -40,7 +40,7 @@ def ceiling_grid(files: CppFiles, function: str, name: str) -> Mechanism:
     return _mechanism(files, function, name, statement, find)
 
 
-def packed_grid(files: CppFiles, function: str, name: str) -> Mechanism:
+def packed_grid(files: CppFiles) -> Mechanism:
     """Return the evidence that blocks count rows of packed heads, if heads are packed."""
 
     def find(_node: Node, variables: list[Node]) -> list[Node]:
@@ -53,7 +53,7 @@ def packed_grid(files: CppFiles, function: str, name: str) -> Mechanism:
         return []
 
     statement = "blocks = ceil(seqlen_q * heads packed together / rows of a tile)"
-    return _mechanism(files, function, name, statement, find)
+    return _mechanism(files, "run_flash_fwd", "grid", statement, find)
 
 
 def fixed_rows(files: CppFiles, function: str, launch: str, name: str) -> Mechanism:
@@ -84,11 +84,8 @@ def _mechanism(files: CppFiles, function: str, name: str, statement: str, find: 
         return Mechanism(name, statement)
     definition = files.locate(function)
     variables = [node for node in walk(definition.node) if node.type == "init_declarator"]
-    quotes = (
-        definition.text.quote(node.start_point[0] + 1, node.end_point[0] + 1)
-        for node in find(definition.node, variables)
-    )
-    return Mechanism(name, statement, tuple(quotes))
+    quotes = tuple(map(definition.quote, find(definition.node, variables)))
+    return Mechanism(name, statement, quotes)
 
 
 def _ceiling(variable: Node) -> tuple[str, str, str]:

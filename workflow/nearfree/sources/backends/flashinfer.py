@@ -21,7 +21,6 @@ from nearfree.sources.attention import (
     point_of,
     require_mechanism,
     rule_answer,
-    tiles_of,
 )
 from nearfree.sources.backends.flashinfer_rules import CUDA, backend_facts, mechanisms, readings
 from nearfree.sources.language.rule import Answer, Rule
@@ -108,27 +107,16 @@ def _fa2(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         **_device(query.sm),
     }
     tile_answer = rule_answer(rules, "tile", facts)
-    return Tile(
-        path="fa2" if captured is None else "fa2_cuda_graph",
-        tile=tile_answer.value,
-        rows_per_position=query.group,
-        tiles=tiles_of(tile_answer.value, positions * query.group),
-        branches=(tile_answer.branch, length_answer.branch),
-    )
+    path = "fa2" if captured is None else "fa2_cuda_graph"
+    branches = (tile_answer.branch, length_answer.branch)
+    return Tile.of(path, tile_answer.value, query.group, positions, *branches)
 
 
 def _fa3(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
     for mechanism in ("sm90_tiles", "sm90_rows"):
         require_mechanism(rules, mechanism)
-    facts = {"head_dim": query.head_dim}
-    answer = rule_answer(rules, "sm90_tile", facts)
-    return Tile(
-        path="fa3",
-        tile=answer.value,
-        rows_per_position=1,
-        tiles=tiles_of(answer.value, positions),
-        branches=(answer.branch,),
-    )
+    answer = rule_answer(rules, "sm90_tile", {"head_dim": query.head_dim})
+    return Tile.of("fa3", answer.value, 1, positions, answer.branch)
 
 
 def _device(sm: int | None) -> dict[str, Any]:

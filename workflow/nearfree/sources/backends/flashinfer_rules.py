@@ -220,11 +220,8 @@ def _cpp_lines(cpp: "CppFiles", function: str, pattern: str) -> tuple[Quote, ...
         definition = cpp.locate(function)
     except SourceError:
         return ()
-    return tuple(
-        definition.text.quote(node.start_point[0] + 1, node.end_point[0] + 1)
-        for node in walk(definition.node)
-        if re.fullmatch(pattern, text_of(node))
-    )
+    nodes = (node for node in walk(definition.node) if re.fullmatch(pattern, text_of(node)))
+    return tuple(map(definition.quote, nodes))
 
 
 def _lines(function: Function, pattern: str) -> tuple[Quote, ...]:

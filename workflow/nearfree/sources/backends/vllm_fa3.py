@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from nearfree.errors import MOVED, EvidenceError, SourceError
+from nearfree.errors import EvidenceError, MovedError
 from nearfree.sources.attention import (
     AttentionQuery,
     Point,
@@ -20,7 +20,6 @@ from nearfree.sources.attention import (
     point_of,
     require_mechanism,
     rule_answer,
-    tiles_of,
 )
 from nearfree.sources.backends import flash_attn_3 as upstream
 from nearfree.sources.language.reading import Mechanism, Reading
@@ -91,7 +90,7 @@ def built(files: Mapping[str, str]) -> "CppFiles":
     listed = definitions[1] if definitions else ""
     names = re.findall(r"^\s*(FLASHATTENTION_\w+)", listed, re.MULTILINE)
     if not names:
-        raise SourceError(f"{BUILD} defines nothing for _vllm_fa3_C", remedy=MOVED)
+        raise MovedError(f"{BUILD} defines nothing for _vllm_fa3_C")
     condition = re.compile(rf"#if(n?)def(?= (?:{'|'.join(names)})\b)")
     return CppFiles(
         {
@@ -134,7 +133,7 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     """Return the lines that make the tile matter to the kernel."""
     from nearfree.sources.backends.flash_attn_grid import packed_grid
 
-    return [packed_grid(built(files), "run_flash_fwd", "grid")]
+    return [packed_grid(built(files))]
 
 
 FOLLOWING_RULES = dict.fromkeys(("kernel", WINDOW_KERNEL), ("heads", "kv_heads"))
@@ -162,14 +161,9 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
     passed, call = upstream.passed_on(rules, rule_queries(query, point_of(query, positions)))
     kernel = rule_answer(rules, WINDOW_KERNEL if passed["is_local"] else "kernel", passed)
     rows, split, packed = kernel.value
-    rows_per_position = query.group if packed else 1
-    return Tile(
-        path=("split_kv" if split else "standard") + "+pack_gqa" * packed,
-        tile=rows,
-        rows_per_position=rows_per_position,
-        tiles=tiles_of(rows, positions * rows_per_position),
-        branches=(kernel.branch, call.branch),
-    )
+    path = ("split_kv" if split else "standard") + "+pack_gqa" * packed
+    branches = (kernel.branch, call.branch)
+    return Tile.of(path, rows, query.group if packed else 1, positions, *branches)
 
 
 def notes(query: AttentionQuery) -> tuple[str, ...]:

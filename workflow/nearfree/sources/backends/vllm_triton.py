@@ -15,7 +15,6 @@ from nearfree.sources.attention import (
     facts,
     point_of,
     rule_answer,
-    tiles_of,
 )
 from nearfree.sources.language.cuts import assignments, returning_names
 from nearfree.sources.language.program import signature
@@ -126,14 +125,8 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
             f"{PACKAGE}: {query.group} heads of a group are more than a block's {rows.value} rows",
             remedy="Ask for 0.10.2 or newer, whose blocks grow with the group",
         )
-    return Tile(
-        path=path,
-        tile=positions_per_block * query.group,
-        rows_per_position=query.group,
-        tiles=tiles_of(positions_per_block, positions),
-        branches=tuple(branches),
-        unsplit=unsplit,
-    )
+    used_rows = positions_per_block * query.group
+    return Tile.of(path, used_rows, query.group, positions, *branches, unsplit=unsplit)
 
 
 def notes(query: AttentionQuery) -> tuple[str, ...]:

@@ -6,11 +6,7 @@ from tree_sitter import Node
 
 from nearfree.sources.cpp.expressions import KNOWN, Expressions
 from nearfree.sources.cpp.nodes import arguments, last_name, part, plain, template_arguments
-from nearfree.sources.cpp.source import (
-    parameter_names,
-    template_parameters,
-    text_of,
-)
+from nearfree.sources.cpp.source import parameter_names, template_parameters, text_of
 from nearfree.sources.cpp.types import CASTS, cast, kind_named, literal
 from nearfree.sources.language.functions import BUILTINS
 

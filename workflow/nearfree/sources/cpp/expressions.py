@@ -8,13 +8,7 @@ from typing import TypeVar
 from tree_sitter import Node
 
 from nearfree.sources.cpp.nodes import arguments, last_name, part
-from nearfree.sources.cpp.source import (
-    CppFiles,
-    Definition,
-    children,
-    namespaces,
-    text_of,
-)
+from nearfree.sources.cpp.source import CppFiles, Definition, children, namespaces, text_of
 from nearfree.sources.cpp.types import CASTS, Kinds, cast, kind_named, literal
 from nearfree.sources.language.program import Text
 

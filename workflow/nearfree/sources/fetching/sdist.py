@@ -77,10 +77,7 @@ def read_packed(
     if not artefact.filename.endswith((".tar.gz", ".tgz")):
         raise refusal(artefact, "only .tar.gz is read")
     digests = [hashlib.new(name) for name in hashes]
-    with (
-        readable(artefact),
-        open_url(artefact.url, str(artefact), setting=setting) as response,
-    ):
+    with readable(artefact), open_url(artefact.url, str(artefact), setting=setting) as response:
 
         def read_and_hash(size: int) -> bytes:
             raw = meter.read(response, size)

@@ -20,13 +20,7 @@ from nearfree.sources.language.expressions import (
 )
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Function, Program, names_in, parameters
-from nearfree.sources.language.statements import (
-    REFUSED,
-    Frame,
-    Nested,
-    RefusedError,
-    Statements,
-)
+from nearfree.sources.language.statements import REFUSED, Frame, Nested, RefusedError, Statements
 
 STEPS_LIMIT = 200_000
 

@@ -23,6 +23,7 @@ from nearfree.core.plan import (
     ProbePlan,
     RequestedPlan,
     Sweep,
+    study_of,
 )
 from nearfree.errors import ConfigError
 from nearfree.hardware.identity import STREAM as HARDWARE
@@ -201,7 +202,7 @@ def raise_takes(
         config.study(scope, study)
     streams = [study] if study else all_streams[1:]  # without the probe
     if backend is not None:
-        streams = [name for name in streams if backend in _backends(config, name)]
+        streams = [name for name in streams if backend in stream_backends(config, name)]
         if not streams:
             studied = config.studied(scope)
             backends = sorted({each for name in studied for each in config.backends_of(name)})
@@ -223,6 +224,7 @@ def raise_takes(
     return raised
 
 
-def _backends(config: Config, stream: str) -> set[str]:
-    study = stream.removesuffix(MODULES_SUFFIX).removesuffix(PREDICTIONS_SUFFIX)
+def stream_backends(config: Config, stream: str) -> set[str]:
+    """Return the backends on which a stream's study runs; none for the probe."""
+    study = study_of(stream)
     return config.backends_of(study) if study in config.studies else set()

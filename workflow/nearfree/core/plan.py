@@ -23,6 +23,11 @@ PROFILE_SUFFIX, MODULES_SUFFIX, PREDICTIONS_SUFFIX = "_profile", "_modules", "_f
 and its recorded predictions."""
 
 
+def study_of(stream: str) -> str:
+    """Return the study that a stream of measurements or predictions belongs to."""
+    return stream.removesuffix(MODULES_SUFFIX).removesuffix(PREDICTIONS_SUFFIX)
+
+
 def check_positions(positions: tuple[int, ...]) -> None:
     """Raise ConfigError unless a grid of N is strictly increasing."""
     if list(positions) != sorted(set(positions)):

@@ -118,11 +118,10 @@ def machine_fingerprint(kind: str) -> Fingerprint:
 
 def known_probe(layout: Layout, scope: str) -> HardwareProbed | None:
     """Return the first probe on record for a platform, None before its first."""
-    for take in read_scope(layout, scope, stream=STREAM):
-        for event in take.events_of(HardwareProbed):
-            probe: HardwareProbed = event.data
-            return probe
-    return None
+    takes = read_scope(layout, scope, stream=STREAM)
+    probes = (event.data for take in takes for event in take.events_of(HardwareProbed))
+    probe: HardwareProbed | None = next(probes, None)
+    return probe
 
 
 def check_identity(layout: Layout, scope: str, fingerprint: Fingerprint) -> None:

@@ -12,7 +12,7 @@ from msgspec import json
 
 from nearfree.backends.environments.lock import WORKFLOW_ENVIRONMENT, Environment
 from nearfree.config.files import Config
-from nearfree.config.plans import Plans
+from nearfree.config.plans import Plans, stream_backends
 from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.plan import (
     MODULES_SUFFIX,
@@ -21,6 +21,7 @@ from nearfree.core.plan import (
     MeasurePlan,
     Plan,
     RequestedPlan,
+    study_of,
 )
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
 from nearfree.decoders.config_file import decoder_names, find_file
@@ -297,11 +298,8 @@ class Pipeline:
         for scope in self.site.here:
             receipt_of = self._receipts(scope)
             for stream, receipt in receipt_of.items():
-                study = stream.removesuffix(MODULES_SUFFIX).removesuffix(PREDICTIONS_SUFFIX)
-                names = {stream, study}
-                if study in self.config.studies:
-                    names |= self.config.backends_of(study) - receipt_of.keys()
-                for name in names:
+                backends = stream_backends(self.config, stream) - receipt_of.keys()
+                for name in {stream, study_of(stream), *backends}:
                     receipts[f"{scope}/{name}"].append(receipt)
         for take in self.requested_takes(SOURCES):
             receipts[f"{SOURCES}/{take.stream}"].append(str(self.layout.receipt(take)))
@@ -366,8 +364,7 @@ class Pipeline:
 
     def resource(self, name: str, scope: str, stream: str, attempt: int) -> Any:
         """Return a resource of a stream's SLURM job; None leaves it to SLURM's default."""
-        study = stream.removesuffix(MODULES_SUFFIX).removesuffix(PREDICTIONS_SUFFIX)
-        return self.config.job_resources(scope, study).resources(attempt)[name]
+        return self.config.job_resources(scope, study_of(stream)).resources(attempt)[name]
 
     def table(self, scope: str, *names: str) -> list[str]:
         """Return the files of a scope's tables."""

@@ -135,7 +135,4 @@ def engine_paths(
 
 def path_at(paths: Sequence[MlaPath], positions: int) -> MlaPath | None:
     """Return the kernel that decodes so many positions of a request; None for prefill."""
-    for path in paths:
-        if path.least <= positions <= (path.most or positions):
-            return path
-    return None
+    return next((p for p in paths if p.least <= positions <= (p.most or positions)), None)

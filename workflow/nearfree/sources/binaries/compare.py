@@ -8,8 +8,8 @@ on no device: the code for one architecture also holds tiles that the source tak
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, convert
+from msgspec.structs import asdict, astuple, replace
 
 from nearfree.errors import EvidenceError
 from nearfree.log.events import HeldKernel
@@ -50,7 +50,6 @@ class Comparison(Struct, frozen=True):
     differences: tuple[Difference, ...]
 
 
-_FIELDS = Kernel.__struct_fields__
 _RowsByKernel = Mapping[tuple[Kernel, int], set[int]]
 """Tile rows by kernel and device, or by kernel and architecture of the code."""
 
@@ -65,7 +64,7 @@ def compare(rules: Rules, held: Iterable[HeldKernel]) -> Comparison:
     """
     rows_in_binary: defaultdict[tuple[Kernel, int], set[int]] = defaultdict(set)
     for each in held:
-        kernel = Kernel(**{name: getattr(each, name) for name in _FIELDS})
+        kernel = convert(each, Kernel, from_attributes=True)
         rows_in_binary[kernel, each.code].add(each.rows)
     in_binary = {kernel for kernel, _ in rows_in_binary}
     answered, windows = _answered_rows(rules, in_binary), WINDOW_KERNEL in rules
@@ -84,7 +83,7 @@ def compare(rules: Rules, held: Iterable[HeldKernel]) -> Comparison:
             if rule_rows - held_rows or held_rows - rows_anywhere:
                 differences.append(
                     Difference(
-                        Point(**{name: getattr(kernel, name) for name in _FIELDS}, sm=sm),
+                        Point(**asdict(kernel), sm=sm),
                         rule=tuple(sorted(rule_rows)),
                         binary=tuple(sorted(held_rows)),
                         explained=_unruled_reason(kernel, windows=windows),
@@ -127,7 +126,7 @@ def _kernels(in_binary: set[Kernel], answered: set[Kernel], *, windows: bool) ->
     for kernel in answered:
         if kernel.mask != "window" or windows:
             kernels |= {replace(kernel, dtype=dtype) for dtype in dtypes[kernel.kernel]}
-    return sorted(kernels, key=lambda kernel: [str(getattr(kernel, name)) for name in _FIELDS])
+    return sorted(kernels, key=lambda kernel: list(map(str, astuple(kernel))))
 
 
 def _answered_rows(rules: Rules, in_binary: Iterable[Kernel]) -> _RowsByKernel:

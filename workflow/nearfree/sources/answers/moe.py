@@ -274,7 +274,7 @@ class MoeRules:
     def _at(self, tokens: int) -> Block:
         path_answer = self._path(tokens)
         path_name = ALIGNED if self.aligned else path_answer.value
-        block = partial(Block, path=path_name, path_branch=path_answer.branch)
+        block: Callable[..., Block] = partial(Block, path=path_name, path_branch=path_answer.branch)
         query = self.query
         if query.override is not None:
             return block(value=query.override, source="override")

@@ -11,7 +11,7 @@ from msgspec import Struct
 from nearfree.core.modules.moe_ffn import local_experts
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.engines import Engine
-from nearfree.decoders.pieces import Kind
+from nearfree.decoders.pieces import OF_ATTENTION, Kind
 
 Held = Literal["cut", "keys", "fused", "experts", "rows", "whole"]
 """How ranks hold a matrix: `cut` evenly; `keys` and values by key heads; these `fused` with the
@@ -50,7 +50,7 @@ def held(name: str, kind: Kind, *, latent_queries: bool = False) -> Held:
         return "whole"
     if is_added_bias or leaf in _WHOLE or ".indexer." in name:
         return "whole"
-    if kind == "attention" and leaf in (*_KEYS, *_FUSED):
+    if kind == OF_ATTENTION and leaf in (*_KEYS, *_FUSED):
         return "keys" if leaf in _KEYS else "fused"
     return "cut"
 

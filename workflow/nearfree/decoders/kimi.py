@@ -23,6 +23,7 @@ from nearfree.decoders.pieces import (
     joined,
     linear,
     norms,
+    projection,
     vector,
 )
 from nearfree.decoders.state_mixers import mixer_piece
@@ -96,7 +97,7 @@ def _gated(keys: Keys, layers: int) -> Layer:
     if not keys.flag("mla_use_output_gate"):
         return attention
     value_width = keys.whole("num_attention_heads") * keys.whole("v_head_dim")
-    gate = linear("self_attn.g_proj", "attention", keys.whole("hidden_size"), value_width)
+    gate = projection("self_attn.g_proj", keys.whole("hidden_size"), value_width)
     piece = attention(0)
     gated = tuple(structs.replace(kind, gate=True) for kind in piece.attention)
     return in_every_layer(joined([piece._replace(attention=gated), Piece(gate)]))

@@ -5,7 +5,7 @@ from typing import Any
 from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layer_cache import caches_of
-from nearfree.decoders.pieces import Layer, Matrix, Piece, Plan, in_every_layer, linear, vector
+from nearfree.decoders.pieces import Layer, Matrix, Piece, Plan, in_every_layer, projection, vector
 from nearfree.errors import Refusals
 
 
@@ -27,7 +27,7 @@ def mla(*, selects: bool = False, index: bool = False) -> Plan:
         parts = list[Matrix]()
 
         def add(name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
-            parts.extend(linear(f"self_attn.{name}", "attention", inputs, outputs, bias=bias))
+            parts.extend(projection(f"self_attn.{name}", inputs, outputs, bias=bias))
 
         if kind.query_rank:
             add("q_a_proj", d_model, kind.query_rank, bias=bias)

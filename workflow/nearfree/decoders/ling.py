@@ -19,6 +19,7 @@ from nearfree.decoders.pieces import (
     joined,
     linear,
     one_per_period,
+    projection,
     vector,
 )
 from nearfree.decoders.state_mixers import mixer_piece
@@ -74,9 +75,7 @@ def _gated_latents(keys: Keys, layers: int) -> Layer:
         raise keys.wrong(_GRANULARITY, "is not head_wise, the only one that is read")
     with_rank = keys.replaced(_QUERY_RANK, keys.values.get(_QUERY_RANK))
     piece = mla()(with_rank, layers)(0)
-    gate = linear(
-        "self_attn.g_proj", "attention", *keys.wholes("hidden_size", "num_attention_heads")
-    )
+    gate = projection("self_attn.g_proj", *keys.wholes("hidden_size", "num_attention_heads"))
     gated = tuple(
         structs.replace(kind, head_gates=True)
         for kind in piece.attention

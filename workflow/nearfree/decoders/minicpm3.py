@@ -5,7 +5,7 @@ from nearfree.decoders.feeds import ffn
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layer_cache import caches_of
 from nearfree.decoders.layout import block
-from nearfree.decoders.pieces import Layer, Piece, in_every_layer, linear, vector
+from nearfree.decoders.pieces import Layer, Piece, in_every_layer, projection, vector
 from nearfree.errors import Refusals
 
 _ATTENTION = "self_attn"
@@ -40,13 +40,13 @@ def minicpm3_attention(keys: Keys, layers: int) -> Layer:  # noqa: ARG001 (one s
         expansion=Expansion(latent=latent, rope_dim=rope_dim, value_dim=value_dim),
     )
     parts = (
-        *linear(f"{_ATTENTION}.q_a_proj", "attention", d_model, rank),
+        *projection(f"{_ATTENTION}.q_a_proj", d_model, rank),
         *vector(f"{_ATTENTION}.q_a_layernorm", rank),
-        *linear(f"{_ATTENTION}.q_b_proj", "attention", rank, kind.queries),
-        *linear(f"{_ATTENTION}.kv_a_proj_with_mqa", "attention", d_model, latent + rope_dim),
+        *projection(f"{_ATTENTION}.q_b_proj", rank, kind.queries),
+        *projection(f"{_ATTENTION}.kv_a_proj_with_mqa", d_model, latent + rope_dim),
         *vector(f"{_ATTENTION}.kv_a_layernorm", latent),
-        *linear(f"{_ATTENTION}.kv_b_proj", "attention", latent, heads * (nope_dim + value_dim)),
-        *linear(f"{_ATTENTION}.o_proj", "attention", kind.inputs, d_model),
+        *projection(f"{_ATTENTION}.kv_b_proj", latent, heads * (nope_dim + value_dim)),
+        *projection(f"{_ATTENTION}.o_proj", kind.inputs, d_model),
     )
     return in_every_layer(Piece(parts, caches_of(kind), (kind,)))
 

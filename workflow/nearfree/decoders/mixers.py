@@ -10,6 +10,7 @@ from nearfree.decoders.decoder import head_width
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layer_cache import caches_of
 from nearfree.decoders.pieces import (
+    OF_ATTENTION,
     Layer,
     Matrix,
     Piece,
@@ -17,7 +18,7 @@ from nearfree.decoders.pieces import (
     dotted,
     flag,
     in_every_layer,
-    linear,
+    projection,
     vector,
 )
 from nearfree.errors import Refusals, RefusedError
@@ -135,18 +136,18 @@ def gqa(
         parts: list[Matrix] = []
         for name, width in widths.items():
             bias = flag(keys, qkv_bias)
-            parts += linear(dotted(module, name), "attention", d_model, width, bias=bias)
+            parts += projection(dotted(module, name), d_model, width, bias=bias)
         output_inputs, bias = queries * value_dim, flag(keys, output_bias)
-        parts += linear(dotted(module, output), "attention", output_inputs, d_model, bias=bias)
+        parts += projection(dotted(module, output), output_inputs, d_model, bias=bias)
         if flag(keys, norm):
             norm_heads = list(zip(norm_names, (queries, kv_heads), strict=True))
             for name, count in norm_heads[:1] if shares else norm_heads:
                 parts += vector(dotted(module, name), head_dim * (count if whole_norm else 1))
         if gate and gate != "query":
             width = output_inputs if wide_gate else queries
-            parts += linear(dotted(module, gate), "attention", d_model, width)
+            parts += projection(dotted(module, gate), d_model, width)
         if flag(keys, sinks):
-            parts += vector(dotted(module, "sinks"), queries, "attention")
+            parts += vector(dotted(module, "sinks"), queries, OF_ATTENTION)
         kind = Grouped(
             heads=queries,
             kv_heads=kv_heads,
@@ -219,8 +220,8 @@ def in_selected_blocks(keys: Keys, layers: int) -> Layer:
             raise inner.wrong("sparse_num_index_heads", why)
     refusals.check()
     parts = (
-        *linear("self_attn.index_q_proj", "attention", d_model, count * width),
-        *linear("self_attn.index_k_proj", "attention", d_model, width),
+        *projection("self_attn.index_q_proj", d_model, count * width),
+        *projection("self_attn.index_k_proj", d_model, width),
         *vector("self_attn.index_q_norm", width),
         *vector("self_attn.index_k_norm", width),
     )
@@ -266,13 +267,13 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
         parts: list[Matrix] = []
 
         def add(name: str, inputs: int, outputs: int) -> None:
-            parts.extend(linear(f"attn.{name}", "attention", inputs, outputs))
+            parts.extend(projection(f"attn.{name}", inputs, outputs))
 
         def compressor(module: str, head_dim: int) -> None:
             entry_width = head_dim * (1 + index)
-            parts.append(Matrix(f"{module}.ape", "attention", 1, ratio * entry_width))
-            parts.extend(linear(f"{module}.wkv", "attention", d_model, entry_width))
-            parts.extend(linear(f"{module}.wgate", "attention", d_model, entry_width))
+            parts.append(Matrix(f"{module}.ape", OF_ATTENTION, 1, ratio * entry_width))
+            parts.extend(projection(f"{module}.wkv", d_model, entry_width))
+            parts.extend(projection(f"{module}.wgate", d_model, entry_width))
             parts.extend(vector(f"{module}.norm", head_dim))
 
         add("wq_a", d_model, rank)
@@ -282,7 +283,7 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
         parts += vector("attn.kv_norm", width)
         add("wo_a", queries * width // groups, groups * output_rank)
         add("wo_b", groups * output_rank, d_model)
-        parts += vector("attn.attn_sink", queries, "attention")
+        parts += vector("attn.attn_sink", queries, OF_ATTENTION)
         kind = Compressed(
             heads=queries, width=width, query_rank=rank, groups=groups, output_rank=output_rank,
             window=keys.whole("sliding_window"), span=ratio or None,

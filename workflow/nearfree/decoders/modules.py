@@ -35,6 +35,7 @@ from nearfree.decoders.attention_uses import OUTPUT as OUTPUT  # noqa: PLC0414
 from nearfree.decoders.attention_uses import QKV as QKV  # noqa: PLC0414
 from nearfree.decoders.decoder import Decoder, Experts, with_state_dtype
 from nearfree.decoders.engines import engine_of
+from nearfree.decoders.pieces import OF_ATTENTION
 from nearfree.decoders.shards import shard
 from nearfree.errors import ConfigError
 
@@ -52,7 +53,7 @@ STATES = "states projection"
 MATRICES = {
     **dict.fromkeys(
         (QKV, LATENTS, QUERY, EXPANSION, INDEX_QUERY, OUTPUT_GATE, OUTPUT, DELTA_IN, DELTA_OUT),
-        "attention",
+        OF_ATTENTION,
     ),
     **dict.fromkeys((DENSE, LATENT_IN, LATENT_OUT), "ffn"),
     ROUTER: "router",

@@ -17,6 +17,8 @@ Kind = Literal[
 ]  # fmt: skip
 """What a weight tensor belongs to; `state` is linear attention and state space layers."""
 
+OF_ATTENTION: Kind = "attention"
+
 
 class Matrix(Struct, frozen=True):
     """Equal weight tensors of a model: matrices, or vectors where `inputs` is 1.
@@ -98,6 +100,11 @@ def linear(
     """Return a matrix, and with `bias` its bias as a vector of the same kind."""
     matrix = Matrix(name, kind, inputs, outputs, copies)
     return (matrix, Matrix(f"{name}.bias", kind, 1, outputs, copies)) if bias else (matrix,)
+
+
+def projection(name: str, inputs: int, outputs: int, *, bias: bool = False) -> tuple[Matrix, ...]:
+    """Return a matrix of attention, and with `bias` its bias."""
+    return linear(name, OF_ATTENTION, inputs, outputs, bias=bias)
 
 
 def vector(name: str, size: int, kind: Kind = "norm") -> tuple[Matrix, ...]:

@@ -30,6 +30,7 @@ from nearfree.decoders.attention_kinds import (
 )
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.engines import SGLANG, VLLM, Engine
+from nearfree.decoders.pieces import OF_ATTENTION
 from nearfree.errors import Refusal
 
 Groups = Mapping[str, tuple[int, int]]
@@ -216,7 +217,7 @@ def _cuts(
     checks_merged = merges and decoder.model_type not in _UNCHECKED
     for kind in decoder.attention:
         if kind.heads % tp == 0:
-            matrices = "state" if isinstance(kind, State) else "attention"
+            matrices: str = "state" if isinstance(kind, State) else OF_ATTENTION
             group = groups.get(matrices, (1, 1))
             yield from _cut_products(kind, tp, group, merged=checks_merged)
     if decoder.altup:

@@ -8,7 +8,7 @@ from nearfree.decoders.feeds import GATED, Feed, Names, enumerated_layers, moe, 
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layer_cache import caches_of
 from nearfree.decoders.layout import block
-from nearfree.decoders.pieces import Layer, Piece, in_every_layer, joined, linear, vector
+from nearfree.decoders.pieces import Layer, Piece, in_every_layer, joined, projection, vector
 
 _SHARED, _LAYERS, _ATTENTION = "share_expert_dim", "moe_layers_enum", "self_attn"
 
@@ -29,12 +29,12 @@ def step3_attention(keys: Keys, layers: int) -> Layer:  # noqa: ARG001 (one sign
     )
     kind = Grouped(heads=heads, kv_heads=1, head_dim=head_dim, query_rank=rank)
     parts = (
-        *linear(f"{_ATTENTION}.q_proj", "attention", d_model, rank),
-        *linear(f"{_ATTENTION}.k_proj", "attention", d_model, head_dim),
-        *linear(f"{_ATTENTION}.v_proj", "attention", d_model, head_dim),
+        *projection(f"{_ATTENTION}.q_proj", d_model, rank),
+        *projection(f"{_ATTENTION}.k_proj", d_model, head_dim),
+        *projection(f"{_ATTENTION}.v_proj", d_model, head_dim),
         *vector(f"{_ATTENTION}.inter_norm", rank),
-        *linear(f"{_ATTENTION}.wq", "attention", rank, kind.queries),
-        *linear(f"{_ATTENTION}.o_proj", "attention", kind.inputs, d_model),
+        *projection(f"{_ATTENTION}.wq", rank, kind.queries),
+        *projection(f"{_ATTENTION}.o_proj", kind.inputs, d_model),
     )
     return in_every_layer(Piece(parts, caches_of(kind), (kind,)))
 

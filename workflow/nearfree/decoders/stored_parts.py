@@ -15,7 +15,7 @@ from nearfree.decoders.attention_uses import (
     state_role,
 )
 from nearfree.decoders.holding import Held, held
-from nearfree.decoders.pieces import Kind, Matrix
+from nearfree.decoders.pieces import OF_ATTENTION, Kind, Matrix
 from nearfree.decoders.schemes import Scheme
 from nearfree.decoders.stored_precision import StoredPrecision
 from nearfree.errors import Refusal
@@ -71,7 +71,7 @@ def weights_of(parts: Sequence[Part]) -> tuple[Weights, ...]:
     totals: dict[tuple[Kind, Held, tuple[int, ...]], tuple[float, float]] = {}
     latent_queries = any(part.matrix.name.endswith(f".{LATENT_QUERIES}") for part in parts)
     for matrix, scheme, elements, _ in parts:
-        kind: Kind = "attention" if _belongs(matrix, "attention") else matrix.kind
+        kind: Kind = OF_ATTENTION if _belongs(matrix, OF_ATTENTION) else matrix.kind
         how_held = held(matrix.name, matrix.kind, latent_queries=latent_queries)
         key = kind, how_held, matrix.layers
         count, size = totals.get(key, (0.0, 0.0))
@@ -164,7 +164,7 @@ def _by_layer(parts: Sequence[Part]) -> dict[Product, tuple[int, ...]]:
 
 def _belongs(matrix: Matrix, kind: str) -> bool:
     """Return whether a matrix is of a kind; products of state mixers count as attention."""
-    if kind == "attention" and matrix.kind == "state":
+    if kind == OF_ATTENTION and matrix.kind == "state":
         return state_role(matrix.name) is not None
     return matrix.kind == kind
 
@@ -196,7 +196,7 @@ def _by_role(parts: Sequence[Part]) -> dict[str, list[Part]]:
         role: str | None = ""
         if part.matrix.kind == "state":
             role = state_role(part.matrix.name)
-        elif part.matrix.kind == "attention":
+        elif part.matrix.kind == OF_ATTENTION:
             role = role_of(part.matrix.name, latent=latent, compressed=compressed)
         if role is not None:
             by_role.setdefault(role, []).append(part)

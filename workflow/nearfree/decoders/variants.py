@@ -32,7 +32,15 @@ from nearfree.decoders.layout import (
     layered,
 )
 from nearfree.decoders.mixers import gqa
-from nearfree.decoders.pieces import Layer, Piece, in_every_layer, joined, norms, vector
+from nearfree.decoders.pieces import (
+    OF_ATTENTION,
+    Layer,
+    Piece,
+    in_every_layer,
+    joined,
+    norms,
+    vector,
+)
 from nearfree.decoders.special import BOTH
 from nearfree.errors import Refusals
 
@@ -203,7 +211,7 @@ def _beam_attention(keys: Keys, layers: int) -> Layer:
     """
     plan = alternating(_sixth_and_last, norm=True, gate="gate_proj", wide_gate=True, **BOTH)
     attention, heads = plan(keys, layers), keys.whole("num_attention_heads")
-    gate_bias = Piece(vector("self_attn.gate_bias", heads, "attention"))
+    gate_bias = Piece(vector("self_attn.gate_bias", heads, OF_ATTENTION))
 
     def layer(number: int) -> Piece:
         piece = attention(number)

@@ -21,7 +21,7 @@ from nearfree.decoders.gguf_parts import gguf_parts
 from nearfree.decoders.holding import Heads, Held
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.decoders.layer_cache import caches_of
-from nearfree.decoders.pieces import CacheLayer, Kind
+from nearfree.decoders.pieces import OF_ATTENTION, CacheLayer, Kind
 from nearfree.decoders.positions import allowed_positions
 from nearfree.decoders.precision import read_precision
 from nearfree.decoders.snapshots import snapshot_of
@@ -166,13 +166,10 @@ def _head_weights(decoder: Decoder) -> tuple[Weights, ...]:
     stages, and where the checkpoint of the head has none or the same). Norms are left out.
     """
     states, d_model = decoder.states, decoder.d_model
+    heads, entering = decoder.heads, decoder.entering
     elements: list[tuple[Kind, Held, int]] = [
-        (
-            "attention",
-            "fused",
-            decoder.entering * (decoder.heads + 2 * decoder.kv_heads) * decoder.head_dim,
-        ),
-        ("attention", "cut", decoder.heads * decoder.head_dim * d_model),
+        (OF_ATTENTION, "fused", entering * (heads + 2 * decoder.kv_heads) * decoder.head_dim),
+        (OF_ATTENTION, "cut", heads * decoder.head_dim * d_model),
         ("ffn", "cut", sum(3 * d_model * d_ff * layers for d_ff, layers in decoder.dense_ffns)),
     ]
     if states:

@@ -25,6 +25,7 @@ from nearfree.core.precision import (
 from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
+from nearfree.decoders.pieces import OF_ATTENTION
 from nearfree.decoders.precision import CACHE
 from nearfree.decoders.shards import refusals
 from nearfree.derive.granularity.moe_kernels import (
@@ -317,7 +318,7 @@ class ModelQuery:
         groups = {}
         file_groups = {kind: (rows, columns) for kind, rows, columns in self.file.groups}
         for kind in (*QUANTISED, "state"):
-            product = "attention" if kind == "state" else kind
+            product = OF_ATTENTION if kind == "state" else kind
             weights: Dtype = getattr(precision, product).weights
             as_stored = weights == getattr(stored, product).weights
             sizes = file_groups.get(kind) if as_stored else GROUPS.get(weights)

@@ -8,7 +8,7 @@ import nearfree
 import pytest
 from msgspec import json
 from nearfree.cli import main
-from nearfree.decoders.quantisation import METHODS
+from nearfree.decoders.stored.quantisation import METHODS
 from nearfree.derive import memory
 from nearfree.derive.reference.record import newest_kernels
 from nearfree.log.names import Layout

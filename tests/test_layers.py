@@ -92,6 +92,18 @@ def test_rooms_of_the_sources_import_one_way(room: str) -> None:
         assert not used & forbidden, path
 
 
+DECODER_ROOMS = ("layouts", "ranks", "stored", "gguf_files")
+
+
+@pytest.mark.parametrize("room", DECODER_ROOMS)
+def test_rooms_of_decoders_import_one_way(room: str) -> None:
+    """Layouts know nothing of ranks, neither of how matrices are stored, none of GGUF files."""
+    later = DECODER_ROOMS[DECODER_ROOMS.index(room) + 1 :]
+    forbidden = {f"nearfree.decoders.{room_name}" for room_name in later}
+    for path in (PACKAGE / "decoders" / room).glob("*.py"):
+        assert not {".".join(name.split(".")[:3]) for name in imports(path)} & forbidden, path
+
+
 def test_every_layer_has_files() -> None:
     """The list of layers names nothing that is gone."""
     layers = {layer(path.relative_to(PACKAGE).with_suffix("").parts) for path in FILES}

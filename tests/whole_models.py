@@ -17,7 +17,7 @@ from nearfree.core.plan import MeasurePlan, Plan
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.decoders.model import Model, read_model
-from nearfree.decoders.modules import ModuleUse
+from nearfree.decoders.ranks.modules import ModuleUse
 from nearfree.log.events import LatencyMeasured, Payload, WorkCounted
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal

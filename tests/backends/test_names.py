@@ -16,7 +16,7 @@ from nearfree.backends.names import (
 from nearfree.backends.records import BY_NAME, BY_USERS_NAME, backends_of
 from nearfree.config.files import Config
 from nearfree.core.setting import Module
-from nearfree.decoders.engines import TRTLLM
+from nearfree.decoders.ranks.engines import TRTLLM
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.errors import ConfigError
 

@@ -6,7 +6,7 @@ import pytest
 from gguf_files.files import SMALL as TINY
 from gguf_files.models import model
 from msgspec import json
-from nearfree.decoders.pieces import Matrix
+from nearfree.decoders.layouts.pieces import Matrix
 from nearfree.gguf.header import stored_bytes
 from nearfree.gguf.reader import read_header
 

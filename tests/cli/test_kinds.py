@@ -7,7 +7,7 @@ import pytest
 from decoders.files import write
 from msgspec import json
 from msgspec.structs import replace
-from nearfree.decoders.attention_uses import (
+from nearfree.decoders.ranks.attention_uses import (
     ABSORB,
     INDEX_KEY,
     INDEX_QUERY,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.config.model_studies import model_sweeps, module_sweeps, uses
 from nearfree.core.setting import Setting
-from nearfree.decoders.modules import ATTENTION, HEAD, OUTPUT, QKV, ROUTER, SHARED
-from nearfree.decoders.modules import DENSE as FFN
-from nearfree.decoders.modules import MOE as EXPERTS
+from nearfree.decoders.ranks.modules import ATTENTION, HEAD, OUTPUT, QKV, ROUTER, SHARED
+from nearfree.decoders.ranks.modules import DENSE as FFN
+from nearfree.decoders.ranks.modules import MOE as EXPERTS
 from nearfree.errors import ConfigError
 from whole_models import DENSE, LING, MOE, model_study, small
 

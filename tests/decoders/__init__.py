@@ -1,1 +1,1 @@
-"""Tests of nearfree.models."""
+"""Tests of `decoders`: models as their config.json, checkpoint or GGUF file describes them."""

@@ -12,7 +12,7 @@ from nearfree.core.precision import Precision
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.model_file import ModelFile
-from nearfree.decoders.modules import ModuleUse, modules
+from nearfree.decoders.ranks.modules import ModuleUse, modules
 from nearfree.decoders.weights import Stored
 from nearfree.errors import ConfigError
 

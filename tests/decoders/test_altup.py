@@ -15,10 +15,10 @@ from nearfree.decoders.altup import (
     AltUp,
     altup_products,
 )
-from nearfree.decoders.caveats import caveats
-from nearfree.decoders.collectives import BRANCH_SUM, LAYER_INPUTS, STATES, collectives
-from nearfree.decoders.engines import VLLM
-from nearfree.decoders.shards import refusals, shard
+from nearfree.decoders.ranks.caveats import caveats
+from nearfree.decoders.ranks.collectives import BRANCH_SUM, LAYER_INPUTS, STATES, collectives
+from nearfree.decoders.ranks.engines import VLLM
+from nearfree.decoders.ranks.shards import refusals, shard
 
 from decoders.files import modules_by_role, read
 

@@ -13,8 +13,8 @@ from nearfree.decoders.attention_kinds import (
     Kind,
     Latent,
 )
-from nearfree.decoders.caveats import caveats
 from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.ranks.caveats import caveats
 from nearfree.decoders.weights import stored
 from nearfree.errors import RefusedError
 

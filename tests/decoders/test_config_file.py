@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nearfree.decoders.attention_kinds import Grouped, Latent
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder, Experts
-from nearfree.decoders.families import FAMILIES
+from nearfree.decoders.layouts.families import FAMILIES
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.text_part import text_part
 

@@ -14,8 +14,8 @@ from models.small import KINDS, document
 from msgspec import structs
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import Details, read_details
-from nearfree.decoders.families import FAMILIES
 from nearfree.decoders.forms import AttentionForm, Clamp, Form
+from nearfree.decoders.layouts.families import FAMILIES
 from nearfree.decoders.rope import Llama3, Rope, Yarn
 from nearfree.decoders.routers import RouterRule
 from nearfree.decoders.weights import stored
@@ -277,7 +277,7 @@ def test_a_file_that_has_no_shape_is_refused_as_there(tmp_path: Path) -> None:
 
 def test_reading_a_model_needs_no_torch() -> None:
     """Reading a config file imports neither torch nor numpy."""
-    names = ("decoder", "modules", "keys", "config_file", "details")
+    names = ("decoder", "ranks.modules", "keys", "config_file", "details")
     program = "".join(f"import nearfree.decoders.{name}\n" for name in names)
     program += "import sys; assert not {'torch', 'numpy'} & set(sys.modules)"
     folder = CONFIG.parent / "workflow"

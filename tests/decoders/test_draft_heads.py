@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from nearfree.backends.names import backend
-from nearfree.decoders.attention_uses import QKV
 from nearfree.decoders.config_file import read_decoder, read_drafter
 from nearfree.decoders.decoder import States
 from nearfree.decoders.draft_heads import mtp_layer
 from nearfree.decoders.model_file import find_drafter_file
-from nearfree.decoders.modules import HEAD, STATES, modules
+from nearfree.decoders.ranks.attention_uses import QKV
+from nearfree.decoders.ranks.modules import HEAD, STATES, modules
 from nearfree.errors import ConfigError
 
 from decoders.files import change, write

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from nearfree.core.precision import ELEMENT_BYTES, Dtype, Override, Product, uniform
-from nearfree.decoders.attention_uses import LAYER, OUTPUT, QKV, state_role
 from nearfree.decoders.model_file import read_model_file
+from nearfree.decoders.ranks.attention_uses import LAYER, OUTPUT, QKV, state_role
 from nearfree.decoders.weights import stored
 
 from decoders.files import SMALL, change, parameters, weights_bytes, write

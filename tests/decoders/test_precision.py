@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.precision import PLAIN
 from nearfree.decoders.precision import CACHE, read_precision
-from nearfree.decoders.stored_precision import StoredPrecision
+from nearfree.decoders.stored.precision import StoredPrecision
 from nearfree.errors import ConfigError, RefusedError
 
 from decoders.files import SHIPPED, refusal, write

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nearfree.decoders.caveats import caveats
+from nearfree.decoders.ranks.caveats import caveats
 from nearfree.errors import RefusedError
 
 from decoders.files import read

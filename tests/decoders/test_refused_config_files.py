@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
-from nearfree.decoders.families import FAMILIES, UNREAD
+from nearfree.decoders.layouts.families import FAMILIES, UNREAD
 from nearfree.decoders.model_file import read_model_file
 from nearfree.errors import ConfigError, RefusedError
 

@@ -8,11 +8,11 @@ from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import uniform
 from nearfree.decoders.attention_kinds import Grouped, runnable_kinds
-from nearfree.decoders.attention_uses import LAYER
-from nearfree.decoders.caveats import caveats
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.modules import ATTENTION, layer_format, modules
+from nearfree.decoders.ranks.attention_uses import LAYER
+from nearfree.decoders.ranks.caveats import caveats
+from nearfree.decoders.ranks.modules import ATTENTION, layer_format, modules
 from nearfree.decoders.weights import stored
 from nearfree.errors import EvidenceError, RefusedError
 

@@ -15,11 +15,17 @@ from nearfree.decoders.attention_kinds import (
     Latent,
     runnable_kinds,
 )
-from nearfree.decoders.attention_uses import DELTA_GATES, DELTA_IN, DELTA_OUT, LATENTS, state_role
-from nearfree.decoders.caveats import caveats
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.modules import DENSE, modules
+from nearfree.decoders.ranks.attention_uses import (
+    DELTA_GATES,
+    DELTA_IN,
+    DELTA_OUT,
+    LATENTS,
+    state_role,
+)
+from nearfree.decoders.ranks.caveats import caveats
+from nearfree.decoders.ranks.modules import DENSE, modules
 from nearfree.decoders.weights import stored
 from nearfree.errors import EvidenceError, RefusedError
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.decoders.config_file import read_decoder
-from nearfree.decoders.families import FAMILIES
-from nearfree.decoders.layouts import LAYOUTS
+from nearfree.decoders.layouts.by_type import LAYOUTS
+from nearfree.decoders.layouts.families import FAMILIES
 from nearfree.decoders.weights import stored
 from nearfree.errors import RefusedError
 from transformers import (

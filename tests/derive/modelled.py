@@ -9,7 +9,7 @@ from nearfree.config.model_studies import model_sweeps
 from nearfree.core.plan import ForetellPlan, MeasurePlan
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
-from nearfree.decoders.modules import ATTENTION, DENSE, HEAD, QKV
+from nearfree.decoders.ranks.modules import ATTENTION, DENSE, HEAD, QKV
 from nearfree.derive.predict.predictions import write_predictions
 from nearfree.derive.score.validation import write_validation
 from nearfree.derive.tables.boundaries import write_boundaries

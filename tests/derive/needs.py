@@ -1,8 +1,8 @@
 """The memory needs of a small deployment."""
 
-from nearfree.decoders.holding import Heads
-from nearfree.decoders.pieces import CacheLayer
-from nearfree.decoders.stored_parts import Weights
+from nearfree.decoders.layouts.pieces import CacheLayer
+from nearfree.decoders.ranks.holding import Heads
+from nearfree.decoders.stored.parts import Weights
 from nearfree.derive.memory import (
     Needs,
 )

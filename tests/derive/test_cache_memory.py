@@ -11,9 +11,9 @@ from msgspec import structs
 from msgspec.structs import replace
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import ELEMENT_BYTES, Override, uniform
-from nearfree.decoders.engines import SGLANG, VLLM
+from nearfree.decoders.layouts.pieces import CacheLayer
 from nearfree.decoders.model_file import read_model_file
-from nearfree.decoders.pieces import CacheLayer
+from nearfree.decoders.ranks.engines import SGLANG, VLLM
 from nearfree.derive.memory import (
     PAGE_POSITIONS,
     memory,

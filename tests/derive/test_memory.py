@@ -17,10 +17,10 @@ from msgspec import structs
 from msgspec.structs import replace
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Override, uniform
-from nearfree.decoders.engines import SGLANG, VLLM, Engine
-from nearfree.decoders.holding import Held, Holding, held
+from nearfree.decoders.layouts.pieces import Kind
 from nearfree.decoders.model_file import find_model_file, read_model_file
-from nearfree.decoders.pieces import Kind
+from nearfree.decoders.ranks.engines import SGLANG, VLLM, Engine
+from nearfree.decoders.ranks.holding import Held, Holding, held
 from nearfree.derive.memory import (
     COLLECTIVE_BYTES,
     ENGINE_BYTES,

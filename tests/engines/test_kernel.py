@@ -10,7 +10,7 @@ from msgspec import structs
 from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.core.setting import Setting
 from nearfree.core.weights import AnyWeights, RandomWeights, WeightsFile
-from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD, OUTPUT, QKV
+from nearfree.decoders.ranks.modules import ATTENTION, BETWEEN, DENSE, HEAD, OUTPUT, QKV
 from nearfree.engines import kernel, threads
 from nearfree.engines.files import weights_path
 from nearfree.engines.kernel import LlamaCppForward, cached_bytes, forward_work

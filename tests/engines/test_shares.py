@@ -4,7 +4,16 @@ import ctypes
 from typing import Any
 
 import pytest
-from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD, MOE, OUTPUT, QKV, ROUTER
+from nearfree.decoders.ranks.modules import (
+    ATTENTION,
+    BETWEEN,
+    DENSE,
+    HEAD,
+    MOE,
+    OUTPUT,
+    QKV,
+    ROUTER,
+)
 from nearfree.engines import shares
 from nearfree.engines.library import Library
 from nearfree.engines.shares import Watch, role_of

@@ -13,7 +13,7 @@ import nearfree
 import pytest
 from conftest import read_sealed
 from engines.conftest import Real
-from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD, OUTPUT, QKV
+from nearfree.decoders.ranks.modules import ATTENTION, BETWEEN, DENSE, HEAD, OUTPUT, QKV
 from nearfree.engines import kernel
 from nearfree.engines.forward import EngineKernel
 from nearfree.errors import EvidenceError

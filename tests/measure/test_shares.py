@@ -12,7 +12,7 @@ import nearfree
 import pytest
 import torch
 from conftest import make_plan, read_sealed
-from nearfree.decoders.modules import (
+from nearfree.decoders.ranks.modules import (
     ATTENTION,
     BETWEEN,
     HEAD,
@@ -22,7 +22,7 @@ from nearfree.decoders.modules import (
     ROUTER,
     SHARED,
 )
-from nearfree.decoders.modules import DENSE as FFN
+from nearfree.decoders.ranks.modules import DENSE as FFN
 from nearfree.errors import HardwareError
 from nearfree.log.events import LatencyMeasured, Payload, RunFinished, SharesMeasured
 from nearfree.log.names import Layout

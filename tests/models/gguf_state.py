@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from nearfree.decoders.gguf_parts import check_gguf
+from nearfree.decoders.gguf_files.parts import check_gguf
 from nearfree.errors import ConfigError
 from nearfree.gguf.header import Tensor as StoredTensor
 from nearfree.gguf.reader import read_header

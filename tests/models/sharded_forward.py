@@ -11,7 +11,10 @@ import torch
 import torch.distributed as dist
 from nearfree.backends.adapters.torch_moe import PLAIN, Activation
 from nearfree.core.parallel import Parallel
-from nearfree.decoders.collectives import (
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.details import Details, read_details
+from nearfree.decoders.ranks.collectives import (
     ATTENTION_SUM,
     COMBINE,
     DISPATCH,
@@ -22,12 +25,9 @@ from nearfree.decoders.collectives import (
     STAGE,
     STAGE_GATHER,
 )
-from nearfree.decoders.config_file import read_decoder
-from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.details import Details, read_details
-from nearfree.decoders.engines import Engine
-from nearfree.decoders.modules import NO_LAPS
-from nearfree.decoders.shards import held_heads, shard
+from nearfree.decoders.ranks.engines import Engine
+from nearfree.decoders.ranks.modules import NO_LAPS
+from nearfree.decoders.ranks.shards import held_heads, shard
 from nearfree.models.forward import DecoderForward
 from nearfree.models.layers import NAMES, Names
 from nearfree.models.moe import MoeFfn

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from nearfree.core.routing_names import ModelRouting
-from nearfree.decoders.modules import NO_LAPS
+from nearfree.decoders.ranks.modules import NO_LAPS
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.measure.prepare import kernel_names
 from nearfree.models.attention import AttentionMask, Mask

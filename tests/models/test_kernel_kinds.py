@@ -6,7 +6,7 @@ from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.config.model_studies import model_sweeps, uses
 from nearfree.core.setting import Setting
 from nearfree.decoders.model import Model, model_of
-from nearfree.decoders.modules import BETWEEN, Laps
+from nearfree.decoders.ranks.modules import BETWEEN, Laps
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.models.kernel import ModelKernel
 from whole_models import as_model, model_study

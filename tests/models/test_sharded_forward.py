@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.collective import sent_bytes
 from nearfree.core.parallel import Parallel
-from nearfree.decoders.collectives import collectives
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.ranks.collectives import collectives
 
 from models.sharded_forward import BATCH, BESIDE, POSITIONS
 from models.small import document
@@ -33,7 +33,7 @@ import torch, torch.distributed as dist
 from models.sharded_forward import Case, run
 from nearfree.core.modules.collective import sent_bytes
 from nearfree.core.parallel import Parallel
-from nearfree.decoders.engines import ENGINES
+from nearfree.decoders.ranks.engines import ENGINES
 torch.set_num_threads(1)
 cases, number, count, port = json.loads(sys.argv[1]), *map(int, sys.argv[2:])
 store = dist.TCPStore("127.0.0.1", port, count, number == 0, timedelta(seconds=120))

@@ -13,7 +13,7 @@ from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.registry import kind_of
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
-from nearfree.decoders.modules import modules
+from nearfree.decoders.ranks.modules import modules
 from nearfree.decoders.weights import stored
 from nearfree.models.forward import DecoderForward
 from nearfree.models.layers import RandomWeights

@@ -5,7 +5,7 @@ from typing import Any
 
 from derive.tables.logs import make_take
 from nearfree.config.model_studies import model_sweeps, uses
-from nearfree.decoders.modules import ModuleUse
+from nearfree.decoders.ranks.modules import ModuleUse
 from nearfree.log.events import LatencyMeasured, Payload
 from nearfree.preregister.composed import IsolatedModules
 from whole_models import DENSE, curve, curves_of, model_study, small

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nearfree.core.boundary import boundary, ratios
-from nearfree.decoders.modules import ATTENTION, HEAD, OUTPUT, QKV
-from nearfree.decoders.modules import DENSE as FFN
+from nearfree.decoders.ranks.modules import ATTENTION, HEAD, OUTPUT, QKV
+from nearfree.decoders.ranks.modules import DENSE as FFN
 from nearfree.errors import EvidenceError
 from nearfree.preregister.composed import by_minimum, by_sum
 

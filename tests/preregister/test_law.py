@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nearfree.config.model_studies import model_sweeps, uses
-from nearfree.decoders.modules import ATTENTION, MOE
-from nearfree.decoders.modules import DENSE as FFN
+from nearfree.decoders.ranks.modules import ATTENTION, MOE
+from nearfree.decoders.ranks.modules import DENSE as FFN
 from nearfree.errors import EvidenceError
 from nearfree.log.events import WorkCounted
 from nearfree.preregister.composed import Composed, by_law

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.backends.names import BackendRelease
-from nearfree.decoders.engines import ENGINES, SGLANG, VLLM
+from nearfree.decoders.ranks.engines import ENGINES, SGLANG, VLLM
 from nearfree.derive.engine_step.form import (
     CONSTANTS,
     LAYER_KERNELS,

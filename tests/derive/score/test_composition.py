@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from msgspec import structs
 from nearfree.core.plan import plan_digest
-from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD
+from nearfree.decoders.ranks.modules import ATTENTION, BETWEEN, DENSE, HEAD
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.composition import COMPOSITION, compose
 from nearfree.derive.score.validation import VALIDATION, validate

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.model_studies import model_sweeps
 from nearfree.core.setting import Setting
-from nearfree.decoders.modules import ATTENTION, BETWEEN, HEAD, QKV
+from nearfree.decoders.ranks.modules import ATTENTION, BETWEEN, HEAD, QKV
 from nearfree.derive.tables.columns import ORIGINS
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.project import project

@@ -8,7 +8,7 @@ from derive.tables.logs import TOLERANCES, make_take, make_visits
 from nearfree.core.boundary import Ratio, boundary
 from nearfree.core.label import setting_key
 from nearfree.core.setting import Setting
-from nearfree.decoders.modules import (
+from nearfree.decoders.ranks.modules import (
     ATTENTION,
     BETWEEN,
     DENSE,

@@ -12,7 +12,7 @@ from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.core.precision import Dtype, Product, uniform
 from nearfree.decoders.attention_kinds import Mamba2
-from nearfree.decoders.caveats import caveats
+from nearfree.decoders.ranks.caveats import caveats
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast import first_answer as first_answers

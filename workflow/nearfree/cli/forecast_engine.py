@@ -149,7 +149,7 @@ def _refuse_too_long(header: "GgufHeader", context: int) -> None:
 def _engine(name: str) -> str:
     """Return the project's name of an engine; ConfigError unless its forward is predicted."""
     from nearfree.backends.records import backends_of
-    from nearfree.decoders.engines import ENGINES
+    from nearfree.decoders.ranks.engines import ENGINES
 
     engines = backends_of("engine")
     cpu_engines = {name: backend for name, backend in engines.items() if "cpu" in backend.devices}

@@ -169,7 +169,7 @@ def _writer(
         The shares of rounds in which the first 1, 2, ... drafts are all accepted, None where K is
         chosen by the tolerance.
     """
-    from nearfree.decoders.engines import VLLM
+    from nearfree.decoders.ranks.engines import VLLM
     from nearfree.derive.granularity.graphs import GraphSteps
     from nearfree.derive.schedule.engines import ENGINES, vllm_option
     from nearfree.show.text.schedule import ratio_by_batch

@@ -28,7 +28,7 @@ def serving_engine(text: str) -> str | None:
         Such as `vllm`, `sglang==0.5.9` or `TensorRT-LLM`.
     """
     from nearfree.backends.records import backends_of
-    from nearfree.decoders.engines import ENGINES
+    from nearfree.decoders.ranks.engines import ENGINES
 
     name = text.partition("==")[0].strip().lower().replace("_", "-")
     backends = backends_of("moe_ffn")
@@ -71,7 +71,7 @@ def use_only_serving_engine(args: argparse.Namespace) -> None:
     ConfigError
         As `use_serving_engine`, or another engine is named, or a release without an engine.
     """
-    from nearfree.decoders.engines import ENGINES
+    from nearfree.decoders.ranks.engines import ENGINES
 
     if not args.engine:
         refuse_options(args, ("release",), "without --engine", "name the engine")

@@ -18,7 +18,7 @@ from nearfree.core.routing_names import Controlled
 from nearfree.core.setting import Setting
 from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.model import Model
-from nearfree.decoders.modules import ModuleUse, modules
+from nearfree.decoders.ranks.modules import ModuleUse, modules
 from nearfree.errors import ConfigError
 
 

@@ -26,9 +26,9 @@ from nearfree.decoders.draft_heads import (
     states_of,
     vocabulary_of,
 )
-from nearfree.decoders.families import FAMILIES, ONE_POSITION, family, kinds_of
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.layout import Layout
+from nearfree.decoders.layouts.families import FAMILIES, ONE_POSITION, family, kinds_of
+from nearfree.decoders.layouts.layout import Layout
 from nearfree.decoders.snapshots import snapshot_of
 from nearfree.decoders.text_part import text_part
 from nearfree.errors import ConfigError, Refusals, RefusedError

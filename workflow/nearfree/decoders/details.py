@@ -9,7 +9,6 @@ from msgspec import UNSET, Struct, UnsetType
 
 from nearfree.decoders.config_file import config_file, read_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.families import family
 from nearfree.decoders.family_forms import (
     gemma2,
     gemma3,
@@ -23,7 +22,8 @@ from nearfree.decoders.family_forms import (
 )
 from nearfree.decoders.forms import Form
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.pieces import flag
+from nearfree.decoders.layouts.families import family
+from nearfree.decoders.layouts.pieces import flag
 from nearfree.decoders.rope import Rope, read_rope
 from nearfree.decoders.routers import (
     RouterRule,

@@ -12,9 +12,9 @@ from nearfree.core.setting import Setting
 from nearfree.decoders.config_file import find_file, read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details, read_details
-from nearfree.decoders.gguf_parts import check_gguf
+from nearfree.decoders.gguf_files.parts import check_gguf
 from nearfree.decoders.precision import read_precision
-from nearfree.decoders.quantised import Quantised
+from nearfree.decoders.stored.quantised import Quantised
 from nearfree.errors import ConfigError
 
 

@@ -17,15 +17,15 @@ from nearfree.decoders.config_file import (
 )
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.draft_heads import drafter_keys, is_head
-from nearfree.decoders.gguf_parts import gguf_parts
-from nearfree.decoders.holding import Heads, Held
+from nearfree.decoders.gguf_files.parts import gguf_parts
 from nearfree.decoders.keys import Keys, read_object
-from nearfree.decoders.layer_cache import caches_of
-from nearfree.decoders.pieces import OF_ATTENTION, CacheLayer, Kind
+from nearfree.decoders.layouts.cache import caches_of
+from nearfree.decoders.layouts.pieces import OF_ATTENTION, CacheLayer, Kind
 from nearfree.decoders.positions import allowed_positions
 from nearfree.decoders.precision import read_precision
+from nearfree.decoders.ranks.holding import Heads, Held
 from nearfree.decoders.snapshots import snapshot_of
-from nearfree.decoders.stored_parts import (
+from nearfree.decoders.stored.parts import (
     Part,
     Weights,
     checkpoint_parts,
@@ -33,7 +33,7 @@ from nearfree.decoders.stored_parts import (
     precision_of,
     weights_of,
 )
-from nearfree.decoders.stored_precision import StoredPrecision
+from nearfree.decoders.stored.precision import StoredPrecision
 from nearfree.decoders.text_part import text_part
 from nearfree.decoders.weights import Stored, has_mtp_layer, stored
 from nearfree.errors import Refusal, Refusals

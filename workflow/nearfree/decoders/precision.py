@@ -8,12 +8,12 @@ from msgspec import structs
 
 from nearfree.core.precision import FORMATS, PLAIN, Dtype
 from nearfree.decoders.config_file import config_file, dtype_key
-from nearfree.decoders.gguf_config import read_values
+from nearfree.decoders.gguf_files.config import read_values
 from nearfree.decoders.keys import Keys, read_object
-from nearfree.decoders.quantisation import METHODS, method_of, read_quantised
-from nearfree.decoders.quantised import Quantised
-from nearfree.decoders.schemes import make_scheme, weight_only
-from nearfree.decoders.stored_precision import StoredPrecision
+from nearfree.decoders.stored.precision import StoredPrecision
+from nearfree.decoders.stored.quantisation import METHODS, method_of, read_quantised
+from nearfree.decoders.stored.quantised import Quantised
+from nearfree.decoders.stored.schemes import make_scheme, weight_only
 from nearfree.errors import ConfigError, Refusal, Refusals, RefusedError
 
 _SECTIONS = ("quantization_config", "compression_config")

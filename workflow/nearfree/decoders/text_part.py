@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nearfree.decoders.gguf_config import read_values
+from nearfree.decoders.gguf_files.config import read_values
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.usual_names import with_usual_names
 from nearfree.decoders.versions import text_type

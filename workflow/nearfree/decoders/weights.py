@@ -11,10 +11,10 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from nearfree.decoders.config_file import config_file
-from nearfree.decoders.families import layers_of, layout_of
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.layout import Layout
-from nearfree.decoders.pieces import CacheLayer, Matrix, Piece, dotted, linear, vector
+from nearfree.decoders.layouts.families import layers_of, layout_of
+from nearfree.decoders.layouts.layout import Layout
+from nearfree.decoders.layouts.pieces import CacheLayer, Matrix, Piece, dotted, linear, vector
 from nearfree.decoders.text_part import TextPart, text_part
 from nearfree.errors import Refusals, RefusedError
 

@@ -13,11 +13,11 @@ from msgspec import Struct, structs
 from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import ELEMENT_BYTES, Dtype, Precision
 from nearfree.decoders.attention_kinds import Latent
-from nearfree.decoders.engines import VLLM, Engine
-from nearfree.decoders.holding import Heads, Holding, head_share
+from nearfree.decoders.layouts.pieces import CacheLayer
 from nearfree.decoders.model_file import ModelFile
-from nearfree.decoders.pieces import CacheLayer
-from nearfree.decoders.stored_parts import Weights
+from nearfree.decoders.ranks.engines import VLLM, Engine
+from nearfree.decoders.ranks.holding import Heads, Holding, head_share
+from nearfree.decoders.stored.parts import Weights
 from nearfree.units import BYTES_PER_GB
 
 PAGE_POSITIONS = 16

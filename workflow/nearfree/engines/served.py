@@ -27,7 +27,7 @@ from nearfree.core.weights import RandomWeights
 from nearfree.core.work import ExecutedWork, unpadded_work
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.modules import modules
+from nearfree.decoders.ranks.modules import modules
 from nearfree.engines.forward import EngineKernel
 from nearfree.errors import EvidenceError
 from nearfree.log.events import EngineLoaded, EngineShape

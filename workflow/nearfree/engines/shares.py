@@ -6,7 +6,16 @@ The timed pass is separate from the measured forwards.
 import ctypes
 import time
 
-from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD, MOE, OUTPUT, QKV, ROUTER
+from nearfree.decoders.ranks.modules import (
+    ATTENTION,
+    BETWEEN,
+    DENSE,
+    HEAD,
+    MOE,
+    OUTPUT,
+    QKV,
+    ROUTER,
+)
 from nearfree.engines.library import Library
 
 _PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")

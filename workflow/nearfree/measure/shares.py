@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from nearfree.decoders.modules import Laps
+from nearfree.decoders.ranks.modules import Laps
 from nearfree.hardware.clocks import CpuClock
 from nearfree.log.events import SharesMeasured
 from nearfree.log.take import OpenTake

@@ -10,7 +10,7 @@ from nearfree.backends.adapters.gates import Gate
 from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
-from nearfree.decoders.modules import BETWEEN, INPUT_GATE, INPUT_OUTPUT, INPUTS, Laps
+from nearfree.decoders.ranks.modules import BETWEEN, INPUT_GATE, INPUT_OUTPUT, INPUTS, Laps
 from nearfree.models.kinds import LayerKind
 from nearfree.models.latent import LatentAttention, Selection
 from nearfree.models.layers import (

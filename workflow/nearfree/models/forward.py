@@ -15,7 +15,7 @@ from nearfree.core.setting import Mask
 from nearfree.decoders.attention_kinds import Grouped, Latent, Runnable
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
-from nearfree.decoders.modules import BETWEEN, HEAD, NO_LAPS, Laps
+from nearfree.decoders.ranks.modules import BETWEEN, HEAD, NO_LAPS, Laps
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.models.attention import AttentionMask, AttentionRunner, make_attention_runner
 from nearfree.models.build import Build, LayerInputs

@@ -15,7 +15,7 @@ from nearfree.core.routing_names import ModelRouting
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.decoders.model import Model, model_of
-from nearfree.decoders.modules import NO_LAPS, Laps
+from nearfree.decoders.ranks.modules import NO_LAPS, Laps
 from nearfree.models.footprint import footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
 from nearfree.models.layers import RandomWeights

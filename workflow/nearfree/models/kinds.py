@@ -7,10 +7,10 @@ from torch import Tensor
 
 from nearfree.backends.names import BackendRelease
 from nearfree.decoders.attention_kinds import Grouped, Runnable, runnable_kinds
-from nearfree.decoders.attention_uses import attention_layers
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.decoders.forms import AttentionForm, Warmth
+from nearfree.decoders.ranks.attention_uses import attention_layers
 
 
 class LayerKind(NamedTuple):

@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from nearfree.backends.adapters.torch_mla import absorbed, index_scores, selected, top_positions
 from nearfree.decoders.attention_kinds import Latent
-from nearfree.decoders.attention_uses import (
+from nearfree.decoders.details import Details
+from nearfree.decoders.ranks.attention_uses import (
     ABSORB,
     INDEX_KEY,
     INDEX_QUERY,
@@ -21,8 +22,7 @@ from nearfree.decoders.attention_uses import (
     QUERY,
     RELEASE,
 )
-from nearfree.decoders.details import Details
-from nearfree.decoders.modules import BETWEEN, Laps
+from nearfree.decoders.ranks.modules import BETWEEN, Laps
 from nearfree.models.attention import AttentionMask
 from nearfree.models.layers import AttentionInputs, Cache, Norm, RandomWeights
 from nearfree.models.rotation import rotate

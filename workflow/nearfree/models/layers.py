@@ -17,7 +17,7 @@ from nearfree.backends.adapters.tensors import filled
 from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.details import Details
 from nearfree.decoders.forms import AttentionForm
-from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
+from nearfree.decoders.ranks.modules import ATTENTION, BETWEEN, DENSE, OUTPUT, QKV, Laps
 from nearfree.models.attention import AttentionRunner, Sdpa
 from nearfree.models.rotation import Rotation, rotate
 

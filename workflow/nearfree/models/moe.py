@@ -12,7 +12,7 @@ from nearfree.backends.adapters.torch_moe import Activation
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.details import Details
 from nearfree.decoders.forms import Form
-from nearfree.decoders.modules import BETWEEN, MOE, ROUTER, SHARED, Laps
+from nearfree.decoders.ranks.modules import BETWEEN, MOE, ROUTER, SHARED, Laps
 from nearfree.decoders.routers import RouterRule
 from nearfree.models.expert_runners import ExpertRunner
 from nearfree.models.layers import DenseFfn, Names, Norm, RandomWeights

@@ -18,7 +18,7 @@ from nearfree.core.modules.moe_ffn import VALIDITY
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
-from nearfree.decoders.modules import ModuleUse
+from nearfree.decoders.ranks.modules import ModuleUse
 from nearfree.errors import EvidenceError
 from nearfree.log.curves import curve_samples, curves
 from nearfree.log.events import LatencyMeasured, WorkCounted

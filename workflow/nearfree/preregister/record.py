@@ -11,7 +11,7 @@ from nearfree.config.model_studies import uses
 from nearfree.core.plan import MODULES_SUFFIX, PREDICTIONS_SUFFIX, ForetellPlan
 from nearfree.core.setting import Setting
 from nearfree.decoders.model import model_of
-from nearfree.decoders.modules import ModuleUse
+from nearfree.decoders.ranks.modules import ModuleUse
 from nearfree.errors import EvidenceError
 from nearfree.hardware.identity import native_dtype, require_probe
 from nearfree.log.events import HardwareProbed, LatencyMeasured, PredictionRecorded

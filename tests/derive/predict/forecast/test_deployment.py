@@ -13,9 +13,9 @@ from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Dtype, Override, uniform
-from nearfree.decoders.collectives import ATTENTION_SUM, COMBINE, DISPATCH, LOGITS, MOE_SUM
 from nearfree.decoders.config_file import read_decoder
-from nearfree.decoders.modules import ATTENTION, MOE
+from nearfree.decoders.ranks.collectives import ATTENTION_SUM, COMBINE, DISPATCH, LOGITS, MOE_SUM
+from nearfree.decoders.ranks.modules import ATTENTION, MOE
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 
 SPARSE = read_decoder(CONFIG / "models" / "qwen3_30b_a3b.json")

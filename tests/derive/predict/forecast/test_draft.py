@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Product, uniform
-from nearfree.decoders.collectives import STAGE, STAGE_GATHER
 from nearfree.decoders.decoder import States
-from nearfree.decoders.modules import HEAD, STATES
+from nearfree.decoders.ranks.collectives import STAGE, STAGE_GATHER
+from nearfree.decoders.ranks.modules import HEAD, STATES
 from nearfree.derive.engine_step.form import StepConstants
 from nearfree.derive.engine_step.form import host_us as host_us_of
 from nearfree.derive.engine_step.launches import DRAFTING, LAUNCH_US

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import Parallel
-from nearfree.decoders.modules import ATTENTION, HOST
+from nearfree.decoders.ranks.modules import ATTENTION, HOST
 from nearfree.derive.engine_step.launches import LAUNCH_US, launch_count
 from nearfree.derive.granularity.graphs import Graphs, Step
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions

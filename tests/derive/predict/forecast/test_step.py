@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.decoders.modules import BETWEEN, HOST, MOE, ROUTER, SHARED
+from nearfree.decoders.ranks.modules import BETWEEN, HOST, MOE, ROUTER, SHARED
 from nearfree.derive.engine_step.form import between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions

@@ -8,7 +8,7 @@ import pytest
 from decoders.files import refusal
 from msgspec.structs import asdict, replace
 from nearfree.config.files import Config
-from nearfree.decoders.modules import ModuleUse
+from nearfree.decoders.ranks.modules import ModuleUse
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import MOST_POINTS, Deployment, Questions

@@ -8,8 +8,8 @@ import polars as pl
 from msgspec import structs
 
 from nearfree.core.label import AXES
-from nearfree.decoders.attention_uses import ATTENTION, base_of
-from nearfree.decoders.modules import MOE
+from nearfree.decoders.ranks.attention_uses import ATTENTION, base_of
+from nearfree.decoders.ranks.modules import MOE
 from nearfree.derive.claims.cases import Case, doublings, n_max, plain, setting_case, within_step
 from nearfree.derive.claims.scope_tables import BASES, Row, ScopeTables, pairs
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
 from nearfree.backends.names import BackendRelease
-from nearfree.decoders.engines import Engine
+from nearfree.decoders.ranks.engines import Engine
 from nearfree.derive.work_model.family import Array, Constant
 
 LAYER_KERNELS = 5

@@ -280,7 +280,7 @@ def decoded_layers(curves: ImportedCurves) -> ImportedCurves:
 
     One position of each of b requests is b rows, so that a layer's points of one position, over all
     b, are a curve over N rows of one request. Layers of a latent without entries are left out: they
-    are predicted by their calls one after the other (`decoders/attention_uses.py`).
+    are predicted by their calls one after the other (`decoders/ranks/attention_uses.py`).
     """
     layers = pl.col("module") == ATTENTION_LAYER.name
     answerable = (pl.col("span") > 1) | _IN_BLOCKS

@@ -7,8 +7,8 @@ from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease
 from nearfree.decoders.attention_kinds import Grouped, State
-from nearfree.decoders.engines import engine_of
 from nearfree.decoders.model_file import ModelFile
+from nearfree.decoders.ranks.engines import engine_of
 from nearfree.derive.memory import needs
 from nearfree.derive.schedule.engines import ENGINES
 from nearfree.units import BYTES_PER_GB

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from nearfree.core.label import setting_key
-from nearfree.decoders.modules import BETWEEN
+from nearfree.decoders.ranks.modules import BETWEEN
 from nearfree.derive.tables.columns import (
     ORIGINS,
     SETTING_COLUMNS,

@@ -16,9 +16,9 @@ from nearfree.core.modules.collective import COLLECTIVE
 from nearfree.core.modules.dense_ffn import DENSE_FFN, GEMM
 from nearfree.core.modules.moe_ffn import MOE_FFN
 from nearfree.core.modules.stream_mixing import STREAM_MIXING
-from nearfree.decoders.collectives import LOGITS
-from nearfree.decoders.engines import SGLANG
-from nearfree.decoders.modules import HEAD, requests
+from nearfree.decoders.ranks.collectives import LOGITS
+from nearfree.decoders.ranks.engines import SGLANG
+from nearfree.decoders.ranks.modules import HEAD, requests
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions

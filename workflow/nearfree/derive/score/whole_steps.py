@@ -13,9 +13,9 @@ from packaging.version import InvalidVersion, Version
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.core.precision import PLAIN
-from nearfree.decoders.engines import SGLANG, VLLM
 from nearfree.decoders.model_file import find_model_file
-from nearfree.decoders.modules import requests
+from nearfree.decoders.ranks.engines import SGLANG, VLLM
+from nearfree.decoders.ranks.modules import requests
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import altair as alt
 import polars as pl
 
-from nearfree.decoders.attention_uses import (
+from nearfree.decoders.ranks.attention_uses import (
     ABSORB,
     CALLS,
     DELTA_IN,
@@ -21,7 +21,7 @@ from nearfree.decoders.attention_uses import (
     RELEASE,
     base_of,
 )
-from nearfree.decoders.modules import (
+from nearfree.decoders.ranks.modules import (
     ATTENTION,
     BETWEEN,
     DENSE,

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from nearfree.core.label import AXES, NESTED, label, ordered
 from nearfree.core.setting import FIELDS
-from nearfree.decoders.modules import BETWEEN, HEAD
+from nearfree.decoders.ranks.modules import BETWEEN, HEAD
 from nearfree.derive.outlook.about import MODELS, UNFIT
 from nearfree.derive.predict.answers import PREDICTORS
 from nearfree.derive.predict.forecast.forecast import LARGEST, headline

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from nearfree.decoders.attention_kinds import Grouped
-from nearfree.decoders.modules import BETWEEN
+from nearfree.decoders.ranks.modules import BETWEEN
 from nearfree.derive.granularity.graphs import Step
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.doubts import all_caveats

@@ -13,8 +13,8 @@ from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import FORMATS, PLAIN
-from nearfree.decoders.engines import SGLANG, VLLM
 from nearfree.decoders.model_file import find_model_file
+from nearfree.decoders.ranks.engines import SGLANG, VLLM
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.degrees import (
     Changes,

@@ -27,7 +27,7 @@ from nearfree.decoders.attention_kinds import (
     in_blocks,
 )
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.engines import TRTLLM, VLLM
+from nearfree.decoders.ranks.engines import TRTLLM, VLLM
 from nearfree.derive.engine_step.form import is_since
 from nearfree.errors import Refusal
 

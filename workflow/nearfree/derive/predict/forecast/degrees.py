@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import Parallel
-from nearfree.decoders.shards import without_experts
+from nearfree.decoders.ranks.shards import without_experts
 from nearfree.errors import ConfigError, Refusal
 from nearfree.hardware.platforms import Platform
 

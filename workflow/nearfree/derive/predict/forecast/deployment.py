@@ -21,10 +21,10 @@ from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import PLAIN, Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
 from nearfree.core.routing_names import Routing
-from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.engines import ENGINES, FUSED, SGLANG, VLLM
-from nearfree.decoders.modules import MOE, ModuleUse, modules, requests
+from nearfree.decoders.ranks.collectives import collectives
+from nearfree.decoders.ranks.engines import ENGINES, FUSED, SGLANG, VLLM
+from nearfree.decoders.ranks.modules import MOE, ModuleUse, modules, requests
 from nearfree.derive.engine_step.form import is_since
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA

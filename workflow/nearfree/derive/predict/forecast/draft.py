@@ -29,11 +29,11 @@ from msgspec import UNSET, structs
 
 from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import Product, uniform
-from nearfree.decoders.collectives import LOGITS
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.draft_heads import mtp_layer
-from nearfree.decoders.engines import VLLM
-from nearfree.decoders.modules import HEAD, STATES
+from nearfree.decoders.ranks.collectives import LOGITS
+from nearfree.decoders.ranks.engines import VLLM
+from nearfree.decoders.ranks.modules import HEAD, STATES
 from nearfree.derive.engine_step.form import StepConstants
 from nearfree.derive.engine_step.launches import draws_all, exposed_us, launches_us
 from nearfree.derive.engine_step.recorded import RecordedStep

@@ -8,8 +8,8 @@ from nearfree.core.precision import ELEMENT_BYTES, Precision
 from nearfree.decoders.attention_kinds import Grouped, Kind
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.draft_heads import mtp_layer
-from nearfree.decoders.engines import VLLM, engine_of
-from nearfree.decoders.layer_cache import caches_of
+from nearfree.decoders.layouts.cache import caches_of
+from nearfree.decoders.ranks.engines import VLLM, engine_of
 from nearfree.derive.memory import Memory, cached_bytes
 from nearfree.derive.predict.forecast.deployment import Deployment
 

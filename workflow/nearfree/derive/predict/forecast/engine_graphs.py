@@ -4,7 +4,7 @@ from nearfree.backends.names import BackendRelease, backend
 from nearfree.backends.records import BY_NAME
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.core.parallel import Parallel
-from nearfree.decoders.engines import ENGINES, VLLM
+from nearfree.decoders.ranks.engines import ENGINES, VLLM
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.predict.forecast.on_record import versions_of
 from nearfree.errors import ConfigError, EvidenceError

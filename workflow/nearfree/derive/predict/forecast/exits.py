@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nearfree.decoders.modules import BETWEEN, HOST
+from nearfree.decoders.ranks.modules import BETWEEN, HOST
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags, Integers

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 from msgspec import Struct
 
-from nearfree.decoders.attention_uses import (
+from nearfree.decoders.ranks.attention_uses import (
     ATTENTION,
     CONVOLUTION,
     DELTA_NET,
@@ -14,8 +14,8 @@ from nearfree.decoders.attention_uses import (
     MAMBA,
     base_of,
 )
-from nearfree.decoders.collectives import ROLES
-from nearfree.decoders.modules import MIXING, MOE
+from nearfree.decoders.ranks.collectives import ROLES
+from nearfree.decoders.ranks.modules import MIXING, MOE
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions

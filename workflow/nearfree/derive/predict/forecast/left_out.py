@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from nearfree.backends.attention_order import STAND_INS
 from nearfree.backends.decode_kernels import BY_FLASHINFER, DECODERS
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
-from nearfree.decoders.caveats import caveats
-from nearfree.decoders.engines import ENGINES, TRTLLM
-from nearfree.decoders.modules import layer_format, layer_weights
-from nearfree.decoders.nodes import ON_ONE, nodes_of
+from nearfree.decoders.ranks.caveats import caveats
+from nearfree.decoders.ranks.engines import ENGINES, TRTLLM
+from nearfree.decoders.ranks.modules import layer_format, layer_weights
+from nearfree.decoders.ranks.nodes import ON_ONE, nodes_of
 from nearfree.derive.engine_step.form import is_since
 
 if TYPE_CHECKING:

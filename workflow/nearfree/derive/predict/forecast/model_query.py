@@ -23,11 +23,11 @@ from nearfree.core.precision import (
     Product,
 )
 from nearfree.decoders.attention_kinds import Latent
-from nearfree.decoders.engines import VLLM, engine_of
+from nearfree.decoders.layouts.pieces import OF_ATTENTION
 from nearfree.decoders.model_file import ModelFile
-from nearfree.decoders.pieces import OF_ATTENTION
 from nearfree.decoders.precision import CACHE
-from nearfree.decoders.shards import refusals
+from nearfree.decoders.ranks.engines import VLLM, engine_of
+from nearfree.decoders.ranks.shards import refusals
 from nearfree.derive.granularity.moe_kernels import (
     activation_format,
     kernel_by_file,

@@ -17,7 +17,7 @@ from msgspec import Struct
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.mla import MLA
-from nearfree.decoders.modules import requests
+from nearfree.decoders.ranks.modules import requests
 from nearfree.derive.granularity.graphs import GraphSteps, Step
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment

@@ -15,7 +15,7 @@ from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.routing_names import Routing
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.engines import ENGINES, TRTLLM
+from nearfree.decoders.ranks.engines import ENGINES, TRTLLM
 from nearfree.derive.predict.forecast.attention_choice import other_kernel
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.engine_graphs import graphs_of

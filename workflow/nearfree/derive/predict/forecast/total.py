@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.decoders.engines import ENGINES
-from nearfree.decoders.modules import BETWEEN, HOST, MOE, ROUTER, SHARED, requests
+from nearfree.decoders.ranks.engines import ENGINES
+from nearfree.decoders.ranks.modules import BETWEEN, HOST, MOE, ROUTER, SHARED, requests
 from nearfree.derive.engine_step.form import between_us, hidden_us, host_us
 from nearfree.derive.engine_step.launches import launch_count
 from nearfree.derive.engine_step.recorded import RecordedStep

@@ -1,0 +1,193 @@
+"""Architectures of GGUF files: published sizes, joint tensors, and what stays refused."""
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_files.files import TensorEntry, scalar
+from gguf_files.models import ARCHITECTURES, model
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.layouts.pieces import Matrix
+from nearfree.decoders.model_file import read_model_file
+from nearfree.gguf.header import stored_bytes
+from nearfree.gguf.matrices import matrices
+from nearfree.gguf.reader import read_header
+from nearfree.gguf.types import BY_NAME
+
+from decoders.files import parameters, weights_bytes
+
+_PHI_2 = {
+    "vocab_size": 51200, "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}  # fmt: skip
+
+
+def _types(matrix: Matrix) -> str:
+    """Return a type with blocks for each matrix whose rows have whole blocks of it."""
+    return "f32" if matrix.inputs == 1 or matrix.inputs % 32 else "q8_0"
+
+
+def test_phi_2_has_the_published_size(tmp_path: Path) -> None:
+    """The engine says 2.78 B parameters and 10.36 GiB in F32: ggml-org/llama.cpp, issue 4437."""
+    _, path = model(tmp_path, "phi", types=lambda matrix: "f32", **_PHI_2)  # noqa: ARG005
+    file = read_model_file(path)
+    assert parameters(file) == 2_779_683_840
+    assert round(weights_bytes(file) / 2**30, 2) == 10.36
+    assert file.decoder is not None
+    assert (file.decoder.model_type, file.decoder.gated) == ("phi", False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "published"),
+    [
+        (
+            "gemma",
+            {"vocab_size": 256000, "hidden_size": 2048, "intermediate_size": 16384,
+             "num_hidden_layers": 18, "num_attention_heads": 8, "num_key_value_heads": 1,
+             "head_dim": 256},
+            2_506_172_416,
+        ),
+        (
+            "starcoder2",
+            {"vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288,
+             "num_hidden_layers": 30, "num_attention_heads": 24, "num_key_value_heads": 2},
+            3_030_371_328,
+        ),
+        (
+            "smollm3",
+            {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008,
+             "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4},
+            3_075_098_624,
+        ),
+    ],
+)  # fmt: skip
+def test_sizes_are_the_published_ones(
+    tmp_path: Path, kind: str, sizes: dict[str, Any], published: int
+) -> None:
+    """Gemma 2B, StarCoder2-3B and SmolLM3-3B have the parameters that their repositories say."""
+    name = ARCHITECTURES[kind]
+    metadata = {
+        "tokenizer.ggml.tokens": None,
+        f"{name}.vocab_size": scalar("uint32", sizes["vocab_size"]),
+    }
+    _, path = model(tmp_path, kind, metadata_changes=metadata, **sizes)
+    file = read_model_file(path)
+    assert file.refusals == ()
+    assert parameters(file) == published
+
+
+def test_glm_4_5_air_has_its_106_billion(tmp_path: Path) -> None:
+    """Its model card says 106 billion parameters, which its layer that drafts is not among."""
+    sizes = {
+        "vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 10944,
+        "num_hidden_layers": 46, "num_attention_heads": 96, "num_key_value_heads": 8,
+        "head_dim": 128, "attention_bias": True, "n_routed_experts": 128, "n_shared_experts": 1,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "first_k_dense_replace": 1,
+    }  # fmt: skip
+    metadata = {"tokenizer.ggml.tokens": None, "glm4moe.vocab_size": scalar("uint32", 151552)}
+    _, path = model(tmp_path, "glm4_moe", metadata_changes=metadata, **sizes)
+    file = read_model_file(path)
+    assert file.refusals == ()
+    assert int(parameters(file) / 1e9) == 106
+
+
+def _joint(path: Path) -> dict[str, TensorEntry | None]:
+    """Return the changes that join query, key and value of each layer of a file."""
+    changes: dict[str, TensorEntry | None] = {}
+    tensors = read_header(path).by_name
+    for name, tensor in tensors.items():
+        if ".attn_q." in name:
+            of_keys = tensors[name.replace("attn_q", "attn_k")]
+            rows = tensor.dims[-1] + 2 * of_keys.dims[-1]
+            dims, joint = (*tensor.dims[:-1], rows), name.replace("attn_q", "attn_qkv")
+            size = prod(dims[1:]) * tensor.type.row_bytes(dims[0])
+            changes[joint] = TensorEntry(joint, dims, tensor.type.number, size)
+            changes |= dict.fromkeys(name.replace("attn_q", f"attn_{part}") for part in "qkv")
+    return changes
+
+
+@pytest.mark.parametrize("kind", ["phi", "llama", "jais2"])
+def test_query_key_and_value_may_be_one_tensor(tmp_path: Path, kind: str) -> None:
+    """A file with a joint tensor is the model of the file with three, to the byte."""
+    _, apart = model(tmp_path, kind, types=_types)
+    decoder, whole, joint = read_decoder(apart), read_model_file(apart), _joint(apart)
+    _, path = model(tmp_path, kind, types=_types, tensor_changes=joint)
+    file = read_model_file(path)
+    assert file.refusals == ()
+    assert read_decoder(path) == decoder
+    assert weights_bytes(file) == weights_bytes(whole) == stored_bytes(read_header(path))
+
+
+def test_a_joint_tensor_of_other_sizes_is_refused(tmp_path: Path) -> None:
+    """One row too many is no part of query, key or value."""
+    _, apart = model(tmp_path, "phi")
+    name = "blk.0.attn_qkv.weight"
+    entry = TensorEntry(name, (64, 193), BY_NAME["bf16"].number, 2 * 64 * 193)
+    _, path = model(tmp_path, "phi", tensor_changes={**_joint(apart), name: entry})
+    reasons = [str(refusal) for refusal in read_model_file(path).refusals]
+    assert any("blk.0.attn_q.weight is missing" in reason for reason in reasons)
+
+
+def test_layers_that_draft_are_left_out(tmp_path: Path) -> None:
+    """A file has them behind its layers; they are no weights, and no product reads them."""
+    config, whole = model(tmp_path, "glm4_moe")
+    expected = read_model_file(whole)
+    names = ("blk.6.nextn.eh_proj.weight", "blk.6.attn_q.weight")
+    drafting = {name: TensorEntry(name, (128, 64), 0, 4 * 128 * 64) for name in names}
+    metadata = {
+        "glm4moe.block_count": scalar("uint32", 7),
+        "glm4moe.nextn_predict_layers": scalar("uint32", 1),
+    }
+    _, path = model(tmp_path, "glm4_moe", metadata_changes=metadata, tensor_changes=drafting)
+    file = read_model_file(path)
+    assert file.refusals == ()
+    assert read_decoder(path) == read_decoder(config)
+    assert weights_bytes(file) == weights_bytes(expected)
+    assert file.drafts
+    assert any("num_nextn_predict_layers" in note for note in file.notes)
+    assert {matrix.layer for matrix in matrices(read_header(path))} == {None, *range(6)}
+
+
+@pytest.mark.parametrize("drafting", [7, 6])
+def test_a_file_of_layers_that_draft_alone_is_refused(tmp_path: Path, drafting: int) -> None:
+    """Some layer must be left that does not."""
+    metadata = {"glm4moe.nextn_predict_layers": scalar("uint32", drafting)}
+    _, path = model(tmp_path, "glm4_moe", metadata_changes=metadata)
+    reasons = [str(refusal) for refusal in read_model_file(path).refusals]
+    assert any(f"{drafting} is not less than 6 layers" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        (
+            "stablelm",
+            {"tensor_changes": dict.fromkeys(
+                f"blk.{layer}.ffn_norm.{end}" for layer in range(6) for end in ("weight", "bias")
+            )},
+            "use_parallel_residual True is set",
+        ),
+        (
+            "minicpm",
+            {"metadata_changes": {"minicpm.expert_count": scalar("uint32", 8)}},
+            "num_experts 8 gives layers experts",
+        ),
+        (
+            "granite",
+            {"metadata_changes": {"granite.expert_count": scalar("uint32", 32)}},
+            "granite.expert_count 32 gives layers experts",
+        ),
+        (
+            "phi",
+            {"metadata_changes": {"phi2.attention.layer_norm_epsilon": None}},
+            "phi2.attention.layer_norm_epsilon is missing",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_class_does_not_run_is_refused(
+    tmp_path: Path, kind: str, changes: dict[str, Any], message: str
+) -> None:
+    """What files say by their tensors is refused as in a config.json, and so is a lack."""
+    _, path = model(tmp_path, kind, **changes)
+    assert any(message in str(refusal) for refusal in read_model_file(path).refusals)

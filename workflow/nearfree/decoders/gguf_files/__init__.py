@@ -1,0 +1,1 @@
+"""GGUF files read as a config.json and a checkpoint's tensors."""

@@ -1,0 +1,254 @@
+"""The tensors of a GGUF file matched to the weights of its model, without missing or extra ones.
+
+Source: names of llama.cpp v0.5.0, src/llama-arch.cpp (LLM_TENSOR_NAMES), shapes of
+src/models/NAME.cpp (load_arch_tensors).
+"""
+
+from typing import NamedTuple
+
+from msgspec import structs
+
+from nearfree.decoders.layouts.pieces import Matrix
+from nearfree.decoders.weights import Stored
+from nearfree.errors import Refusal, RefusedError
+from nearfree.gguf.header import GgufHeader, Tensor
+
+_ROOTS = ("model.", "transformer.", "gpt_neox.")
+_OUTSIDE = {
+    "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
+    "embedding_norm": "token_embd_norm", "wte": "token_embd", "ln_f": "output_norm",
+    "tok_embeddings": "token_embd", "output": "output", "embed_in": "token_embd",
+    "final_layernorm": "output_norm", "final_layer_norm": "output_norm",
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm", "altup_projections.*": "altup_proj",
+    "altup_unembed_projections.*": "altup_unembd_proj",
+}  # fmt: skip
+_HELD = {
+    "attn_norm": ("input_layernorm", "ln_1", "attention_norm", "operator_norm"),
+    "ffn_norm": ("post_attention_layernorm", "pre_feedforward_layernorm", "ln_2", "ffn_norm"),
+    "post_ffw_norm": ("post_feedforward_layernorm",),
+    "attn_q": ("self_attn.q_proj", "attn.attention.q_proj"),
+    "attn_k": ("self_attn.k_proj", "attn.attention.k_proj"),
+    "attn_v": ("self_attn.v_proj", "attn.attention.v_proj"),
+    "attn_qkv": ("self_attn.qkv_proj", "attention.query_key_value"),
+    "attn_output": (
+        "self_attn.o_proj", "attn.attention.out_proj", "attention.wo", "self_attn.out_proj",
+        "self_attn.dense", "attention.dense",
+    ),
+    "attn_q_a": ("self_attn.q_a_proj",),
+    "attn_q_b": ("self_attn.q_b_proj",),
+    "attn_kv_a_mqa": ("self_attn.kv_a_proj_with_mqa",),
+    "attn_kv_b": ("self_attn.kv_b_proj",),
+    "attn_q_a_norm": ("self_attn.q_a_layernorm",),
+    "attn_kv_a_norm": ("self_attn.kv_a_layernorm",),
+    "attn_q_norm": ("self_attn.q_norm", "self_attn.q_layernorm"),
+    "attn_k_norm": ("self_attn.k_norm", "self_attn.k_layernorm"),
+    "attn_sinks": ("self_attn.sinks",),
+    "ffn_gate": ("mlp.gate_proj", "mlp.c_fc_0", "feed_forward.w1"),
+    "ffn_up": (
+        "mlp.up_proj", "mlp.gate_up_proj", "mlp.c_fc_1", "feed_forward.w3", "mlp.fc1",
+        "mlp.dense_h_to_4h", "mlp.c_fc",
+    ),
+    "ffn_down": (
+        "mlp.down_proj", "mlp.c_proj", "feed_forward.w2", "mlp.fc2", "mlp.dense_4h_to_h",
+    ),
+    "ffn_gate_inp": ("mlp.gate", "mlp.router", "feed_forward.gate", "block_sparse_moe.gate"),
+    "ffn_gate_exps": (
+        "mlp.experts.*.gate_proj", "feed_forward.experts.*.w1", "block_sparse_moe.experts.*.w1",
+    ),
+    "ffn_up_exps": (
+        "mlp.experts.*.up_proj", "feed_forward.experts.*.w3", "block_sparse_moe.experts.*.w3",
+    ),
+    "ffn_down_exps": (
+        "mlp.experts.*.down_proj", "mlp.experts.down_proj", "feed_forward.experts.*.w2",
+        "block_sparse_moe.experts.*.w2",
+    ),
+    "ffn_gate_shexp": ("mlp.shared_expert.gate_proj", "mlp.shared_experts.gate_proj"),
+    "ffn_up_shexp": ("mlp.shared_expert.up_proj", "mlp.shared_experts.up_proj"),
+    "ffn_down_shexp": ("mlp.shared_expert.down_proj", "mlp.shared_experts.down_proj"),
+    "ffn_gate_inp_shexp": ("mlp.shared_expert_gate",),
+    "inp_gate": ("per_layer_input_gate",),
+    "proj": ("per_layer_projection",),
+    "post_norm": ("post_per_layer_input_norm",),
+    "altup_correct_coef": ("altup.correction_coefs",),
+    "altup_correct_scale": ("altup.correct_output_scale",),
+    "altup_predict_coef": ("altup.prediction_coefs",),
+    "altup_router": ("altup.modality_router",),
+    "altup_router_norm": ("altup.router_norm",),
+    "laurel_l": ("laurel.linear_left",),
+    "laurel_r": ("laurel.linear_right",),
+    "laurel_post_norm": ("laurel.post_laurel_norm",),
+    "shortconv.in_proj": ("conv.in_proj",),
+    "shortconv.conv": ("conv.conv",),
+    "shortconv.out_proj": ("conv.out_proj",),
+}  # fmt: skip
+"""Names in GGUF files of a layer's tensors, with the checkpoints' names of the weight in each."""
+_INSIDE = {
+    **{name: (tensor,) for tensor, names in _HELD.items() for name in names},
+    "mlp.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),
+    "attention.wqkv": ("attn_q", "attn_k", "attn_v"),
+}
+"""Names in GGUF files of a layer's weight: of one tensor, or of several that make up the weight."""
+_NORMED_AFTER_ATTENTION = (
+    "gemma2", "gemma3_text", "gemma3n_text", "gpt_oss", "seed_oss", "glm4_moe",
+)  # fmt: skip
+"""Model types whose norm after attention has that name, whether or not it is the FFN's."""
+_TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Factors of rotations, which are not weights in a config.json."""
+_CORRECTION = "exp_probs_b.bias"
+"""The bias by which a router corrects scores: a buffer of the class, not a weight."""
+_DROPPED = {"gemma3n_text": ("attn_k", "attn_v", "attn_k_norm")}
+"""By model type, weights that files also have of layers whose class has none: layers that share a
+cache make no keys and values (Gemma3nTextModel of transformers 5.23 ignores them on load)."""
+_MOST_NAMED = 4
+_ANEW = "Convert the model anew with a release of llama.cpp that is read here"
+
+
+class MatrixTensor(NamedTuple):
+    """A tensor of a file, with the weights of the model that it holds."""
+
+    matrix: Matrix
+    tensor: Tensor
+
+
+def tensor_names(model_type: str, name: str, layer: int | None = None) -> tuple[str, ...]:
+    """Return the names of a weight's tensors in GGUF files, empty if there are none.
+
+    Parameters
+    ----------
+    name
+        The name in `Matrix`, such as `model.layers.*.self_attn.q_proj`; a bias ends in `.bias`.
+    """
+    ending = "bias" if name.endswith(".bias") else "weight"
+    inner = name.removesuffix(".bias")
+    for root in _ROOTS:
+        inner = inner.removeprefix(root)
+    if layer is None:
+        return (f"{_OUTSIDE[inner]}.{ending}",) if inner in _OUTSIDE else ()
+    part = inner.removeprefix("layers.*.").removeprefix("h.*.")
+    parts = _INSIDE.get(part, ())
+    if part == "post_attention_layernorm" and model_type in _NORMED_AFTER_ATTENTION:
+        parts = ("post_attention_norm",)
+    return tuple(f"blk.{layer}.{part}.{ending}" for part in parts)
+
+
+def matrix_tensors(header: GgufHeader, model: Stored) -> tuple[MatrixTensor, ...]:
+    """Return the tensors of a file, each with the weight of the model that it holds.
+
+    Those of layers that predict further tokens, which engines load only to draft, are left out.
+
+    Raises
+    ------
+    RefusedError
+        Tensors are missing, have other shapes than the metadata imply, or belong to no weight. The
+        error gives every reason.
+    """
+    unmatched, matched, reasons = _parted(header, model), list[MatrixTensor](), dict[str, str]()
+    for matrix in model.weights:
+        for layer in matrix.layers or (None,):
+            names = tensor_names(model.model_type, matrix.name, layer)
+            tensors = [unmatched.pop(name) for name in names if name in unmatched]
+            if not names or len(tensors) < len(names):
+                _note(reasons, matrix.name, f"{' and '.join(names) or matrix.name} is missing")
+            elif not _fits(matrix, tensors):
+                _note(reasons, matrix.name, _misfit(matrix, tensors))
+            matched += [MatrixTensor(matrix, tensor) for tensor in tensors]
+    endings = (_CORRECTION, *(f"{part}.weight" for part in _DROPPED.get(model.model_type, ())))
+    unused = [f"blk.{layer}.{end}" for layer in range(_layers(model)) for end in endings]
+    for table in (*_TABLES, *unused):
+        if table in unmatched:
+            matched.append(_table(unmatched.pop(table)))
+    for layer in _drafting(header, _layers(model)):
+        for name in [name for name in unmatched if name.startswith(f"blk.{layer}.")]:
+            del unmatched[name]
+    if unmatched:
+        more = f" and {len(unmatched) - _MOST_NAMED} more" if len(unmatched) > _MOST_NAMED else ""
+        named = ", ".join(list(unmatched)[:_MOST_NAMED])
+        _note(reasons, "", f"has tensors that no {model.model_type} has: {named}{more}")
+    if reasons:
+        raise RefusedError([Refusal(header.file, "", why, _ANEW) for why in reasons.values()])
+    return tuple(matched)
+
+
+def _drafting(header: GgufHeader, layers: int) -> range:
+    """Return the layers that predict further tokens; they are behind the `layers` of the model."""
+    count = header.metadata.get(f"{header.architecture}.nextn_predict_layers")
+    return range(layers, layers + count) if isinstance(count, int) else range(0)
+
+
+def _parted(header: GgufHeader, model: Stored) -> dict[str, Tensor]:
+    """Return the tensors by name, with a joint one of query, key and value as three.
+
+    Files of models whose checkpoints have three weights may have either (create_tensor_qkv of
+    src/llama-model.cpp). Each output is a row of the tensor, so the three have whole rows of it.
+    """
+    tensors, rows_by_joint = dict(header.by_name), dict[str, dict[str, int]]()
+    for matrix in model.weights:
+        for layer in matrix.layers:
+            names = tensor_names(model.model_type, matrix.name, layer)
+            for part in _INSIDE["attention.wqkv"]:
+                if names in ((f"blk.{layer}.{part}.weight",), (f"blk.{layer}.{part}.bias",)):
+                    joint = names[0].replace(part, "attn_qkv")
+                    rows_by_joint.setdefault(joint, {})[names[0]] = matrix.outputs
+    for joint, rows_by_name in rows_by_joint.items():
+        if joint not in tensors or tensors[joint].dims[-1] != sum(rows_by_name.values()):
+            continue
+        tensor, first = tensors.pop(joint), 0
+        row_bytes = tensor.size_bytes // tensor.dims[-1]
+        for name, rows in rows_by_name.items():
+            tensors[name] = structs.replace(
+                tensor,
+                name=name,
+                dims=(*tensor.dims[:-1], rows),
+                offset=tensor.offset + first * row_bytes,
+                size_bytes=rows * row_bytes,
+            )
+            first += rows
+    return tensors
+
+
+def _layers(model: Stored) -> int:
+    return 1 + max(max(matrix.layers, default=-1) for matrix in model.weights)
+
+
+def _note(reasons: dict[str, str], name: str, why: str) -> None:
+    """Keep only the first reason per weight: an error in one layer is mostly one in all layers."""
+    reasons.setdefault(name, why)
+
+
+def _shape(matrix: Matrix) -> tuple[int, ...]:
+    """Return the shape of a weight in files: the innermost size first, without trailing 1s."""
+    sizes = (matrix.outputs,) if matrix.inputs == 1 else (matrix.inputs, matrix.outputs)
+    return _stripped((*sizes, matrix.copies))
+
+
+def _stripped(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    while len(sizes) > 1 and sizes[-1] == 1:
+        sizes = sizes[:-1]
+    return sizes
+
+
+def _fits(matrix: Matrix, tensors: list[Tensor]) -> bool:
+    """Return whether tensors make up a weight; several are concatenated along the outputs."""
+    first = tensors[0].dims
+    if len(tensors) == 1:
+        return _stripped(first) == _shape(matrix)
+    axis = 0 if matrix.inputs == 1 else 1
+    other_sizes = {(*tensor.dims[:axis], *tensor.dims[axis + 1 :]) for tensor in tensors}
+    if len(other_sizes) > 1 or len(first) <= axis:
+        return False
+    outputs = sum(tensor.dims[axis] for tensor in tensors)
+    return _stripped((*first[:axis], outputs, *first[axis + 1 :])) == _shape(matrix)
+
+
+def _misfit(matrix: Matrix, tensors: list[Tensor]) -> str:
+    names = " and ".join(tensor.name for tensor in tensors)
+    shapes = " and ".join(" x ".join(map(str, tensor.dims)) for tensor in tensors)
+    expected = " x ".join(map(str, _shape(matrix)))
+    return f"{names} has {shapes} elements, and the metadata say {expected}"
+
+
+def _table(tensor: Tensor) -> MatrixTensor:
+    matrix = Matrix(name=tensor.name, kind="other", inputs=1, outputs=tensor.elements)
+    return MatrixTensor(matrix, tensor)

@@ -1,0 +1,1 @@
+"""Layers of each model type: their weights, what they cache and how they attend."""

@@ -1,0 +1,1 @@
+"""What each rank of a deployment runs, holds and sends."""

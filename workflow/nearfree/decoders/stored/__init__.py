@@ -1,0 +1,1 @@
+"""How checkpoints store their matrices: quantisation methods, formats and bytes."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from nearfree.log.seal import Seal
     from nearfree.sources.fetching.cache import Cache
 
+LARGEST_N = 999_999
+"""The largest N, in positions, that can be asked."""
 MISTAKE = 2
 """The exit code of every mistake, fault or finding that the user can act on."""
 AddArguments = Callable[[argparse.ArgumentParser], object]
@@ -150,7 +152,7 @@ def add_action(
 
 def positive(text: str) -> int:
     """Return a whole number from 1 to 999999; argparse turns the error into its own message."""
-    return _bounded_int(text, 999_999)
+    return _bounded_int(text, LARGEST_N)
 
 
 def positions(text: str) -> int:
@@ -294,10 +296,14 @@ def size(text: str) -> float:
 
 
 def tokens(text: str) -> float:
-    """Return a number of tokens per forward, above 0."""
+    """Return a number of tokens per forward, from 1 to LARGEST_N."""
     value = number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of tokens above 0")
+    if not 1 <= value <= LARGEST_N:
+        raise argparse.ArgumentTypeError(
+            f"{text:.80} is not a number of tokens per forward, which is from 1 (a forward without "
+            f"an accepted draft gives one, too) to {LARGEST_N}; `nearfree schedule --acceptance` "
+            "takes a rate"
+        )
     return value
 
 

@@ -71,7 +71,7 @@ _UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "all", "positions", "accep
         "--accepted",
         type=tokens,
         metavar="TOKENS",
-        help="measured tokens per forward; adds accepted / N_max to the answer",
+        help="measured tokens per forward, from 1 up; adds accepted / N_max to the answer",
     ),
     argument(
         "--curves",

@@ -75,6 +75,20 @@ def test_another_engine_without_a_named_format_is_told(call: Call) -> None:
     assert "without it by vllm T(1) is " in told
 
 
+def test_a_format_that_takes_longer_is_told_where_neither_fits(call: Call) -> None:
+    """Where neither a named format nor its absence fits in memory, the ratio is told."""
+    model = str(ROOT / "config/whole/models/gpt_oss_120b.json")
+    asked = ("predict", "--model", model, "--platform", "l40s", "--batch", "32", "--largest", "2")
+    answers = [
+        json.loads(call(*asked, *weights, "--format", "json")[1])[0]
+        for weights in (("--weights", "float8"), ())
+    ]
+    assert [answer["memory"]["fits"] for answer in answers] == [False, False]
+    named_us, own_us = (answer["curve"][0]["latency_us"] for answer in answers)
+    told = [each for each in answers[0]["caveats"] if each.startswith("--weights float8 makes")]
+    assert f"makes T(1) {named_us / own_us:.2f} times as long: without it T(1) is" in told[0]
+
+
 @pytest.mark.parametrize("tp", ["4", "8"])
 def test_more_gpus_that_take_longer_are_told(call: Call, tp: str) -> None:
     """Beyond the four GPUs of a machine a small model waits longer for all-reduces than it saves.

@@ -42,7 +42,8 @@ def with_slower_options(
 
     Each format that the query names is left out in turn: a narrower format is stored in fewer
     bytes, but its kernel may convert it at every step, or another engine be the default. Half of
-    tp is asked, too, where it holds the model.
+    tp is asked, too, where it holds the model. What does not fit in memory is told of a format
+    where the deployment itself does not fit either.
 
     Parameters
     ----------
@@ -59,16 +60,16 @@ def with_slower_options(
             continue
         other = total(Questions(queries, [1]), answerer)
         others = {
-            _key(spec, query): (float(us), query.engine.name)
+            _key(spec, query): (float(us), query.engine.name, _fits(query))
             for query, us, refusal in zip(
                 queries, other.model_us[:, 0], other.refusals, strict=True
             )
-            if refusal is None and not (query.memory and query.memory.fits is False)
+            if refusal is None and (_fits(query) or "tp" not in changes)
         }
         for place, query in enumerate(answers.deployments):
-            other_us, engine = others.get(_key(spec, query), (math.inf, ""))
+            other_us, engine, other_fits = others.get(_key(spec, query), (math.inf, "", False))
             own_us = float(answers.total.model_us[place, 0])
-            if own_us > _LONGER * other_us:
+            if own_us > _LONGER * other_us and (other_fits or not _fits(query)):
                 by = f" by {engine}" if engine != query.engine.name else ""
                 slower[place].append(
                     SlowerOption(option, own_us / other_us, f"{instead}{by}", other_us)
@@ -90,6 +91,11 @@ def _compared(spec: DeploymentSpec, parallel: Parallel) -> Iterator[_Compared]:
         if parallel.ep == parallel.ranks:
             changes["ep"] = parallel.ep // 2
         yield _Compared(f"--tp {parallel.tp}", f"with --tp {half}", changes)
+
+
+def _fits(query: Deployment) -> bool:
+    """Return whether a deployment fits in memory; one of unknown memory counts as fitting."""
+    return query.memory is None or query.memory.fits is not False
 
 
 def _key(spec: DeploymentSpec, query: Deployment) -> tuple[object, ...]:

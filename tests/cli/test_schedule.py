@@ -343,6 +343,7 @@ def test_a_drafter_takes_memory_and_may_have_a_caveat(call: Call) -> None:
     (("--drafter", "own"), "--acceptance or the drafter's cost is given alone"),
     (("--acceptance", "0.8", "--drafter", "own", "--draft-cost", "0"), "both say what drafting"),
     (("--acceptance", "0.8", "--drafter", "none_such"), "no model 'none_such'"),
+    (("--acceptance", "0.8", "--drafter", "onw"), " own is the model's own multi-token-"),
 ])  # fmt: skip
 def test_mistakes_about_drafters(call: Call, argv: tuple[str, ...], message: str) -> None:
     """A drafter needs an acceptance, and one cost."""

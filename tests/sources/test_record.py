@@ -131,3 +131,18 @@ def test_releases_are_written_as_the_index_does() -> None:
     for text in ("vllm", "vllm==", "torch==2.0", "vllm==../../etc", "vllm>=1"):
         with pytest.raises(SourceError):
             parse_release(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("flash-atn==2.8.3", "Nearest are flash-attn"),
+        ("vlm==0.33.0", "Nearest are vllm"),
+        ("torch==2.0", "Known are vllm, "),
+    ],
+)
+def test_a_package_that_is_not_read_is_answered_with_the_nearest(text: str, remedy: str) -> None:
+    """A misspelt package names those that are spelt alike, any other one all that are read."""
+    with pytest.raises(SourceError, match="are not read") as caught:
+        parse_release(text)
+    assert caught.value.remedy.startswith(remedy)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nearfree.cli.deployment_options import make_spec
+from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config
@@ -23,6 +24,11 @@ def drafter_deployments(
 
     The drafter lies on the last pipeline stage only (vllm-project/vllm pulls 50514 and 53575). The
     backend of --attention runs it if it has kernels for its layers, else the engine's default does.
+
+    Raises
+    ------
+    ConfigError
+        The drafter is unknown; the error names `own`, too.
     """
     from msgspec import structs
 
@@ -35,7 +41,11 @@ def drafter_deployments(
     if args.drafter in {None, OWN}:
         return []
     drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
-    spec = make_spec(drafter, batch=range(1, largest_batch + 1), moe=ENGINES[args.engine].moe)
+    try:
+        spec = make_spec(drafter, batch=range(1, largest_batch + 1), moe=ENGINES[args.engine].moe)
+    except ConfigError as error:
+        remedy = f"{OWN} is the model's own multi-token-prediction layer. {error.remedy}"
+        raise ConfigError(error.what, remedy=remedy) from error
     formats = dict.fromkeys(("dtype", "weights", "activations", "kv_dtype", "moe_backend"))
     decoder = find_drafter_file(config.folder, spec.models[0]).decoder
     if decoder and any(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
@@ -116,13 +117,19 @@ def plain_version(package: str, text: str) -> str:
 
 
 def package_name(text: str) -> str:
-    """Return a package's name in the index's spelling; raise SourceError if it is not read."""
+    """Return a package's name in the index's spelling.
+
+    Raises
+    ------
+    SourceError
+        The package is not read; the error gives the nearest names.
+    """
     canonical_name = re.sub(r"[-_.]+", "-", text).lower()
     rules = RULES.get(canonical_name) or (
         BY_USERS_NAME[canonical_name].rules if canonical_name in BY_USERS_NAME else None
     )
     if rules is None:
-        raise SourceError(
-            f"rules of {text!r} are not read", remedy=f"Choose from {', '.join(RULES)}"
-        )
+        nearest = get_close_matches(canonical_name[:80], RULES, n=3)
+        remedy = f"Nearest are {', '.join(nearest)}" if nearest else f"Known are {', '.join(RULES)}"
+        raise SourceError(f"rules of {text!r} are not read", remedy=remedy)
     return rules.package

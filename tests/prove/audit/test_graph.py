@@ -201,6 +201,8 @@ def test_an_event_is_shown_in_the_version_on_disk(shared):
         ("boundaries:newest=ture", "newest is true or false, not 'ture'"),
         ("boundaries:from_ids=x", "has no column 'from_ids'"),
         ("tuning:forwards=cpu/llama_cpp_m/1-0123abcd,kind=all", "0 rows of tuning fit"),
+        ("foo:5b1eae9b1bfa", "row foo:5b1eae9b1bfa. Tables are .*boundaries, "),
+        ("boundaries", r"boundaries is a table, .* boundaries:column=value,\.\.\. \(its key is "),
         ("no_such_figure", "0 figures are named"),
         ("latency_against_n", "figures are named"),
         ("cpu/dense_ffn/1-00000000.1#7", "gone from the log"),

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.decoders.model_file import find_model_file
+from nearfree.derive.jobs import TABLES
 from nearfree.derive.outlook.about import MODELS, model_fields, model_id
 from nearfree.derive.tables.platforms import config_id
 from nearfree.derive.tables.schema import Formula
@@ -263,6 +264,12 @@ def _figure(layout: Layout, text: str) -> tuple[str, Figure]:
     matching = [entry for entry in figures if text in (entry[0], entry[1].name)]
     if len(matching) == 1:
         return matching[0]
+    if not matching and text in TABLES:
+        raise EvidenceError(
+            f"{text} is a table, and no row of it is named",
+            remedy=f"Name a row by columns, {text}:column=value,... (its key is "
+            f"{', '.join(TABLES[text].key)}), or by its id, {text}:DIGEST",
+        )
     candidates = [name for name, _ in matching] or [name for name, _ in figures if text in name]
     raise EvidenceError(
         f"{len(matching)} figures are named {text!r}{': ' if candidates else ''}"

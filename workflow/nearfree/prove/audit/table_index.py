@@ -19,6 +19,7 @@ from nearfree.log.seal import read_seal
 
 ROW_ID = re.compile(r"([a-z_]+):[0-9a-f]{12}")
 _MAX_LISTED = 20
+_TABLES_ARE = f"Tables are {', '.join(TABLES)}"
 _SOURCE_LINES = re.compile(r"(\S+):(\d+)-(\d+) \(([0-9a-f]{12})\)")
 _PRINTED = re.compile(r"tab:[a-z0-9-]+")
 _RULE_COLUMNS = ("evidence", "rule")
@@ -85,10 +86,10 @@ class TableIndex:
                     located.setdefault(row["row_id"], TableRow(scope, TABLES[name], row))
         for identifier in identifiers:
             if identifier not in located:
-                raise EvidenceError(
-                    f"no table has the row {identifier}",
-                    remedy="Run the workflow, or name a row as TABLE:column=value,column=value",
-                )
+                remedy = "Run the workflow, or name a row as TABLE:column=value,column=value"
+                if identifier.partition(":")[0] not in TABLES:
+                    remedy = _TABLES_ARE
+                raise EvidenceError(f"no table has the row {identifier}", remedy=remedy)
         return located
 
     def by_key(self, text: str) -> TableRow:
@@ -102,9 +103,7 @@ class TableIndex:
         """
         name, _, rest = text.partition(":")
         if name not in TABLES:
-            raise EvidenceError(
-                f"there is no table {name!r}", remedy=f"There are {', '.join(TABLES)}"
-            )
+            raise EvidenceError(f"there is no table {name!r}", remedy=_TABLES_ARE)
         condition = self._condition(TABLES[name], rest)
         matching = [
             TableRow(scope, TABLES[name], row)

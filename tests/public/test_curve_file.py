@@ -209,6 +209,43 @@ def test_a_bad_row_is_named(
     assert len(error.remedy) > 10
 
 
+def test_every_faulty_row_is_named_at_once(tmp_path: Path, layout: Layout) -> None:
+    """The message has a line for each row that does not fit, and for no other row."""
+    bad = [BAD_ROWS[name][0] for name in ("text in N", "a duplicate N", "an unknown dtype")]
+    path = write(tmp_path, GOOD[0], GOOD[2], *bad[:2], *GOOD[4:6], "h100,gemm", bad[2])
+    with pytest.raises(ConfigError) as caught:
+        import_curves(layout, path, CONFIG)
+    heading, *lines = caught.value.what.splitlines()
+    assert heading == f"{path}: 4 rows are faulty:"
+    assert [line.strip().split(": ")[0] for line in lines] == [
+        "line 4, column n",
+        "line 5, column n",
+        "line 8 has 2 fields, not 19. Give one for each column, empty where it does not apply",
+        "line 9, column dtype",
+    ]
+    assert caught.value.remedy == "Mend all of them"
+    assert not layout.root.exists()
+
+
+@pytest.mark.parametrize(("count", "last"), [(10, "line 11, "), (13, "and 3 more")])
+def test_more_faulty_rows_than_ten_are_counted(tmp_path: Path, count: int, last: str) -> None:
+    """Ten faulty rows are listed, and the number of the others is told."""
+    rows = [GEMM.format(n=n, us=-1) for n in range(1, count + 1)]
+    with pytest.raises(ConfigError) as caught:
+        curves_from_csv(write(tmp_path, *rows), CONFIG)
+    heading, *lines = caught.value.what.splitlines()
+    assert f"{count} rows are faulty" in heading
+    assert sum("column latency_us: '-1' does not fit" in line for line in lines) == 10
+    assert lines[-1].strip().startswith(last)
+
+
+def test_each_curve_of_a_single_n_is_named(tmp_path: Path) -> None:
+    """Curves that have one point each are named in one message."""
+    with pytest.raises(ConfigError) as caught:
+        curves_from_csv(write(tmp_path, GOOD[0], GOOD[1], *GOOD[4:]), CONFIG)
+    assert caught.value.what.count("is the only N of its curve") == 2
+
+
 UNITS = {"milliseconds": 0.001, "nanoseconds": 1000.0}
 TRUE = {GEMM: (30, 50), MOE: (600, 610), ATTENTION: (40, 41)}
 
@@ -247,7 +284,7 @@ BAD_FILES = {
     "no text": (f"{HEADER}\n".encode() + b"\xff\xfe", "line 2 is not UTF-8"),
     "an open quote": (f'{HEADER}\n"h100,'.encode(), "line 2 is not CSV"),
     "a line break in a field": (
-        f"{HEADER}\n{GOOD[0]}\n{GOOD[2]}".replace("cublas", '"cu\nblas"').encode(),
+        f"{HEADER}\n{GOOD[0]}\n{GOOD[2]}".replace("cublas", '"cu\nblas"', 1).encode(),
         "line 3, column kernel",
     ),
 }

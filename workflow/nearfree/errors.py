@@ -85,15 +85,21 @@ class Refusal(NamedTuple):
 
 
 class RefusedError(ConfigError):
-    """A model's files need something unsupported.
+    """A model's files need something unsupported, or a file has several faults.
 
     Parameters
     ----------
     refusals
         Every reason, at least one.
+    heading
+        The words before several reasons (default: their number, and their file if it is one).
+    listed
+        The most reasons that the message lists before it counts the others (default: all).
     """
 
-    def __init__(self, refusals: Sequence[Refusal]) -> None:
+    def __init__(
+        self, refusals: Sequence[Refusal], *, heading: str = "", listed: int | None = None
+    ) -> None:
         self.refusals = tuple(dict.fromkeys(refusals))
         if len(self.refusals) == 1:
             (refusal,) = self.refusals
@@ -108,12 +114,15 @@ class RefusedError(ConfigError):
         ]
         reasons = "".join(
             f"\n  {printable(f'{where}{refusal}. {refusal.remedy}')}"
-            for where, refusal in zip(prefixes, self.refusals, strict=True)
+            for where, refusal in list(zip(prefixes, self.refusals, strict=True))[:listed]
         )
+        further = len(self.refusals[listed:]) if listed else 0
+        more = f"\n  and {further} more" if further else ""
         problem = "are not understood" if files_named else "stand in the way of an answer"
+        heading = printable(heading) or f"{files}{len(self.refusals)} things {problem}"
         alternative = ", or give a model without them" if files_named else ""
         super().__init__(
-            f"{files}{len(self.refusals)} things {problem}:{reasons}",
+            f"{heading}:{reasons}{more}",
             remedy=f"Mend all of them{alternative}",
         )
 

@@ -1,13 +1,13 @@
 """Users' curves as a CSV file: checked completely, then imported into the log, or only read.
 
-A file with one mistake is refused; the error names line, column and remedy.
+A file with a mistake is refused; the error names the line, column and remedy of each faulty row.
 """
 
 import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ from nearfree.config.files import Config
 from nearfree.core.names import NAME
 from nearfree.core.plan import ImportPlan
 from nearfree.core.scopes import IMPORTED
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, Refusal, RefusedError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyImported
 from nearfree.log.line import sha256
@@ -31,6 +31,10 @@ SIZE_LIMIT = 64 * 2**20
 """Bytes of a curve file."""
 MAX_NAMED = 20
 """Columns that one message names."""
+MAX_ROWS = 10
+"""Faulty rows that one message lists."""
+Points = list[tuple[int, float, int]]
+"""The points of a curve: N, its latency in us, and its line."""
 
 
 class CurveFile(Struct, frozen=True):
@@ -86,59 +90,82 @@ def read_file(path: Path, platforms: Mapping[str, Platform]) -> CurveFile:
     ------
     ConfigError
         The file cannot be read, its name is not printable, a field is invalid, the N of a curve do
-        not increase, a curve has a single point, or its unit cannot be right.
+        not increase, a curve has a single point, or its unit cannot be right. Of faulty rows the
+        error lists the first MAX_ROWS and counts the others.
     """
     if not path.name.isprintable():
         raise ConfigError(
             f"the name of {path} is not printable", remedy="Rename the file: its name is kept"
         )
     raw = _bytes(path)
-    points: dict[Key, list[tuple[int, float, int]]] = {}
-    for line, values in _lines(path, raw):
-        try:
-            row = read_row(values, platforms)
-        except OddFieldError as error:
-            raise _odd(path, line, error.column, error.what, error.remedy) from error
-        curve_points = points.setdefault(row.key, [])
-        if curve_points and row.n <= curve_points[-1][0]:
-            _refuse_order(path, line, row.n, curve_points)
-        curve_points.append((row.n, row.latency_us, line))
+    points = _points(path, raw, platforms)
     if not points:
         raise ConfigError(f"{path} holds no curve", remedy="Give a row a point below the header")
+    _refuse_rows(
+        path,
+        [
+            _odd(curve_points[0][2], "n", "is the only N of its curve", "Give two or more")
+            for curve_points in points.values()
+            if len(curve_points) == 1
+        ],
+    )
     digest = sha256(raw)
-    curves = []
-    for key, curve_points in points.items():
-        if len(curve_points) == 1:
-            raise _odd(
-                path, curve_points[0][2], "n", "is the only N of its curve", "Give two or more"
-            )
-        curves.append(
-            LatencyImported(
-                source=path.name,
-                member=path.name,
-                member_sha256=digest,
-                platform=key.platform,
-                setting=key.setting,
-                backend_version=key.backend_version,
-                kernel=key.kernel,
-                n=tuple(n for n, _, _ in curve_points),
-                latency_us=tuple(latency_us for _, latency_us, _ in curve_points),
-            )
+    curves = [
+        LatencyImported(
+            source=path.name,
+            member=path.name,
+            member_sha256=digest,
+            platform=key.platform,
+            setting=key.setting,
+            backend_version=key.backend_version,
+            kernel=key.kernel,
+            n=tuple(n for n, _, _ in curve_points),
+            latency_us=tuple(latency_us for _, latency_us, _ in curve_points),
         )
+        for key, curve_points in points.items()
+    ]
     lines = [[line for _, _, line in curve_points] for curve_points in points.values()]
     unchecked = check_units(path, curves, lines, platforms)
     plan = ImportPlan(files={path.name: digest})
     return CurveFile(plan, curves, [numbers[0] for numbers in lines], unchecked)
 
 
-def _refuse_order(path: Path, line: int, n: int, points: list[tuple[int, float, int]]) -> None:
-    """Raise ConfigError for an N that is not larger than the previous one of its curve."""
+def _points(path: Path, raw: bytes, platforms: Mapping[str, Platform]) -> dict[Key, Points]:
+    """Return the points of each curve; ConfigError if rows are faulty."""
+    points: dict[Key, Points] = {}
+    faults: list[Refusal] = []
+    for line, values in _lines(path, raw, faults):
+        try:
+            row = read_row(values, platforms)
+        except OddFieldError as error:
+            faults.append(_odd(line, error.column, error.what, error.remedy))
+            continue
+        curve_points = points.setdefault(row.key, [])
+        if curve_points and row.n <= curve_points[-1][0]:
+            faults.append(_out_of_order(line, row.n, curve_points))
+        else:
+            curve_points.append((row.n, row.latency_us, line))
+    _refuse_rows(path, faults)
+    return points
+
+
+def _refuse_rows(path: Path, faults: Sequence[Refusal]) -> None:
+    """Raise ConfigError with the faults of rows, if there are any."""
+    if len(faults) == 1:
+        raise ConfigError(f"{path} {faults[0]}", remedy=faults[0].remedy)
+    if faults:
+        heading = f"{path}: {len(faults)} rows are faulty"
+        raise RefusedError(faults, heading=heading, listed=MAX_ROWS)
+
+
+def _out_of_order(line: int, n: int, points: Points) -> Refusal:
+    """Return the fault of an N that is not larger than the previous one of its curve."""
     repeated_lines = [point_line for point_n, _, point_line in points if point_n == n]
     if repeated_lines:
         remedy = "Keep one of the two, or name their kernels apart"
-        raise _odd(path, line, "n", f"N={n} is in line {repeated_lines[0]} already", remedy)
+        return _odd(line, "n", f"N={n} is in line {repeated_lines[0]} already", remedy)
     problem = f"N={n} comes after N={points[-1][0]} of line {points[-1][2]}"
-    raise _odd(path, line, "n", problem, "Sort the rows of each curve by N")
+    return _odd(line, "n", problem, "Sort the rows of each curve by N")
 
 
 def _bytes(path: Path) -> bytes:
@@ -154,8 +181,11 @@ def _bytes(path: Path) -> bytes:
     return raw
 
 
-def _lines(path: Path, raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each row's line and its values by column, after checking the header."""
+def _lines(path: Path, raw: bytes, faults: list[Refusal]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield each row's line and its values by column, after checking the header.
+
+    Rows that have no value for each column are appended to the faults instead.
+    """
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -167,17 +197,15 @@ def _lines(path: Path, raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
         _check_header(path, header)
         for fields in reader:
             if len(fields) not in (0, len(header)):
-                raise ConfigError(
-                    f"{path} line {reader.line_num} has {len(fields)} fields, not {len(header)}",
-                    remedy="Give one for each column, empty where it does not apply",
-                )
-            if fields:
+                what = f"line {reader.line_num} has {len(fields)} fields, not {len(header)}"
+                remedy = "Give one for each column, empty where it does not apply"
+                faults.append(Refusal("", "", what, remedy))
+            elif fields:
                 values = {name: field.strip() for name, field in zip(header, fields, strict=True)}
                 yield reader.line_num, values
     except csv.Error as error:
-        raise ConfigError(
-            f"{path} line {reader.line_num} is not CSV: {error}", remedy="Correct that line"
-        ) from error
+        what = f"line {reader.line_num} is not CSV: {error}"
+        faults.append(Refusal("", "", what, "Correct that line"))
 
 
 def _check_header(path: Path, header: list[str]) -> None:
@@ -206,5 +234,5 @@ def _about_columns(names: list[str], problem: str) -> str:
     return f"the column{'s' if len(names) > 1 else ''} {shown}{more} {problem}"
 
 
-def _odd(path: Path, line: int, column: str, problem: str, remedy: str) -> ConfigError:
-    return ConfigError(f"{path} line {line}, column {column}: {problem}", remedy=remedy)
+def _odd(line: int, column: str, problem: str, remedy: str) -> Refusal:
+    return Refusal("", "", f"line {line}, column {column}: {problem}", remedy)

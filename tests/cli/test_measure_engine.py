@@ -123,6 +123,16 @@ def test_an_option_of_engines_is_refused_for_a_study(call: Call, option: str) ->
     assert f"{option.split(maxsplit=1)[0]} has no effect without --engine" in err
 
 
+@pytest.mark.parametrize("option", ["--batch", "--context", "--positions", "--threads"])
+def test_a_number_with_a_comma_is_no_list(call: Call, option: str) -> None:
+    """A listed number that begins with 0 is refused, with how to write the number."""
+    command = ("measure", "cpu", "--engine", "llama_cpp", "--model", "none.gguf")
+    code, _, err = call(*command, option, "1,024")
+    assert code == 2
+    assert f"argument {option}: '1,024' lists several numbers" in err
+    assert "begins with 0: write 1024. " in err
+
+
 @pytest.mark.parametrize(
     "option",
     [

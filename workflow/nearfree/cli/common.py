@@ -3,7 +3,8 @@
 import argparse
 import math
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -167,6 +168,17 @@ def _bounded_int(text: str, largest: int) -> int:
     if not 1 <= number <= largest:
         raise argparse.ArgumentTypeError(f"{number} is not between 1 and {largest}")
     return number
+
+
+def refuse_leading_zero(parts: Sequence[str]) -> None:
+    """Refuse several numbers of which one begins with 0, as in 4,096; argparse prints the error."""
+    text = ",".join(parts)
+    joined = re.sub(r",(?=0\d\d(?:,|$))", "", text)
+    plain = re.sub(r"\b0+(?=\d)", "", joined)
+    if len(parts) > 1 and plain != text:
+        raise argparse.ArgumentTypeError(
+            f"{text!r:.200} lists several numbers, of which one begins with 0: write {plain:.200}"
+        )
 
 
 TAKE = argument(

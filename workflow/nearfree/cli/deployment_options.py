@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nearfree.cli.common import layout_of, positions, positive, tolerance
+from nearfree.cli.common import layout_of, positions, positive, refuse_leading_zero, tolerance
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -312,6 +312,8 @@ def _several(element_type: Callable[[str], Value]) -> Callable[[str], list[Value
         parts = [part.strip() for part in text.split(",")]
         if not all(parts):
             raise argparse.ArgumentTypeError(f"{text!r:.200} has an empty entry")
+        if element_type in (positive, positions):
+            refuse_leading_zero(parts)
         try:
             return [element_type(part) for part in parts]
         except ValueError:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from nearfree.cli.common import argument, flag, positive
+from nearfree.cli.common import argument, flag, positive, refuse_leading_zero
 
 CONTEXT, ROUNDS = 64, 32
 """Defaults of `--context` and `--rounds`."""
@@ -19,8 +19,10 @@ STUDY_OPTIONS = ("weights", "draft_weights", "prompts", "untested", "wait")
 
 def int_list(text: str) -> tuple[int, ...]:
     """Return whole numbers from 1 on, parsed from a comma-separated, strictly rising list."""
+    parts = [part.strip() for part in text.split(",")]
+    refuse_leading_zero(parts)
     try:
-        numbers = tuple(positive(part.strip()) for part in text.split(","))
+        numbers = tuple(map(positive, parts))
     except ValueError as error:
         raise argparse.ArgumentTypeError(
             f"{text!r:.60} is not a list of whole numbers, such as 1,2,4"

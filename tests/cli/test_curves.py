@@ -96,6 +96,8 @@ def test_a_refused_study_is_printed(call: Call, tmp_path: Path) -> None:
         ("--epsilon", "0.1"),
         ("--dense", "torch"),
         ("--all",),
+        ("--largest", "8"),
+        ("--ignore-memory",),
     ],
 )
 def test_an_option_without_effect_on_curves_is_refused(

@@ -80,6 +80,8 @@ def test_an_option_without_effect_on_a_list_is_refused(call: Call) -> None:
     """Without a model, conditions would have no effect, so they are refused."""
     for options, thing in (
         (("--tp", "2", "--kv-dtype", "float8"), "--kv-dtype, --tp have no effect without --model"),
+        (("--published", "--largest", "8"), "--largest has no effect with --published"),
+        (("--published", "--ignore-memory"), "--ignore-memory has no effect with --published"),
         (("--published", "--tp", "2"), "--tp has no effect with --published"),
         (("--published", "--model", "qwen3_8b"), "--model has no effect with --published"),
     ):

@@ -224,6 +224,7 @@ def test_a_model_that_fits_nowhere_needs_ignore_memory(call: Call, law: str) -> 
         ("vllm --acceptance 0.5 --draft-cost 0 --by principle", "--by"),
         ("llama.cpp --by principle", "--by"),
         ("llama.cpp --acceptance 0.5 --draft-cost 0 --cautious", "--cautious"),
+        ("llama.cpp --largest-batch 8", "--largest-batch has no effect with llama.cpp, whose"),
         ("vllm --longest 999999", "999999"),
         ("vllm --largest-batch 999999", "999999"),
         ("vllm --largest-batch 20000 --longest 4096", "4097"),

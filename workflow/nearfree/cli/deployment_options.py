@@ -27,6 +27,8 @@ FORMAT_ALIASES = {
 """Formats by the names of engines' options and release notes."""
 QUANTISATION_METHODS = ("awq", "gptq")
 """Quantisation methods that engines' options list beside formats; most of their files hold int4."""
+LARGEST = 512
+"""The default of `--largest`."""
 ENGINE_GRAPHS = "engine"
 """The value of `graphs` for which a deployment's own engine pads its steps."""
 CONDITIONS = (
@@ -168,6 +170,7 @@ def add_answer_options(parser: argparse.ArgumentParser, *, largest: bool = True)
     parser.add_argument(
         "--ignore-memory",
         action="store_true",
+        default=None,
         help="exit with 0 even if a deployment does not fit in memory",
     )
     parser.add_argument(
@@ -180,8 +183,7 @@ def add_answer_options(parser: argparse.ArgumentParser, *, largest: bool = True)
         parser.add_argument(
             "--largest",
             type=positive,
-            default=512,
-            help="the largest N, in positions, for which T(N) is predicted (default: 512)",
+            help=f"the largest N, in positions, for which T(N) is predicted (default: {LARGEST})",
         )
     parser.add_argument(
         "--online",

@@ -20,6 +20,7 @@ from nearfree.cli.common import (
 )
 from nearfree.cli.deployment_options import (
     CONDITIONS,
+    LARGEST,
     add_answer_options,
     add_deployment,
     fit,
@@ -51,7 +52,10 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
 """Default batch sizes of `surface` and `--positions`, and default contexts of `--positions`."""
-_UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "all", "positions", "accepted")
+_UNUSED = (
+    *("model", *CONDITIONS, "engine", "epsilon", "all", "positions", "accepted"),
+    *("largest", "ignore_memory"),
+)
 """Options that `--curves` refuses."""
 
 
@@ -149,7 +153,7 @@ def _predict_deployments(args: argparse.Namespace) -> int:
         refuse_options(args, ("all",), "with --positions", "leave out --positions")
     config = config_of(args)
     epsilon = tolerance_of(args, config)
-    grid = positions(max(args.largest, args.positions or 1))
+    grid = positions(max(args.largest or LARGEST, args.positions or 1))
     spec = make_spec(args, batch=BATCHES, context=_CONTEXTS) if inverse else make_spec(args)
     loads = loads_of(args)
     queries, unanswered = expand(config, spec, loads)

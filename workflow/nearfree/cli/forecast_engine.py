@@ -24,6 +24,9 @@ _REFUSED = (
     *(name for name in CONDITIONS if name not in _ENGINE_CONDITIONS),
     "positions",
     "accepted",
+    "all",
+    "largest",
+    "ignore_memory",
 )
 
 

@@ -18,6 +18,7 @@ from nearfree.cli.common import (
 )
 from nearfree.cli.deployment_options import (
     CONDITIONS,
+    LARGEST,
     add_answer_options,
     add_deployment,
     fit,
@@ -59,7 +60,7 @@ def run_lookup(args: argparse.Namespace) -> int:
     in_one_thread()
     config = config_of(args)
     if args.published:
-        unused = ("model", "platform", *CONDITIONS, *_ENGINE, "epsilon")
+        unused = ("model", "platform", *CONDITIONS, *_ENGINE, "epsilon", "largest", "ignore_memory")
         where = "with --published, which covers the paper's deployments"
         refuse_options(args, unused, where, "--published")
         print(_published(args, config))
@@ -88,7 +89,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
     ]
     if not queries:
         refuse(unanswered)
-    answers = forecast(queries, answerer, [epsilon], grid=positions(args.largest))
+    answers = forecast(queries, answerer, [epsilon], grid=positions(args.largest or LARGEST))
     rows = answers.answers.drop("calibration")
     if args.format == "json":
         print(json_text(rows_json(queries, rows, answers.total)))
@@ -175,7 +176,7 @@ def run_surface(args: argparse.Namespace) -> int:
     spec = make_spec(args, batch=BATCHES, context=_SURFACE_CONTEXTS, routing=routings)
     queries = answerable(args, config, spec)
     points, boundaries, total = surface(
-        queries, make_answerer(args, config, queries), positions(args.largest), epsilon
+        queries, make_answerer(args, config, queries), positions(args.largest or LARGEST), epsilon
     )
     if args.output:
         write_points(args.output, queries, points)

@@ -11,6 +11,7 @@ from nearfree.cli.deployment_options import loads_of, make_answerer, make_spec, 
 from nearfree.cli.drafters import OWN, doubts, draft_costs, drafter_deployments, names_head
 from nearfree.cli.forecast import answerable
 from nearfree.cli.schedule_options import (
+    LARGEST_BATCH,
     THROUGHPUT,
     TOLERANCE,
     add_schedule_options,
@@ -127,7 +128,7 @@ def _schedule(args: argparse.Namespace, config: "Config", context: int) -> "Cont
 
     args = argparse.Namespace(**{**vars(args), "context": [context]})
     engine = ENGINES[args.engine]
-    largest_batch = engine.largest_batch or args.largest_batch
+    largest_batch = engine.largest_batch or args.largest_batch or LARGEST_BATCH
     spec = make_spec(args, batch=range(1, largest_batch + 1), moe=engine.moe)
     drafters = drafter_deployments(args, config, largest_batch)
     every = with_drafters(answerable(args, config, spec), drafters, own=args.drafter == OWN)

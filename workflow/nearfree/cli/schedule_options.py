@@ -10,6 +10,8 @@ from nearfree.errors import ConfigError, Refusal, RefusedError
 
 BACKEND = "llama_cpp"
 """The name of llama.cpp in settings and in `predict --engine`."""
+LARGEST_BATCH = 256
+"""The default of `--largest-batch`."""
 TOLERANCE, THROUGHPUT = GOALS = ("tolerance", "throughput")
 LAWS = ("idle_compute", "principle", "principle_resolved")
 
@@ -30,8 +32,7 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--largest-batch",
         type=positive,
-        default=256,
-        help=f"the largest batch size{''.join(_limits())} (default: 256)",
+        help=f"the largest batch size{''.join(_limits())} (default: {LARGEST_BATCH})",
     )
     parser.add_argument(
         "--longest", type=positive, default=16, help="the longest draft, tokens (default: 16)"
@@ -159,6 +160,11 @@ def _faults(args: argparse.Namespace) -> Iterator[ConfigError]:
         partial(check_most, args.longest),
         partial(check_worth, args.worth),
     ]
+    if most := ENGINES[args.engine].largest_batch:
+        where = f"with {args.engine}, whose option is for batch size {most}"
+        checks.append(
+            partial(refuse_options, args, ("largest_batch",), where, "name another engine")
+        )
     if args.acceptance is not None:
         checks.append(partial(acceptance_curve, args.acceptance, most=1))
     if args.draft_cost is not None:

@@ -258,6 +258,25 @@ def test_a_misspelt_option_is_answered_with_the_nearest(
     assert f". Perhaps you mean {suggestion}. `nearfree {line.split(maxsplit=1)[0]} --help` " in err
 
 
+@pytest.mark.parametrize(
+    ("line", "owners"),
+    [
+        ("lookup --positions 4", "measure, granularity, predict"),
+        ("predict --acceptance=0.7", "schedule"),
+        ("verify --offline", "fetch, tune, granularity, calibrate, validate"),
+    ],
+)
+def test_an_option_of_other_commands_is_said_to_be_theirs(
+    project: Path, call: Call, line: str, owners: str
+) -> None:
+    """An option that the command lacks is answered with all commands that have it."""
+    code, out, err = call(*line.split())
+    assert (code, out) == (2, "")
+    command, option = re.split("[ =]", line)[:2]
+    assert f". {option} is an option of {owners}. `nearfree {command} --help` " in err
+    assert "Perhaps you mean" not in err
+
+
 def test_an_option_far_from_all_has_no_suggestion(project: Path, call: Call) -> None:
     """No option is guessed where none is near."""
     assert "unrecognized arguments: --qqqqqq. `nearfree" in call("predict", "--qqqqqq")[2]

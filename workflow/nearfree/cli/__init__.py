@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
 from itertools import pairwise
@@ -111,27 +112,42 @@ def _refuse_empty(words: Sequence[str]) -> None:
         raise ConfigError(f"{named} is empty", remedy="Give it a value, or leave it out")
 
 
+@cache
+def _options_of(command: str) -> list[str]:
+    """Return the options of a command, without those of its actions."""
+    options = argparse.ArgumentParser()
+    for add_arguments in COMMANDS[command].arguments:
+        add_arguments(options)
+    return re.findall(r"--[a-z][a-z-]*", options.format_usage())
+
+
 def _parse_args(words: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line; an unknown option raises ConfigError with similar options."""
+    """Parse a command line.
+
+    An unknown option raises ConfigError with the other commands that have it, or else with the most
+    similar option.
+    """
     _refuse_empty(words)
     parser = make_parser(words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
-        options = argparse.ArgumentParser()
-        for add_arguments in COMMANDS[args.command].arguments:
-            add_arguments(options)
-        known = re.findall(r"--[a-z][a-z-]*", options.format_usage())
+        known = _options_of(args.command)
         suggestions: list[str] = []
-        for word in (argument.partition("=")[0] for argument in unknown):
+        elsewhere: list[str] = []
+        for word in dict.fromkeys(argument.partition("=")[0] for argument in unknown):
             own_option = ENGINE_OPTION_NAMES.get(word, "")
-            suggestions += (
-                [own_option] if own_option in known else get_close_matches(word, known, n=1)
-            )
+            owners = [name for name in COMMANDS if word in _options_of(name)]
+            if own_option in known:
+                suggestions.append(own_option)
+            elif owners:
+                elsewhere.append(f". {word} is an option of {', '.join(owners)}")
+            else:
+                suggestions += get_close_matches(word, known, n=1)
         suggestion = (
             f". Perhaps you mean {', '.join(dict.fromkeys(suggestions))}" if suggestions else ""
         )
         raise ConfigError(
-            f"unrecognized arguments: {' '.join(unknown)}{suggestion}",
+            f"unrecognized arguments: {' '.join(unknown)}{''.join(elsewhere)}{suggestion}",
             remedy=f"`nearfree {args.command} --help` lists its options",
         )
     return args

@@ -111,6 +111,27 @@ def test_where_the_grid_ends_first_nothing_limits() -> None:
         assert (row["margin"] is None) == ends
 
 
+def test_a_step_that_makes_most_of_the_rise_limits_though_a_smaller_one_crosses() -> None:
+    """From 2 positions on FlashAttention 2 splits no keys over SMs; that limits, not a tile."""
+    query = deployment(platform="rtx_4090", context=4096, served=True)
+    answer = forecast_of(query).total
+    (at,) = (place for place, role in answer.roles[0].items() if role == "attention")
+    times = answer.latency_us[0, at]
+    reach = 2 * (times[1] - times[0])
+    grown = answer.latency_us.copy()
+    grown[0] = grown[0, :, :1]
+    grown[0, at] = times[0] + (times[1] - times[0]) * (answer.grid > 1)
+    grown[0, at] += 0.2 * reach * (answer.grid > 16)
+    epsilon = float(1.1 * (times[1] - times[0]) / grown[0, :, 0].sum())
+    (row,) = total_exits(replace(answer, latency_us=grown), [1], [epsilon], SUM).to_dicts()
+    assert row["n_max"] == 16
+    assert "split over SMs for one position alone" in row["limiting_term"]
+    grown[0, at] += reach * (answer.grid > 16)
+    (row,) = total_exits(replace(answer, latency_us=grown), [1], [epsilon], SUM).to_dicts()
+    assert row["n_max"] == 16
+    assert "for one position alone" not in row["limiting_term"]
+
+
 def test_what_lies_between_modules_has_a_term_of_its_own() -> None:
     """A boundary with a limiter has a reason, in every output."""
     query = deployment(served=True)

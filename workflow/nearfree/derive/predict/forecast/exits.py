@@ -195,7 +195,8 @@ def _boundary_rows(
     """Return boundaries with their limiters; a boundary at the grid's end has none.
 
     `place` is that of the limiting module. What limits is its T(N), or with `summed` that of the
-    whole forward; without padding it differs only where a graph pads the step.
+    whole forward; without padding it differs only where a graph pads the step. The limiting term is
+    that of `_limiting_steps`.
     """
     times_us, unpadded_us = (
         us[rows].sum(axis=1) if summed else us[rows, place]
@@ -210,6 +211,8 @@ def _boundary_rows(
     may_be_graph = (unpadded <= 1.0 + epsilon) | np.array(is_host, dtype=bool)
     graphs, graph_evidence = _graph_limits(latency, rows, boundary, may_be_graph)
     grid, timed = latency.grid, _timed_places(latency, rows, place)
+    step = _limiting_steps(latency.latency_us[rows, place], baseline_places, boundary)
+    step_end = np.minimum(step + 1, len(grid) - 1)
     boundaries = pl.DataFrame(
         {
             "deployment": rows,
@@ -221,10 +224,8 @@ def _boundary_rows(
             "limiting_module": roles,
             "margin": ratio / (1.0 + epsilon),
             "asked": latency.asked[rows, place],
-            "last": np.minimum(
-                timed[row, boundary.last], np.maximum(timed[row, boundary.after] - 1, 0)
-            ),
-            "after": timed[row, boundary.after],
+            "last": np.minimum(timed[row, step], np.maximum(timed[row, step_end] - 1, 0)),
+            "after": timed[row, step_end],
             "graph": graphs,
             "graph_evidence": graph_evidence,
         },
@@ -251,6 +252,20 @@ def _boundary_rows(
         )
         .drop("row", "asked", "last", "after", "graph", "graph_evidence")
     )
+
+
+def _limiting_steps(times_us: Array, baseline_places: Integers, boundary: Exits) -> Integers:
+    """Return the index before the step whose cause limits, [rows].
+
+    It is the one step that makes more than half of the rise of T(N), [rows, grid], from the
+    baseline to the first N beyond the boundary, or else the step across the boundary.
+    """
+    place, row = np.arange(times_us.shape[1]), np.arange(len(times_us))
+    within = (place >= baseline_places[:, None]) & (place < boundary.after[:, None])
+    rises = np.where(within, np.diff(times_us, axis=1, append=0.0), 0.0)
+    total = times_us[row, boundary.after] - times_us[row, baseline_places]
+    leads = (2.0 * rises.max(axis=1) > total) & ~boundary.censored
+    return np.where(leads, rises.argmax(axis=1), boundary.last)
 
 
 def _timed_places(latency: Total, rows: Integers, place: Integers) -> Integers:

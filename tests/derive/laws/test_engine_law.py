@@ -33,6 +33,15 @@ def test_n_max_is_the_last_n_alike(kinds, changes, baseline, n_max, module) -> N
     assert principle["evidence"].rpartition(":")[2].partition("-")[0].isdigit()
 
 
+def test_a_new_path_is_told_with_the_one_that_it_replaces() -> None:
+    """Where the path changes but not the number of passes, the term names both paths."""
+    first = principle_of_engine(rules("q8_0"), 1, 33)
+    assert first["limiting_term"].startswith(
+        "sgemm by the rule sgemm in place of vector, 1 pass at"
+    )
+    assert "in place of" not in principle_of_engine(rules("q8_0"), 2, 33)["limiting_term"]
+
+
 def test_nothing_up_to_where_is_looked_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward that never changes is unbounded, with the extent of the search."""
     known = rules("q8_0")

@@ -77,8 +77,9 @@ class MatrixGroup(Struct, frozen=True):
 class Change(Struct, frozen=True, kw_only=True):
     """The first N of a different path or number of passes, for the matrices of one weight type.
 
-    `rows` are b N; `path` is the new path; `before` and `after` are the passes over each matrix;
-    `weight` is the share of the type's matrices in the forward's elements.
+    `rows` are b N; `path` is the new path, `replaced` the former ones where it is another; `before`
+    and `after` are the passes over each matrix; `weight` is the share of the type's matrices in the
+    forward's elements.
     """
 
     n: int
@@ -86,6 +87,7 @@ class Change(Struct, frozen=True, kw_only=True):
     type: str
     rule: str
     path: str
+    replaced: tuple[str, ...]
     before: int
     after: int
     weight: float
@@ -218,8 +220,10 @@ class EngineRules:
             before, after = product.passes(batch * first), product.passes(batch * second)
             if _paths_and_passes(before) != _paths_and_passes(after):
                 step = step_to(batch * second, before, after)
+                former = tuple(dict.fromkeys(passes.path for passes in before))
                 return Change(
                     n=second, rows=step.rows, type=weight_type, rule=step.rule, path=step.path,
+                    replaced=() if step.path in former else former,
                     before=step.before, after=step.after, weight=self.share(weight_type),
                     place=self.place(step, step.rule),
                 )  # fmt: skip

@@ -41,12 +41,13 @@ def principle_of_engine(rules: EngineRules, baseline: int, most: int) -> dict[st
         }
     least = smallest_term({kind: float(change.n - 1) for kind, change in changes.items()})
     change = changes[least.names[0]]
+    replaced = f" in place of {' and '.join(change.replaced)}" if change.replaced else ""
     return {
         "n_max": least.value,
         "n_max_extended": least.value,
         "limiting_module": f"mul_mat {change.type}",
-        "limiting_term": f"{change.path} by the rule {change.rule}, {_passes(change.before)} at "
-        f"N = {baseline} and {change.after} at N = {change.n}",
+        "limiting_term": f"{change.path} by the rule {change.rule}{replaced}, "
+        f"{_passes(change.before)} at N = {baseline} and {change.after} at N = {change.n}",
         "evidence": change.place,
         "margin": least.margin,
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
@@ -13,6 +13,7 @@ from nearfree.core.modules.moe_ffn import local_experts
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import DTYPES, uniform
+from nearfree.decoders.altup import CORRECTION, PREDICTION, ROUTERS
 from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
@@ -31,6 +32,8 @@ from nearfree.decoders.ranks.modules import (
     ATTENTION,
     DENSE,
     HEAD,
+    INPUT_GATE,
+    INPUT_OUTPUT,
     MIXING,
     MOE,
     OUTPUT,
@@ -78,9 +81,12 @@ def of_kind(decoder: Decoder, role: str, tp: int) -> tuple[int, int] | None:
     Heads of keys lie on several ranks where they are fewer; of delta attention the narrow rows of
     its gates lie on each.
     """
-    kinds = [kind for kind in decoder.attention if kind.words in role] or decoder.attention
+    named = [kind for kind in decoder.attention if kind.words in role]
+    kinds = sorted(named, key=lambda kind: -len(kind.words)) or decoder.attention
     if base_of(role) == QKV:
         kind = next(kind_ for kind_ in kinds if isinstance(kind_, Grouped))
+        if kind.query_rank:  # the one head of keys and the queries' latent lie on each
+            return kind.made * tp, kind.made
         of_keys = kind.made - kind.queries
         return kind.queries + of_keys * max(kind.kv_heads, tp) // kind.kv_heads, kind.made
     delta_net = next((kind_ for kind_ in kinds if isinstance(kind_, DeltaNet) and kind_.rank), None)
@@ -129,6 +135,14 @@ def of_ranks(decoder: Decoder, use: ModuleUse, tp: int) -> ModuleUse:
     n=st.integers(1, 9),
     requests=st.integers(1, 3),
 )
+@example(
+    kind="gemma3n_text", parallel=Parallel(tp=2, dp=2, ep=1, pp=1), engine="vllm",
+    dtype="bfloat16", n=2, requests=1,
+)  # fmt: skip
+@example(
+    kind="step3_text", parallel=Parallel(tp=2, dp=1, ep=1, pp=1), engine="sglang",
+    dtype="bfloat16", n=1, requests=1,
+)  # fmt: skip
 def test_parts_of_all_ranks_are_the_whole(
     *,
     tmp_path: Path,
@@ -141,9 +155,10 @@ def test_parts_of_all_ranks_are_the_whole(
 ) -> None:
     """FLOPs add up over ranks, but for what each has whole.
 
-    That are heads of keys that lie on several, latents, the mixing of streams, and routers where
-    ranks do not part their group's rows before them. Rows that only fill a vocabulary up count as
-    the LM head's, columns that fill the last part of an expert up as the experts'.
+    That are heads of keys that lie on several, latents, the mixing of streams, what layer inputs
+    and alternating states take beside their projections, and routers where ranks do not part their
+    group's rows before them. Rows that only fill a vocabulary up count as the LM head's, columns
+    that fill the last part of an expert up as the experts'.
     """
     decoder, engine_ = read_decoder(write(tmp_path, SMALL[kind])), ENGINES[engine]
     if decoder.experts is None:
@@ -161,6 +176,7 @@ def test_parts_of_all_ranks_are_the_whole(
     wider = {
         ROUTER: (1 if engine_.uses_sequence_parallel(parallel, kind) else rows_shared, 1),
         **dict.fromkeys((LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, MIXING), (tp, 1)),
+        **dict.fromkeys((INPUT_GATE, INPUT_OUTPUT, ROUTERS, PREDICTION, CORRECTION), (tp, 1)),
         HEAD: (engine_.padded(decoder.vocabulary, engine_.ranks(parallel)), decoder.vocabulary),
     }
     if engine_.ranks(parallel) == 1:

@@ -13,8 +13,8 @@ from gguf_files.models import ARCHITECTURES, model
 from nearfree.core.precision import Override, Product, uniform
 from nearfree.decoders.config_file import config_file, read_decoder
 from nearfree.decoders.gguf_files.config import gguf_values
+from nearfree.decoders.gguf_files.names import tensor_names
 from nearfree.decoders.gguf_files.parts import check_gguf
-from nearfree.decoders.gguf_files.tensors import tensor_names
 from nearfree.decoders.layouts.pieces import Matrix
 from nearfree.decoders.model import read_model
 from nearfree.decoders.model_file import read_model_file

@@ -7,7 +7,7 @@ from typing import Any
 
 from decoders.files import SMALL, write
 from nearfree.decoders.gguf_files.architectures import LAYER_NORMED
-from nearfree.decoders.gguf_files.tensors import tensor_names
+from nearfree.decoders.gguf_files.names import tensor_names
 from nearfree.decoders.layouts.pieces import Matrix
 from nearfree.decoders.weights import stored
 from nearfree.gguf.types import BY_NAME

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from nearfree.decoders.config_file import config_file, read_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.gguf_files.tensors import tensor_names
+from nearfree.decoders.gguf_files.names import tensor_names
 from nearfree.decoders.layouts.pieces import Matrix
 from nearfree.decoders.weights import stored
 from nearfree.errors import Refusal, RefusedError

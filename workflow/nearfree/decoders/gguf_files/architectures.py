@@ -4,61 +4,23 @@ Source: llama.cpp v0.5.0, src/models/NAME.cpp (load_arch_hparams): the keys that
 their defaults.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from nearfree.decoders.gguf_files.latent import minicpm3
+from nearfree.decoders.gguf_files.metadata import (
+    adds_bias,
+    alternating,
+    experts_of,
+    head_dim,
+    layers_of,
+    number_or,
+    outputs_of,
+    uniform_number,
+)
+from nearfree.decoders.gguf_files.states import lfm2, lfm2_moe
 from nearfree.decoders.keys import Keys
-from nearfree.gguf.header import GgufHeader, Tensor
-
-ANEW = "Convert the model anew, or give its config.json"
-
-
-def layers_of(keys: Keys, header: GgufHeader) -> int:
-    """Return the number of layers without those that predict further tokens.
-
-    Each must have at least one tensor.
-    """
-    layers, drafting = keys.whole("block_count"), drafting_layers(keys)
-    if layers > len(header.tensors):
-        raise keys.wrong("block_count", f"is more than its {len(header.tensors)} tensors", ANEW)
-    if drafting >= layers:
-        raise keys.wrong("nextn_predict_layers", f"is not less than {layers} layers", ANEW)
-    return layers - drafting
-
-
-def drafting_layers(keys: Keys) -> int:
-    """Return the number of layers behind the others that predict further tokens."""
-    return keys.whole("nextn_predict_layers", least=0, default=0)
-
-
-def uniform_number(keys: Keys, key: str, *, default: int | None = None) -> int:
-    """Return a number that files may give per layer, and that must be equal in all layers."""
-    if isinstance(keys.values.get(key), list):
-        raise keys.wrong(key, "differs by layer, which is not read", ANEW)
-    return keys.whole(key, default=default)
-
-
-def head_dim(keys: Keys) -> int:
-    """Return the width of a head's key, which must also be that of its value."""
-    d_model, heads = keys.whole("embedding_length"), uniform_number(keys, "attention.head_count")
-    if not keys.has("attention.key_length") and d_model % heads:
-        raise keys.wrong(
-            "embedding_length", f"is no multiple of {heads} heads, and no key_length is said", ANEW
-        )
-    width = keys.whole("attention.key_length", default=max(1, d_model // heads))
-    if keys.whole("attention.value_length", default=width) != width:
-        raise keys.wrong("attention.value_length", f"is not the key_length {width}", ANEW)
-    return width
-
-
-def number_or(keys: Keys, key: str, default: float) -> float:
-    """Return a number, or the default of engines where the file does not give it."""
-    return keys.number(key) if keys.has(key) else default
-
-
-def _adds_bias(header: GgufHeader) -> bool:
-    """Return whether queries have a bias, in a tensor of their own or one with keys and values."""
-    return not header.by_name.keys().isdisjoint(f"blk.0.attn_{part}.bias" for part in ("q", "qkv"))
+from nearfree.gguf.header import GgufHeader
 
 
 def _llama(keys: Keys, header: GgufHeader) -> dict[str, Any]:
@@ -66,14 +28,14 @@ def _llama(keys: Keys, header: GgufHeader) -> dict[str, Any]:
 
     Mistral without a window counts as Llama.
     """
-    has_bias = _adds_bias(header)
+    has_bias = adds_bias(header)
     values: dict[str, Any] = {
         "model_type": "llama",
         "hidden_act": "silu",
         "attention_bias": has_bias,
     }
     if keys.whole("expert_count", least=0, default=0):
-        values |= _experts(keys, "num_local_experts")
+        values |= experts_of(keys, "num_local_experts")
         width = "expert_feed_forward_length"
         width = width if keys.has(width) else "feed_forward_length"
         values |= {"model_type": "mixtral", "sliding_window": None}
@@ -85,19 +47,14 @@ _QWEN2 = {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": Fal
 
 
 def _qwen3(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001 (one signature)
-    has_bias = _adds_bias(header)
+    has_bias = adds_bias(header)
     return {**_QWEN2, "model_type": "qwen3", "attention_bias": has_bias}
-
-
-def _experts(keys: Keys, count_key: str) -> dict[str, Any]:
-    experts, top_k = keys.wholes("expert_count", "expert_used_count")
-    return {count_key: experts, "num_experts_per_tok": top_k}
 
 
 def _qwen_moe(keys: Keys) -> dict[str, Any]:
     width = uniform_number(keys, "expert_feed_forward_length")
     return {
-        **_experts(keys, "num_experts"),
+        **experts_of(keys, "num_experts"),
         "moe_intermediate_size": width,
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
@@ -120,22 +77,6 @@ def _qwen3_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     return {**_qwen3(keys, header), **_qwen_moe(keys), **own}
 
 
-def _alternating(keys: Keys, header: GgufHeader, period: int) -> dict[str, Any]:
-    """Return the kinds of layers: all but the last of each period have a window, or as listed."""
-    layers, key = layers_of(keys, header), "attention.sliding_window_pattern"
-    pattern = keys.values.get(key)
-    if isinstance(pattern, list):
-        if len(pattern) < layers:
-            raise keys.wrong(key, f"has {len(pattern)} entries for {layers} layers", ANEW)
-        windowed = [bool(mark) for mark in pattern[:layers]]
-    else:
-        period = keys.whole(key, default=period)
-        windowed = [layer % period < period - 1 for layer in range(layers)]
-    kinds = ["sliding_attention" if has_window else "full_attention" for has_window in windowed]
-    window = keys.whole("attention.sliding_window", default=4096)
-    return {"layer_types": kinds, "sliding_window": window}
-
-
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
 """Layers of the models with 27 billion weights, whose logits are scaled by another width."""
 
@@ -145,7 +86,7 @@ def _gemma(keys: Keys, header: GgufHeader, period: int) -> dict[str, Any]:
     largest = keys.whole("block_count") == _LARGEST_GEMMA[header.architecture]
     cap = "final_logit_softcapping"
     return {
-        **_alternating(keys, header, period),
+        **alternating(keys, header, period),
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": width // heads if largest else head_dim(keys),
         **({cap: keys.number(cap)} if keys.has(cap) else {}),
@@ -171,25 +112,20 @@ def _gemma3n(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     It also has the first layer that shares a cache there, which is that of published files.
     """
     layers, tensors = layers_of(keys, header), header.by_name
-    rows = _outputs(tensors, "per_layer_token_embd.weight")
+    rows = outputs_of(tensors, "per_layer_token_embd.weight")
     return {
-        **_alternating(keys, header, 5),
+        **alternating(keys, header, 5),
         "model_type": "gemma3n_text",
         "hidden_activation": "gelu_pytorch_tanh",
         "rope_local_base_freq": number_or(keys, "rope.freq_base_swa", 10000.0),
         "altup_num_inputs": keys.whole("altup.num_inputs", default=4),
         "hidden_size_per_layer_input": keys.whole("embedding_length_per_layer_input", default=256),
         "vocab_size_per_layer_input": rows,
-        "laurel_rank": _outputs(tensors, "blk.0.laurel_l.weight"),
+        "laurel_rank": outputs_of(tensors, "blk.0.laurel_l.weight"),
         "num_kv_shared_layers": keys.whole(
             "attention.shared_kv_layers", least=0, default=max(0, layers - 20)
         ),
     }
-
-
-def _outputs(tensors: Mapping[str, Tensor], name: str) -> int | None:
-    """Return the number of rows of a matrix, None where the file has no such matrix."""
-    return tensors[name].dims[-1] if name in tensors else None
 
 
 def _fixed(**values: Any) -> Callable[[Keys, GgufHeader], dict[str, Any]]:
@@ -200,50 +136,12 @@ def _fixed(**values: Any) -> Callable[[Keys, GgufHeader], dict[str, Any]]:
 def _gpt_oss(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     """Return the keys of gpt-oss; its clamp of 7 is in the engine's code, src/llama-graph.cpp."""
     return {
-        **_alternating(keys, header, 2),
-        **_experts(keys, "num_local_experts"),
+        **alternating(keys, header, 2),
+        **experts_of(keys, "num_local_experts"),
         "model_type": "gpt_oss",
         "hidden_act": "silu",
         "swiglu_limit": 7.0,
         "intermediate_size": uniform_number(keys, "expert_feed_forward_length"),
-    }
-
-
-KV_HEADS = "attention.head_count_kv"
-CONVOLVED = ("lfm2", "lfm2moe")
-"""Architectures in which a layer without key heads has a short convolution."""
-
-
-def kv_heads_by_layer(keys: Keys) -> list[int]:
-    """Return the key heads of each layer of LFM2, 0 for a layer with a short convolution."""
-    if not isinstance(keys.values.get(KV_HEADS), list):
-        return [keys.whole(KV_HEADS)] * keys.whole("block_count")
-    kv_heads = keys.list_of(KV_HEADS, int)
-    if len(set(kv_heads) - {0}) != 1:
-        raise keys.wrong(KV_HEADS, "does not give one number for all layers that attend", ANEW)
-    return kv_heads
-
-
-def _lfm2(keys: Keys, header: GgufHeader) -> dict[str, Any]:
-    layers, kv_heads = layers_of(keys, header), kv_heads_by_layer(keys)
-    if len(kv_heads) < layers:
-        raise keys.wrong(KV_HEADS, f"has {len(kv_heads)} entries for {layers} layers", ANEW)
-    return {
-        "model_type": "lfm2",
-        "block_auto_adjust_ff_dim": False,
-        "conv_L_cache": keys.whole("shortconv.l_cache"),
-        "layer_types": ["full_attention" if count else "conv" for count in kv_heads[:layers]],
-    }
-
-
-def _lfm2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
-    return {
-        **_lfm2(keys, header),
-        **_experts(keys, "num_experts"),
-        "model_type": "lfm2_moe",
-        "intermediate_size": uniform_number(keys, "feed_forward_length"),
-        "moe_intermediate_size": uniform_number(keys, "expert_feed_forward_length"),
-        "num_dense_layers": keys.whole("leading_dense_block_count", least=0),
     }
 
 
@@ -252,7 +150,7 @@ def _stablelm(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     names = header.by_name
     return {
         "model_type": "stablelm",
-        "use_qkv_bias": _adds_bias(header),
+        "use_qkv_bias": adds_bias(header),
         "use_parallel_residual": "blk.0.ffn_norm.weight" not in names,
         "qk_layernorm": "blk.0.attn_q_norm.weight" in names,
     }
@@ -263,24 +161,10 @@ def _minicpm(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     return {"model_type": "minicpm", "num_experts": experts}
 
 
-def _minicpm3(keys: Keys, header: GgufHeader) -> dict[str, Any]:
-    """Return the keys of MiniCPM3; a value's width is said by the shape of a tensor alone."""
-    rope_dim, output = keys.whole("rope.dimension_count"), "blk.0.attn_output.weight"
-    heads, tensors = uniform_number(keys, "attention.head_count"), header.by_name
-    return {
-        "model_type": "minicpm3",
-        "q_lora_rank": keys.whole("attention.q_lora_rank"),
-        "kv_lora_rank": keys.whole("attention.kv_lora_rank"),
-        "qk_rope_head_dim": rope_dim,
-        "qk_nope_head_dim": head_dim(keys) - rope_dim,
-        "v_head_dim": tensors[output].dims[0] // heads if output in tensors else None,
-    }
-
-
 def _jais2(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     return {
         "model_type": "jais2",
-        "attention_bias": _adds_bias(header),
+        "attention_bias": adds_bias(header),
         "mlp_bias": "blk.0.ffn_up.bias" in header.by_name,
     }
 
@@ -288,7 +172,7 @@ def _jais2(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
 def _deepseek(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     """Return the keys of DeepSeek's first MoE, whose layers attend as Llama's."""
     return {
-        **_experts(keys, "n_routed_experts"),
+        **experts_of(keys, "n_routed_experts"),
         "model_type": "deepseek",
         "intermediate_size": uniform_number(keys, "feed_forward_length"),
         "moe_intermediate_size": uniform_number(keys, "expert_feed_forward_length"),
@@ -302,7 +186,7 @@ def _glm4_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     return {
         **_deepseek(keys, header),
         "model_type": "glm4_moe",
-        "attention_bias": _adds_bias(header),
+        "attention_bias": adds_bias(header),
         "use_qk_norm": "blk.0.attn_q_norm.weight" in header.by_name,
     }
 
@@ -312,13 +196,13 @@ def _granite(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     if keys.whole("expert_count", least=0, default=0):
         raise keys.wrong("expert_count", "gives layers experts, which this architecture has not")
     mlp_bias = "blk.0.ffn_up.bias" in header.by_name
-    return {"model_type": "granite", "attention_bias": _adds_bias(header), "mlp_bias": mlp_bias}
+    return {"model_type": "granite", "attention_bias": adds_bias(header), "mlp_bias": mlp_bias}
 
 
 def _seed_oss(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     return {
         "model_type": "seed_oss",
-        "attention_bias": _adds_bias(header),
+        "attention_bias": adds_bias(header),
         "attention_out_bias": "blk.0.attn_output.bias" in header.by_name,
     }
 
@@ -339,13 +223,13 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "exaone": _fixed(model_type="exaone"),
     "internlm2": _fixed(model_type="internlm2"),
     "gpt-oss": _gpt_oss,
-    "lfm2": _lfm2,
-    "lfm2moe": _lfm2_moe,
+    "lfm2": lfm2,
+    "lfm2moe": lfm2_moe,
     "phi2": _fixed(model_type="phi"),
     "gptneox": _fixed(model_type="gpt_neox"),
     "stablelm": _stablelm,
     "minicpm": _minicpm,
-    "minicpm3": _minicpm3,
+    "minicpm3": minicpm3,
     "jais2": _jais2,
     "deepseek": _deepseek,
     "glm4moe": _glm4_moe,

@@ -10,19 +10,16 @@ from pathlib import Path
 from struct import pack, unpack
 from typing import Any
 
-from nearfree.decoders.gguf_files.architectures import (
+from nearfree.decoders.gguf_files.architectures import ARCHITECTURES, LAYER_NORMED
+from nearfree.decoders.gguf_files.metadata import (
     ANEW,
-    ARCHITECTURES,
-    CONVOLVED,
-    KV_HEADS,
-    LAYER_NORMED,
     drafting_layers,
     head_dim,
-    kv_heads_by_layer,
     layers_of,
     number_or,
     uniform_number,
 )
+from nearfree.decoders.gguf_files.states import CONVOLVED, KV_HEADS, kv_heads_by_layer
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.errors import Refusals
 from nearfree.gguf.header import GgufHeader, Long, refuse_part

@@ -22,6 +22,7 @@ ARCHITECTURES = {
     "stablelm": "stablelm", "minicpm": "minicpm", "jais2": "jais2", "deepseek": "deepseek",
     "gemma3n_text": "gemma3n", "minicpm3": "minicpm3", "gemma": "gemma", "granite": "granite",
     "glm4_moe": "glm4moe", "seed_oss": "seed_oss", "smollm3": "smollm3", "starcoder2": "starcoder2",
+    "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -40,6 +41,9 @@ _KEYS = {
     "kv_lora_rank": "attention.kv_lora_rank", "qk_rope_head_dim": "rope.dimension_count",
     "hidden_size_per_layer_input": "embedding_length_per_layer_input",
     "num_kv_shared_layers": "attention.shared_kv_layers",
+    "linear_conv_kernel_dim": "ssm.conv_kernel", "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count", "linear_num_value_heads": "ssm.time_step_rank",
+    "full_attention_interval": "full_attention_interval",
 }  # fmt: skip
 Types = Callable[[Matrix], str]
 
@@ -68,6 +72,9 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
         ]
         heads = [2 * (kind == "full_attention") for kind in kinds]
         entries[f"{name}.attention.head_count_kv"] = array("int32", heads)
+    if "linear_value_head_dim" in values:
+        width = values["linear_value_head_dim"] * values["linear_num_value_heads"]
+        entries[f"{name}.ssm.inner_size"] = scalar("uint32", width)
     if kind == "minicpm3":
         width = values["qk_nope_head_dim"] + values["qk_rope_head_dim"]
         entries[f"{name}.attention.key_length"] = scalar("uint32", width)

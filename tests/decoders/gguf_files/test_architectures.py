@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf_files.files import TensorEntry, scalar
+from gguf_files.files import TensorEntry, array, scalar
 from gguf_files.models import ARCHITECTURES, model
 from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.gguf_files.config import gguf_values
 from nearfree.decoders.layouts.pieces import Matrix
 from nearfree.decoders.model_file import read_model_file
 from nearfree.gguf.header import stored_bytes
@@ -77,6 +78,45 @@ def test_sizes_are_the_published_ones(
     assert parameters(file) == published
 
 
+_QWEN_35 = {
+    "vocab_size": 248320, "head_dim": 256, "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+}  # fmt: skip
+_BENCHED = {
+    "qwen3_5_text": (
+        {
+            **_QWEN_35, "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64,
+            "num_attention_heads": 24, "num_key_value_heads": 4, "linear_num_value_heads": 48,
+        },
+        "26.90",
+    ),
+    "qwen3_5_moe_text": (
+        {
+            **_QWEN_35, "hidden_size": 2048, "num_hidden_layers": 40, "num_attention_heads": 16,
+            "num_key_value_heads": 2, "linear_num_value_heads": 32, "num_experts": 256,
+            "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+        },
+        "34.66",
+    ),
+}  # fmt: skip
+"""Sizes of Qwen3.6-27B and Qwen3.5-35B-A3B, with the billions of parameters that llama-bench prints
+of their files without layers that draft."""
+
+
+@pytest.mark.parametrize("kind", _BENCHED)
+def test_sizes_are_those_that_the_engine_prints(tmp_path: Path, kind: str) -> None:
+    """Its bench adds up the elements of all tensors, and so do the weights here."""
+    sizes, published = _BENCHED[kind]
+    name, vocabulary = ARCHITECTURES[kind], scalar("uint32", sizes["vocab_size"])
+    metadata = {"tokenizer.ggml.tokens": None, f"{name}.vocab_size": vocabulary}
+    _, path = model(tmp_path, kind, metadata_changes=metadata, **sizes)
+    file = read_model_file(path)
+    assert file.refusals == ()
+    assert f"{parameters(file) / 1e9:.2f}" == published
+
+
 def test_glm_4_5_air_has_its_106_billion(tmp_path: Path) -> None:
     """Its model card says 106 billion parameters, which its layer that drafts is not among."""
     sizes = {
@@ -90,6 +130,27 @@ def test_glm_4_5_air_has_its_106_billion(tmp_path: Path) -> None:
     file = read_model_file(path)
     assert file.refusals == ()
     assert int(parameters(file) / 1e9) == 106
+
+
+def test_gates_of_experts_may_be_in_one_tensor_with_what_they_gate(tmp_path: Path) -> None:
+    """A file with a joint tensor is the model of the file with two, to the byte."""
+    _, apart = model(tmp_path, "qwen3_5_moe_text", types=_types)
+    decoder, whole = read_decoder(apart), read_model_file(apart)
+    changes: dict[str, TensorEntry | None] = {}
+    for name, tensor in read_header(apart).by_name.items():
+        if "ffn_gate_exps" in name:
+            joint, (columns, rows, experts) = name.replace("gate", "gate_up"), tensor.dims
+            size = 2 * rows * experts * tensor.type.row_bytes(columns)
+            dims = (columns, 2 * rows, experts)
+            changes[joint] = TensorEntry(joint, dims, tensor.type.number, size)
+            changes |= dict.fromkeys((name, name.replace("gate", "up")))
+    _, path = model(tmp_path, "qwen3_5_moe_text", types=_types, tensor_changes=changes)
+    file, header = read_model_file(path), read_header(path)
+    assert file.refusals == ()
+    assert read_decoder(path) == decoder
+    assert weights_bytes(file) == weights_bytes(whole) == stored_bytes(header)
+    (joint,) = {matrix.count for matrix in matrices(header) if matrix.part == "ffn_gate_up_exps"}
+    assert joint == 4
 
 
 def _joint(path: Path) -> dict[str, TensorEntry | None]:
@@ -158,9 +219,34 @@ def test_a_file_of_layers_that_draft_alone_is_refused(tmp_path: Path, drafting: 
     assert any(f"{drafting} is not less than 6 layers" in reason for reason in reasons)
 
 
+def test_products_of_a_delta_net_are_read_and_its_convolution_is_not(tmp_path: Path) -> None:
+    """Qwen3.5's recurrent layers have five products each; the others attend."""
+    _, path = model(tmp_path, "qwen3_5_text")
+    parts = {matrix.part for matrix in matrices(read_header(path)) if matrix.layer == 0}
+    ffn = {"ffn_gate", "ffn_up", "ffn_down"}
+    assert parts - ffn == {"attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_out"}
+    marks = array("bool", [False] + [True] * 5)
+    changes = {"qwen35.attention.recurrent_layers": marks}
+    _, path = model(tmp_path, "qwen3_5_text", metadata_changes=changes)
+    assert gguf_values(read_header(path))["layer_types"] == [
+        "full_attention",
+        *["linear_attention"] * 5,
+    ]
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
+        (
+            "qwen3_5_text",
+            {"metadata_changes": {"qwen35.ssm.inner_size": scalar("uint32", 63)}},
+            "qwen35.ssm.inner_size 63 is no multiple of 4 heads",
+        ),
+        (
+            "qwen3_5_text",
+            {"metadata_changes": {"qwen35.attention.recurrent_layers": array("bool", [True])}},
+            "has 1 entries for 6 layers",
+        ),
         (
             "stablelm",
             {"tensor_changes": dict.fromkeys(

@@ -16,9 +16,10 @@ from nearfree.decoders.gguf_files.metadata import (
     layers_of,
     number_or,
     outputs_of,
+    qwen_moe,
     uniform_number,
 )
-from nearfree.decoders.gguf_files.states import lfm2, lfm2_moe
+from nearfree.decoders.gguf_files.states import lfm2, lfm2_moe, qwen35, qwen35_moe
 from nearfree.decoders.keys import Keys
 from nearfree.gguf.header import GgufHeader
 
@@ -51,21 +52,11 @@ def _qwen3(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001 (o
     return {**_QWEN2, "model_type": "qwen3", "attention_bias": has_bias}
 
 
-def _qwen_moe(keys: Keys) -> dict[str, Any]:
-    width = uniform_number(keys, "expert_feed_forward_length")
-    return {
-        **experts_of(keys, "num_experts"),
-        "moe_intermediate_size": width,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-    }
-
-
 def _qwen2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
     shared = keys.whole("expert_shared_feed_forward_length", least=0, default=0)
     return {
         **_QWEN2,
-        **_qwen_moe(keys),
+        **qwen_moe(keys),
         "model_type": "qwen2_moe",
         "shared_expert_intermediate_size": shared,
         "norm_topk_prob": False,
@@ -74,7 +65,7 @@ def _qwen2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG00
 
 def _qwen3_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     own = {"model_type": "qwen3_moe", "norm_topk_prob": True}
-    return {**_qwen3(keys, header), **_qwen_moe(keys), **own}
+    return {**_qwen3(keys, header), **qwen_moe(keys), **own}
 
 
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
@@ -215,6 +206,8 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "qwen2moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3_moe,
+    "qwen35": qwen35,
+    "qwen35moe": qwen35_moe,
     "gemma": _fixed(model_type="gemma"),
     "gemma2": _gemma2,
     "gemma3": _gemma3,

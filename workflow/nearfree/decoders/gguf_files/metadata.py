@@ -66,6 +66,17 @@ def experts_of(keys: Keys, count_key: str) -> dict[str, Any]:
     return {count_key: experts, "num_experts_per_tok": top_k}
 
 
+def qwen_moe(keys: Keys) -> dict[str, Any]:
+    """Return the keys of the experts of Qwen's models, which all layers have."""
+    width = uniform_number(keys, "expert_feed_forward_length")
+    return {
+        **experts_of(keys, "num_experts"),
+        "moe_intermediate_size": width,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+
+
 def alternating(keys: Keys, header: GgufHeader, period: int) -> dict[str, Any]:
     """Return the kinds of layers: all but the last of each period have a window, or as listed."""
     layers, key = layers_of(keys, header), "attention.sliding_window_pattern"

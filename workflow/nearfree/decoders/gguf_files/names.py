@@ -22,7 +22,10 @@ _HELD = {
     "attn_q": ("self_attn.q_proj", "attn.attention.q_proj"),
     "attn_k": ("self_attn.k_proj", "attn.attention.k_proj"),
     "attn_v": ("self_attn.v_proj", "attn.attention.v_proj"),
-    "attn_qkv": ("self_attn.qkv_proj", "attention.query_key_value"),
+    "attn_qkv": (
+        "self_attn.qkv_proj", "attention.query_key_value", "linear_attn.in_proj_qkv",
+    ),
+    "attn_gate": ("linear_attn.in_proj_z",),
     "attn_output": (
         "self_attn.o_proj", "attn.attention.out_proj", "attention.wo", "self_attn.out_proj",
         "self_attn.dense", "attention.dense",
@@ -70,6 +73,11 @@ _HELD = {
     "laurel_l": ("laurel.linear_left",),
     "laurel_r": ("laurel.linear_right",),
     "laurel_post_norm": ("laurel.post_laurel_norm",),
+    "ssm_conv1d": ("linear_attn.conv1d",),
+    "ssm_norm": ("linear_attn.norm",),
+    "ssm_alpha": ("linear_attn.in_proj_a",),
+    "ssm_beta": ("linear_attn.in_proj_b",),
+    "ssm_out": ("linear_attn.out_proj",),
     "shortconv.in_proj": ("conv.in_proj",),
     "shortconv.conv": ("conv.conv",),
     "shortconv.out_proj": ("conv.out_proj",),
@@ -81,8 +89,11 @@ INSIDE = {
     "attention.wqkv": ("attn_q", "attn_k", "attn_v"),
 }
 """Names in GGUF files of a layer's weight: of one tensor, or of several that make up the weight."""
+_WHOLE = {"linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a"}
+"""Whole names in GGUF files of weights whose tensors have another ending, or none."""
 _NORMED_AFTER_ATTENTION = (
     "gemma2", "gemma3_text", "gemma3n_text", "gpt_oss", "seed_oss", "glm4_moe",
+    "qwen3_5_text", "qwen3_5_moe_text",
 )  # fmt: skip
 """Model types whose norm after attention has that name, whether or not it is the FFN's."""
 
@@ -102,6 +113,8 @@ def tensor_names(model_type: str, name: str, layer: int | None = None) -> tuple[
     if layer is None:
         return (f"{_OUTSIDE[inner]}.{ending}",) if inner in _OUTSIDE else ()
     part = inner.removeprefix("layers.*.").removeprefix("h.*.")
+    if part in _WHOLE:
+        return (f"blk.{layer}.{_WHOLE[part]}",)
     parts = INSIDE.get(part, ())
     if part == "post_attention_layernorm" and model_type in _NORMED_AFTER_ATTENTION:
         parts = ("post_attention_norm",)

@@ -5,7 +5,13 @@ Source: as of `architectures`.
 
 from typing import Any
 
-from nearfree.decoders.gguf_files.metadata import ANEW, experts_of, layers_of, uniform_number
+from nearfree.decoders.gguf_files.metadata import (
+    ANEW,
+    experts_of,
+    layers_of,
+    qwen_moe,
+    uniform_number,
+)
 from nearfree.decoders.keys import Keys
 from nearfree.gguf.header import GgufHeader
 
@@ -46,4 +52,50 @@ def lfm2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
         "intermediate_size": uniform_number(keys, "feed_forward_length"),
         "moe_intermediate_size": uniform_number(keys, "expert_feed_forward_length"),
         "num_dense_layers": keys.whole("leading_dense_block_count", least=0),
+    }
+
+
+def _delta_nets(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the sizes of gated delta nets, and which layers have one; engines keep float32 states.
+
+    Metadata give the width of all value heads together.
+    """
+    heads, width = keys.wholes("ssm.time_step_rank", "ssm.inner_size")
+    if width % heads:
+        raise keys.wrong("ssm.inner_size", f"is no multiple of {heads} heads", ANEW)
+    layers, key = layers_of(keys, header), "attention.recurrent_layers"
+    if keys.has(key):
+        marks = keys.list_of(key, bool)
+        if len(marks) < layers:
+            raise keys.wrong(key, f"has {len(marks)} entries for {layers} layers", ANEW)
+    else:
+        period = keys.whole("full_attention_interval", default=4)
+        marks = [(layer + 1) % period != 0 for layer in range(layers)]
+    return {
+        "hidden_act": "silu",
+        "layer_types": [
+            "linear_attention" if is_linear else "full_attention" for is_linear in marks[:layers]
+        ],
+        "linear_conv_kernel_dim": keys.whole("ssm.conv_kernel"),
+        "linear_key_head_dim": keys.whole("ssm.state_size"),
+        "linear_value_head_dim": width // heads,
+        "linear_num_key_heads": keys.whole("ssm.group_count"),
+        "linear_num_value_heads": heads,
+        "mamba_ssm_dtype": "float32",
+    }
+
+
+def qwen35(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the keys of Qwen3.5 and 3.6 without experts."""
+    return {**_delta_nets(keys, header), "model_type": "qwen3_5_text"}
+
+
+def qwen35_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the keys of Qwen3.5 and 3.6 with experts."""
+    return {
+        **_delta_nets(keys, header),
+        **qwen_moe(keys),
+        "model_type": "qwen3_5_moe_text",
+        "norm_topk_prob": True,
+        "shared_expert_intermediate_size": keys.whole("expert_shared_feed_forward_length"),
     }

@@ -3,6 +3,7 @@
 Source: shapes of llama.cpp v0.5.0, src/models/NAME.cpp (load_arch_tensors).
 """
 
+from math import prod
 from typing import NamedTuple
 
 from msgspec import structs
@@ -15,6 +16,11 @@ from nearfree.gguf.header import GgufHeader, Tensor
 
 _TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Factors of rotations, which are not weights in a config.json."""
+_JOINTS = {
+    **dict.fromkeys(INSIDE["attention.wqkv"], "attn_qkv"),
+    **dict.fromkeys(INSIDE["mlp.experts.gate_up_proj"], "ffn_gate_up_exps"),
+}
+"""Names of a layer's tensors, with that of the one that may hold several of them."""
 _CORRECTION = "exp_probs_b.bias"
 """The bias by which a router corrects scores: a buffer of the class, not a weight."""
 _DROPPED = {"gemma3n_text": ("attn_k", "attn_v", "attn_k_norm")}
@@ -76,31 +82,34 @@ def _drafting(header: GgufHeader, layers: int) -> range:
 
 
 def _parted(header: GgufHeader, model: Stored) -> dict[str, Tensor]:
-    """Return the tensors by name, with a joint one of query, key and value as three.
+    """Return the tensors by name, with a joint one as its parts.
 
-    Files of models whose checkpoints have three weights may have either (create_tensor_qkv of
-    src/llama-model.cpp). Each output is a row of the tensor, so the three have whole rows of it.
+    Files of models whose checkpoints have weights apart may have either (create_tensor_qkv and
+    create_tensor_gate_up_exps of src/llama-model.cpp). Each output is a row of the tensor, so the
+    parts have whole rows of it, in each expert; the offset is that of the first row.
     """
     tensors, rows_by_joint = dict(header.by_name), dict[str, dict[str, int]]()
     for matrix in model.weights:
         for layer in matrix.layers:
             names = tensor_names(model.model_type, matrix.name, layer)
-            for part in INSIDE["attention.wqkv"]:
+            for part, joint in _JOINTS.items():
                 if names in ((f"blk.{layer}.{part}.weight",), (f"blk.{layer}.{part}.bias",)):
-                    joint = names[0].replace(part, "attn_qkv")
-                    rows_by_joint.setdefault(joint, {})[names[0]] = matrix.outputs
+                    name = names[0].replace(part, joint)
+                    rows_by_joint.setdefault(name, {})[names[0]] = matrix.outputs
     for joint, rows_by_name in rows_by_joint.items():
-        if joint not in tensors or tensors[joint].dims[-1] != sum(rows_by_name.values()):
+        if joint not in tensors or tensors[joint].dims[:2][-1] != sum(rows_by_name.values()):
             continue
         tensor, first = tensors.pop(joint), 0
-        row_bytes = tensor.size_bytes // tensor.dims[-1]
+        axis = min(1, len(tensor.dims) - 1)
+        columns, (all_rows, *copies) = tensor.dims[:axis], tensor.dims[axis:]
+        row_bytes = tensor.size_bytes // prod((all_rows, *copies))
         for name, rows in rows_by_name.items():
             tensors[name] = structs.replace(
                 tensor,
                 name=name,
-                dims=(*tensor.dims[:-1], rows),
+                dims=(*columns, rows, *copies),
                 offset=tensor.offset + first * row_bytes,
-                size_bytes=rows * row_bytes,
+                size_bytes=rows * row_bytes * prod(copies),
             )
             first += rows
     return tensors

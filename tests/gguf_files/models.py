@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "gemma3n_text": "gemma3n", "minicpm3": "minicpm3", "gemma": "gemma", "granite": "granite",
     "glm4_moe": "glm4moe", "seed_oss": "seed_oss", "smollm3": "smollm3", "starcoder2": "starcoder2",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
+    "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -44,6 +45,7 @@ _KEYS = {
     "linear_conv_kernel_dim": "ssm.conv_kernel", "linear_key_head_dim": "ssm.state_size",
     "linear_num_key_heads": "ssm.group_count", "linear_num_value_heads": "ssm.time_step_rank",
     "full_attention_interval": "full_attention_interval",
+    "n_group": "expert_group_count", "topk_group": "expert_group_used_count",
 }  # fmt: skip
 Types = Callable[[Matrix], str]
 
@@ -75,6 +77,18 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
     if "linear_value_head_dim" in values:
         width = values["linear_value_head_dim"] * values["linear_num_value_heads"]
         entries[f"{name}.ssm.inner_size"] = scalar("uint32", width)
+    if name == "deepseek2":
+        nope_dim, rope_dim, latent = (
+            values[key] for key in ("qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
+        )
+        lengths = {
+            "key_length": latent + rope_dim, "value_length": latent,
+            "key_length_mla": nope_dim + rope_dim, "value_length_mla": values["v_head_dim"],
+            "head_count_kv": 1,
+        }  # fmt: skip
+        for key, length in lengths.items():
+            entries[f"{name}.attention.{key}"] = scalar("uint32", length)
+        entries[f"{name}.expert_gating_func"] = scalar("uint32", 1 + (kind == "deepseek_v3"))
     if kind == "minicpm3":
         width = values["qk_nope_head_dim"] + values["qk_rope_head_dim"]
         entries[f"{name}.attention.key_length"] = scalar("uint32", width)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf_files.files import TensorEntry, array, scalar
+from gguf_files.files import TensorEntry, array, scalar, string
 from gguf_files.models import ARCHITECTURES, model
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.gguf_files.config import gguf_values
@@ -100,9 +100,19 @@ _BENCHED = {
         },
         "34.66",
     ),
+    "deepseek_v3": (
+        {
+            "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
+            "num_hidden_layers": 61, "num_attention_heads": 128, "kv_lora_rank": 512,
+            "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+            "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 3,
+        },
+        "671.03",
+    ),
 }  # fmt: skip
-"""Sizes of Qwen3.6-27B and Qwen3.5-35B-A3B, with the billions of parameters that llama-bench prints
-of their files without layers that draft."""
+"""Sizes of Qwen3.6-27B, Qwen3.5-35B-A3B and DeepSeek-R1, with the billions of parameters that
+llama-bench prints of their files without layers that draft."""
 
 
 @pytest.mark.parametrize("kind", _BENCHED)
@@ -219,6 +229,87 @@ def test_a_file_of_layers_that_draft_alone_is_refused(tmp_path: Path, drafting: 
     assert any(f"{drafting} is not less than 6 layers" in reason for reason in reasons)
 
 
+def _absorbed(path: Path, heads: int, nope_dim: int) -> dict[str, TensorEntry | None]:
+    """Return the changes that split keys and values of latents as later converters do."""
+    changes: dict[str, TensorEntry | None] = {}
+    for name, tensor in read_header(path).by_name.items():
+        if "attn_kv_b" not in name:
+            continue
+        latent, outputs = tensor.dims
+        value_dim, size = outputs // heads - nope_dim, tensor.size_bytes
+        shapes = {"k_b": (nope_dim, latent, heads), "v_b": (latent, value_dim, heads)}
+        for part, dims in shapes.items():
+            new = name.replace("kv_b", part)
+            changes[new] = TensorEntry(
+                new, dims, tensor.type.number, size * prod(dims) // outputs // latent
+            )
+        changes[name] = None
+    return changes
+
+
+@pytest.mark.parametrize("rank", [None, 20])
+def test_keys_and_values_of_latents_may_be_apart(tmp_path: Path, rank: int | None) -> None:
+    """Files from April 2025 on have them by head; the model and its bytes are the same."""
+    config, apart = model(tmp_path, "deepseek_v3", q_lora_rank=rank)
+    joint = read_model_file(apart)
+    changes = _absorbed(apart, heads=8, nope_dim=6)
+    _, path = model(tmp_path, "deepseek_v3", q_lora_rank=rank, tensor_changes=changes)
+    file, header = read_model_file(path), read_header(path)
+    assert file.refusals == ()
+    assert read_decoder(path) == read_decoder(config)
+    assert weights_bytes(file) == weights_bytes(joint) == stored_bytes(header)
+    of_layer = {matrix.part: matrix for matrix in matrices(header) if matrix.layer == 0}
+    of_keys, of_values = of_layer["attn_k_b"], of_layer["attn_v_b"]
+    assert (of_keys.count, of_keys.rows, of_keys.columns) == (8, 12, 6)
+    assert (of_values.count, of_values.rows, of_values.columns) == (8, 10, 12)
+
+
+def test_keys_of_latents_for_other_heads_are_refused(tmp_path: Path) -> None:
+    """Four heads of twice the width have as many elements, and are no part of this model."""
+    _, apart = model(tmp_path, "deepseek_v3")
+    name = "blk.0.attn_k_b.weight"
+    changes = _absorbed(apart, heads=8, nope_dim=6)
+    changes[name] = TensorEntry(name, (12, 12, 4), BY_NAME["bf16"].number, 2 * 12 * 12 * 4)
+    _, path = model(tmp_path, "deepseek_v3", tensor_changes=changes)
+    reasons = [str(refusal) for refusal in read_model_file(path).refusals]
+    assert any("12 x 12 x 4 and 12 x 10 x 8 elements" in reason for reason in reasons)
+
+
+def test_lengths_of_early_files_are_those_of_heads(tmp_path: Path) -> None:
+    """Files that do not say that keys are cached as latents give a head's widths."""
+    lengths = {"key_length": 10, "value_length": 10, "head_count_kv": 8}
+    metadata = {
+        f"deepseek2.attention.{key}": scalar("uint32", value) for key, value in lengths.items()
+    }
+    metadata |= dict.fromkeys(
+        f"deepseek2.attention.{key}_mla" for key in ("key_length", "value_length")
+    )
+    config, path = model(tmp_path, "deepseek_v2", metadata_changes=metadata)
+    assert read_decoder(path) == read_decoder(config)
+    assert read_model_file(path).refusals == ()
+
+
+def test_scaling_of_latent_attention_is_that_of_its_config(tmp_path: Path) -> None:
+    """Files give a tenth of mscale_all_dim, which mscale equals in all published models."""
+    scaling = {
+        "type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32,
+        "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707,
+    }  # fmt: skip
+    prefix = "deepseek2.rope.scaling."
+    metadata = {
+        f"{prefix}type": string("yarn"),
+        f"{prefix}factor": scalar("float32", 40.0),
+        f"{prefix}original_context_length": scalar("uint32", 4096),
+        f"{prefix}yarn_log_multiplier": scalar("float32", 0.0707),
+    }
+    changes = {"rope_scaling": scaling, "n_group": 4, "topk_group": 2}
+    config, path = model(tmp_path, "deepseek_v2", metadata_changes=metadata, **changes)
+    assert read_decoder(path) == read_decoder(config)
+    values = gguf_values(read_header(path))
+    assert (values["n_group"], values["topk_group"]) == (4, 2)
+    assert values["rope_scaling"]["mscale"] == values["rope_scaling"]["mscale_all_dim"] == 0.707
+
+
 def test_products_of_a_delta_net_are_read_and_its_convolution_is_not(tmp_path: Path) -> None:
     """Qwen3.5's recurrent layers have five products each; the others attend."""
     _, path = model(tmp_path, "qwen3_5_text")
@@ -246,6 +337,11 @@ def test_products_of_a_delta_net_are_read_and_its_convolution_is_not(tmp_path: P
             "qwen3_5_text",
             {"metadata_changes": {"qwen35.attention.recurrent_layers": array("bool", [True])}},
             "has 1 entries for 6 layers",
+        ),
+        (
+            "deepseek_v2",
+            {"metadata_changes": {"deepseek2.attention.key_length_mla": scalar("uint32", 4)}},
+            "attention.key_length_mla 4 is not more than rope.dimension_count 4",
         ),
         (
             "stablelm",

@@ -7,7 +7,7 @@ their defaults.
 from collections.abc import Callable
 from typing import Any
 
-from nearfree.decoders.gguf_files.latent import minicpm3
+from nearfree.decoders.gguf_files.latent import deepseek2, minicpm3
 from nearfree.decoders.gguf_files.metadata import (
     adds_bias,
     alternating,
@@ -225,6 +225,7 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "minicpm3": minicpm3,
     "jais2": _jais2,
     "deepseek": _deepseek,
+    "deepseek2": deepseek2,
     "glm4moe": _glm4_moe,
     "granite": _granite,
     "seed_oss": _seed_oss,

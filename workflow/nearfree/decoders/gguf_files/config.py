@@ -11,6 +11,7 @@ from struct import pack, unpack
 from typing import Any
 
 from nearfree.decoders.gguf_files.architectures import ARCHITECTURES, LAYER_NORMED
+from nearfree.decoders.gguf_files.latent import LATENT
 from nearfree.decoders.gguf_files.metadata import (
     ANEW,
     drafting_layers,
@@ -32,6 +33,8 @@ _TOKENS = "tokenizer.ggml.tokens"
 _LARGEST_FLOAT = 3e38
 _BY_LAYER = ("head_count", "head_count_kv", "feed_forward_length")
 """Endings of keys whose value may be a list with a number per layer."""
+_LOG_MULTIPLIER, _YARN_SLOPE = "rope.scaling.yarn_log_multiplier", 0.1
+"""The key of mscale_all_dim, which files give times 0.1; engines take mscale to be equal to it."""
 CACHE = "float16"
 """The default dtype of llama.cpp's KV cache. Here it is also the dtype of weights that are never
 quantised, where all matrices of a file are quantised."""
@@ -127,7 +130,7 @@ def _common(keys: Keys, header: GgufHeader) -> dict[str, Any]:
         "vocab_size": lambda: _vocabulary(keys, header),
         "num_attention_heads": lambda: uniform_number(keys, "attention.head_count"),
         "num_key_value_heads": lambda: _kv_heads(keys, header),
-        "head_dim": lambda: head_dim(keys),
+        "head_dim": lambda: _head_dim(keys, header),
         epsilon: lambda: keys.number(f"attention.{epsilon_key}", most=1.0),
         "rope_theta": lambda: number_or(keys, "rope.freq_base", 10000.0),
     }
@@ -170,11 +173,18 @@ def _vocabulary(keys: Keys, header: GgufHeader) -> int:
     return count
 
 
+def _head_dim(keys: Keys, header: GgufHeader) -> int:
+    """Return the width of a head; of latent attention that of its rotated part, as in its class."""
+    has_latent = header.architecture in LATENT
+    return keys.whole("rope.dimension_count") if has_latent else head_dim(keys)
+
+
 def _kv_heads(keys: Keys, header: GgufHeader) -> int:
     if header.architecture in CONVOLVED:
         return max(kv_heads_by_layer(keys))
     heads = uniform_number(keys, "attention.head_count")
-    return uniform_number(keys, KV_HEADS, default=heads)
+    has_latent = header.architecture in LATENT
+    return heads if has_latent else uniform_number(keys, KV_HEADS, default=heads)
 
 
 def _scaling(keys: Keys, header: GgufHeader) -> dict[str, Any]:
@@ -191,4 +201,7 @@ def _scaling(keys: Keys, header: GgufHeader) -> dict[str, Any]:
         for name in ("beta_fast", "beta_slow"):
             key = f"rope.scaling.yarn_{name}"
             scaling |= {name: keys.number(key)} if keys.has(key) else {}
+        if keys.has(_LOG_MULTIPLIER):
+            slope = round(keys.number(_LOG_MULTIPLIER) / _YARN_SLOPE, 6)
+            scaling |= {"mscale": slope, "mscale_all_dim": slope}
     return {"rope_scaling": scaling}

@@ -89,6 +89,8 @@ INSIDE = {
     "attention.wqkv": ("attn_q", "attn_k", "attn_v"),
 }
 """Names in GGUF files of a layer's weight: of one tensor, or of several that make up the weight."""
+_OTHERWISE = {"self_attn.kv_b_proj": ("attn_k_b", "attn_v_b")}
+"""Names of the tensors that make up a layer's weight in files of other releases of converters."""
 _WHOLE = {"linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a"}
 """Whole names in GGUF files of weights whose tensors have another ending, or none."""
 _NORMED_AFTER_ATTENTION = (
@@ -96,6 +98,18 @@ _NORMED_AFTER_ATTENTION = (
     "qwen3_5_text", "qwen3_5_moe_text",
 )  # fmt: skip
 """Model types whose norm after attention has that name, whether or not it is the FFN's."""
+
+
+def other_names(name: str, layer: int | None = None) -> tuple[str, ...]:
+    """Return the names of a weight's tensors in files of other releases, empty if there are none.
+
+    Parameters
+    ----------
+    name
+        As of `tensor_names`.
+    """
+    parts = _OTHERWISE.get(name.removeprefix("model.layers.*."), ())
+    return tuple(f"blk.{layer}.{part}.weight" for part in parts)
 
 
 def tensor_names(model_type: str, name: str, layer: int | None = None) -> tuple[str, ...]:

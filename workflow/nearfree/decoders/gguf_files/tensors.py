@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from nearfree.decoders.gguf_files.names import INSIDE, tensor_names
+from nearfree.decoders.gguf_files.names import INSIDE, other_names, tensor_names
 from nearfree.decoders.layouts.pieces import Matrix
 from nearfree.decoders.weights import Stored
 from nearfree.errors import Refusal, RefusedError
@@ -26,6 +26,7 @@ _CORRECTION = "exp_probs_b.bias"
 _DROPPED = {"gemma3n_text": ("attn_k", "attn_v", "attn_k_norm")}
 """By model type, weights that files also have of layers whose class has none: layers that share a
 cache make no keys and values (Gemma3nTextModel of transformers 5.23 ignores them on load)."""
+_OF_LATENT = (".attn_k_b.weight", ".attn_v_b.weight")
 _MOST_NAMED = 4
 _ANEW = "Convert the model anew with a release of llama.cpp that is read here"
 
@@ -52,6 +53,9 @@ def matrix_tensors(header: GgufHeader, model: Stored) -> tuple[MatrixTensor, ...
     for matrix in model.weights:
         for layer in matrix.layers or (None,):
             names = tensor_names(model.model_type, matrix.name, layer)
+            if unmatched.keys().isdisjoint(names):
+                others = other_names(matrix.name, layer)
+                names = names if unmatched.keys().isdisjoint(others) else others
             tensors = [unmatched.pop(name) for name in names if name in unmatched]
             if not names or len(tensors) < len(names):
                 _note(reasons, matrix.name, f"{' and '.join(names) or matrix.name} is missing")
@@ -141,12 +145,24 @@ def _fits(matrix: Matrix, tensors: list[Tensor]) -> bool:
     first = tensors[0].dims
     if len(tensors) == 1:
         return _stripped(first) == _shape(matrix)
+    if all(tensor.name.endswith(_OF_LATENT) for tensor in tensors):
+        return _fits_latent(matrix, *tensors)
     axis = 0 if matrix.inputs == 1 else 1
     other_sizes = {(*tensor.dims[:axis], *tensor.dims[axis + 1 :]) for tensor in tensors}
     if len(other_sizes) > 1 or len(first) <= axis:
         return False
     outputs = sum(tensor.dims[axis] for tensor in tensors)
     return _stripped((*first[:axis], outputs, *first[axis + 1 :])) == _shape(matrix)
+
+
+def _fits_latent(matrix: Matrix, of_key: Tensor, of_value: Tensor) -> bool:
+    """Return whether tensors for absorbed products make up one: by head, and keys transposed."""
+    if len(of_key.dims) != 3 or len(of_value.dims) != 3:
+        return False
+    nope_dim, *of_keys = of_key.dims
+    latent, value_dim, heads = of_value.dims
+    sizes = latent, heads * (nope_dim + value_dim)
+    return of_keys == [latent, heads] and sizes == (matrix.inputs, matrix.outputs)
 
 
 def _misfit(matrix: Matrix, tensors: list[Tensor]) -> str:

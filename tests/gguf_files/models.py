@@ -24,6 +24,7 @@ ARCHITECTURES = {
     "glm4_moe": "glm4moe", "seed_oss": "seed_oss", "smollm3": "smollm3", "starcoder2": "starcoder2",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
     "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
+    "qwen3_next": "qwen3next",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",

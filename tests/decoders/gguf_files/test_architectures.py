@@ -100,6 +100,15 @@ _BENCHED = {
         },
         "34.66",
     ),
+    "qwen3_next": (
+        {
+            **_QWEN_35, "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 48,
+            "num_attention_heads": 16, "num_key_value_heads": 2, "linear_num_value_heads": 32,
+            "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+        },
+        "79.67",
+    ),
     "deepseek_v3": (
         {
             "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
@@ -111,8 +120,8 @@ _BENCHED = {
         "671.03",
     ),
 }  # fmt: skip
-"""Sizes of Qwen3.6-27B, Qwen3.5-35B-A3B and DeepSeek-R1, with the billions of parameters that
-llama-bench prints of their files without layers that draft."""
+"""Sizes of Qwen3.6-27B, Qwen3.5-35B-A3B, Qwen3-Next-80B-A3B and DeepSeek-R1, with the billions of
+parameters that llama-bench prints of their files without layers that draft."""
 
 
 @pytest.mark.parametrize("kind", _BENCHED)
@@ -227,6 +236,25 @@ def test_a_file_of_layers_that_draft_alone_is_refused(tmp_path: Path, drafting: 
     _, path = model(tmp_path, "glm4_moe", metadata_changes=metadata)
     reasons = [str(refusal) for refusal in read_model_file(path).refusals]
     assert any(f"{drafting} is not less than 6 layers" in reason for reason in reasons)
+
+
+def test_a_delta_net_may_have_one_product_for_all_its_inputs(tmp_path: Path) -> None:
+    """The first files of Qwen3-Next have it; the model and its bytes are the same."""
+    config, apart = model(tmp_path, "qwen3_next")
+    changes: dict[str, TensorEntry | None] = {}
+    for layer in (0, 1, 3, 4):
+        joint = f"blk.{layer}.ssm_in.weight"
+        changes[joint] = TensorEntry(joint, (64, 160), BY_NAME["bf16"].number, 2 * 64 * 160)
+        changes |= dict.fromkeys(f"blk.{layer}.attn_{part}.weight" for part in ("qkv", "gate"))
+    expected = read_model_file(apart)
+    _, path = model(tmp_path, "qwen3_next", tensor_changes=changes)
+    file, header = read_model_file(path), read_header(path)
+    assert file.refusals == ()
+    assert read_decoder(path) == read_decoder(config)
+    assert weights_bytes(file) == weights_bytes(expected) == stored_bytes(header)
+    parts = {matrix.part for matrix in matrices(header) if matrix.layer == 0}
+    assert {"ssm_in", "ssm_ba", "ssm_out"} <= parts
+    assert "ssm_conv1d" not in parts
 
 
 def _absorbed(path: Path, heads: int, nope_dim: int) -> dict[str, TensorEntry | None]:

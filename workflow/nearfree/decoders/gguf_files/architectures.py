@@ -19,7 +19,7 @@ from nearfree.decoders.gguf_files.metadata import (
     qwen_moe,
     uniform_number,
 )
-from nearfree.decoders.gguf_files.states import lfm2, lfm2_moe, qwen35, qwen35_moe
+from nearfree.decoders.gguf_files.states import lfm2, lfm2_moe, qwen3_next, qwen35, qwen35_moe
 from nearfree.decoders.keys import Keys
 from nearfree.gguf.header import GgufHeader
 
@@ -206,6 +206,7 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "qwen2moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3_moe,
+    "qwen3next": qwen3_next,
     "qwen35": qwen35,
     "qwen35moe": qwen35_moe,
     "gemma": _fixed(model_type="gemma"),

@@ -77,6 +77,7 @@ _HELD = {
     "ssm_norm": ("linear_attn.norm",),
     "ssm_alpha": ("linear_attn.in_proj_a",),
     "ssm_beta": ("linear_attn.in_proj_b",),
+    "ssm_ba": ("linear_attn.in_proj_ba",),
     "ssm_out": ("linear_attn.out_proj",),
     "shortconv.in_proj": ("conv.in_proj",),
     "shortconv.conv": ("conv.conv",),
@@ -87,15 +88,19 @@ INSIDE = {
     **{name: (tensor,) for tensor, names in _HELD.items() for name in names},
     "mlp.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),
     "attention.wqkv": ("attn_q", "attn_k", "attn_v"),
+    "linear_attn.in_proj_qkvz": ("attn_qkv", "attn_gate"),
 }
 """Names in GGUF files of a layer's weight: of one tensor, or of several that make up the weight."""
-_OTHERWISE = {"self_attn.kv_b_proj": ("attn_k_b", "attn_v_b")}
+_OTHERWISE = {
+    "self_attn.kv_b_proj": ("attn_k_b", "attn_v_b"),
+    "linear_attn.in_proj_qkvz": ("ssm_in",),
+}
 """Names of the tensors that make up a layer's weight in files of other releases of converters."""
 _WHOLE = {"linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a"}
 """Whole names in GGUF files of weights whose tensors have another ending, or none."""
 _NORMED_AFTER_ATTENTION = (
     "gemma2", "gemma3_text", "gemma3n_text", "gpt_oss", "seed_oss", "glm4_moe",
-    "qwen3_5_text", "qwen3_5_moe_text",
+    "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next",
 )  # fmt: skip
 """Model types whose norm after attention has that name, whether or not it is the FFN's."""
 

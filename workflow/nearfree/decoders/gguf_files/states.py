@@ -56,7 +56,7 @@ def lfm2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
 
 
 def _delta_nets(keys: Keys, header: GgufHeader) -> dict[str, Any]:
-    """Return the sizes of gated delta nets, and which layers have one; engines keep float32 states.
+    """Return the sizes of gated delta nets, and which layers have one.
 
     Metadata give the width of all value heads together.
     """
@@ -81,21 +81,29 @@ def _delta_nets(keys: Keys, header: GgufHeader) -> dict[str, Any]:
         "linear_value_head_dim": width // heads,
         "linear_num_key_heads": keys.whole("ssm.group_count"),
         "linear_num_value_heads": heads,
-        "mamba_ssm_dtype": "float32",
     }
+
+
+_STATES = {"mamba_ssm_dtype": "float32"}
+"""The dtype of states in config.json of Qwen3.5, and in llama.cpp; Qwen3-Next's do not say it."""
 
 
 def qwen35(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     """Return the keys of Qwen3.5 and 3.6 without experts."""
-    return {**_delta_nets(keys, header), "model_type": "qwen3_5_text"}
+    return {**_delta_nets(keys, header), **_STATES, "model_type": "qwen3_5_text"}
 
 
 def qwen35_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     """Return the keys of Qwen3.5 and 3.6 with experts."""
+    return {**qwen3_next(keys, header), **_STATES, "model_type": "qwen3_5_moe_text"}
+
+
+def qwen3_next(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the keys of Qwen3-Next; Qwen3.5 has the products of its delta nets apart."""
     return {
         **_delta_nets(keys, header),
         **qwen_moe(keys),
-        "model_type": "qwen3_5_moe_text",
+        "model_type": "qwen3_next",
         "norm_topk_prob": True,
         "shared_expert_intermediate_size": keys.whole("expert_shared_feed_forward_length"),
     }

@@ -24,7 +24,7 @@ ARCHITECTURES = {
     "glm4_moe": "glm4moe", "seed_oss": "seed_oss", "smollm3": "smollm3", "starcoder2": "starcoder2",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
     "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
-    "qwen3_next": "qwen3next",
+    "qwen3_next": "qwen3next", "gemma4_text": "gemma4",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -33,7 +33,7 @@ _KEYS = {
     "num_key_value_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
     "intermediate_size": "feed_forward_length", "sliding_window": "attention.sliding_window",
     "num_local_experts": "expert_count", "num_experts": "expert_count",
-    "num_experts_per_tok": "expert_used_count",
+    "num_experts_per_tok": "expert_used_count", "top_k_experts": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     "conv_L_cache": "shortconv.l_cache", "num_dense_layers": "leading_dense_block_count",
@@ -54,6 +54,27 @@ Types = Callable[[Matrix], str]
 def plain(matrix: Matrix) -> str:
     """Return the type of a matrix in a file of BF16: vectors and routers are in F32."""
     return "f32" if matrix.inputs == 1 or matrix.kind == "router" else "bf16"
+
+
+def _gemma4(values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return what Gemma 4's metadata say of its two kinds of heads and its two widths of FFNs."""
+    entries = {
+        f"gemma4.attention.{part}_length{ending}": scalar("uint32", values[width])
+        for ending, width in (("", "global_head_dim"), ("_swa", "head_dim"))
+        for part in ("key", "value")
+    }
+    if values.get("use_double_wide_mlp"):
+        narrow, shared = values["intermediate_size"], values["num_kv_shared_layers"]
+        widths = [narrow] * (values["num_hidden_layers"] - shared) + [2 * narrow] * shared
+        entries["gemma4.feed_forward_length"] = array("int32", widths)
+    if "num_global_key_value_heads" in values:
+        by_kind = {
+            "sliding_attention": values["num_key_value_heads"],
+            "full_attention": values["num_global_key_value_heads"],
+        }
+        counts = [by_kind[kind] for kind in values["layer_types"]]
+        entries["gemma4.attention.head_count_kv"] = array("int32", counts)
+    return entries
 
 
 def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
@@ -93,7 +114,9 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
     if kind == "minicpm3":
         width = values["qk_nope_head_dim"] + values["qk_rope_head_dim"]
         entries[f"{name}.attention.key_length"] = scalar("uint32", width)
-    if kind == "gemma3n_text":
+    if kind == "gemma4_text":
+        entries |= _gemma4(values)
+    if kind in ("gemma3n_text", "gemma4_text"):
         windowed = [kind == "sliding_attention" for kind in values["layer_types"]]
         entries[f"{name}.attention.sliding_window_pattern"] = array("bool", windowed)
     epsilon = "layer_norm_epsilon" if name in LAYER_NORMED else "layer_norm_rms_epsilon"

@@ -83,15 +83,19 @@ _QWEN_35 = {
     "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
     "linear_num_key_heads": 16,
 }  # fmt: skip
-_BENCHED = {
-    "qwen3_5_text": (
+_GEMMA_4 = {"vocab_size": 262144, "head_dim": 256, "global_head_dim": 512}
+_FIVE_OF_SIX = [*["sliding_attention"] * 5, "full_attention"]
+_BENCHED: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "qwen3_5_text",
         {
             **_QWEN_35, "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64,
             "num_attention_heads": 24, "num_key_value_heads": 4, "linear_num_value_heads": 48,
         },
         "26.90",
     ),
-    "qwen3_5_moe_text": (
+    (
+        "qwen3_5_moe_text",
         {
             **_QWEN_35, "hidden_size": 2048, "num_hidden_layers": 40, "num_attention_heads": 16,
             "num_key_value_heads": 2, "linear_num_value_heads": 32, "num_experts": 256,
@@ -100,7 +104,8 @@ _BENCHED = {
         },
         "34.66",
     ),
-    "qwen3_next": (
+    (
+        "qwen3_next",
         {
             **_QWEN_35, "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 48,
             "num_attention_heads": 16, "num_key_value_heads": 2, "linear_num_value_heads": 32,
@@ -109,7 +114,8 @@ _BENCHED = {
         },
         "79.67",
     ),
-    "deepseek_v3": (
+    (
+        "deepseek_v3",
         {
             "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
             "num_hidden_layers": 61, "num_attention_heads": 128, "kv_lora_rank": 512,
@@ -119,18 +125,59 @@ _BENCHED = {
         },
         "671.03",
     ),
-}  # fmt: skip
-"""Sizes of Qwen3.6-27B, Qwen3.5-35B-A3B, Qwen3-Next-80B-A3B and DeepSeek-R1, with the billions of
-parameters that llama-bench prints of their files without layers that draft."""
+    (
+        "gemma4_text",
+        {
+            **_GEMMA_4, "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30,
+            "num_key_value_heads": 8, "num_attention_heads": 16, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 2, "enable_moe_block": True, "num_experts": 128,
+            "top_k_experts": 8, "moe_intermediate_size": 704, "layer_types": [*_FIVE_OF_SIX * 5],
+        },
+        "25.23",
+    ),
+    (
+        "gemma4_text",
+        {
+            **_GEMMA_4, "hidden_size": 3840, "intermediate_size": 15360, "num_hidden_layers": 48,
+            "num_key_value_heads": 8, "num_attention_heads": 16, "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1, "layer_types": [*_FIVE_OF_SIX * 8],
+        },
+        "11.91",
+    ),
+    (
+        "gemma4_text",
+        {
+            **_GEMMA_4, "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35,
+            "num_key_value_heads": 1, "num_attention_heads": 8, "use_double_wide_mlp": True,
+            "num_kv_shared_layers": 20, "hidden_size_per_layer_input": 256,
+            "layer_types": [*_FIVE_OF_SIX[1:] * 7],
+        },
+        "4.65",
+    ),
+]  # fmt: skip
+"""Sizes of Qwen3.6-27B, Qwen3.5-35B-A3B, Qwen3-Next-80B-A3B, DeepSeek-R1 and Gemma 4 26B-A4B,
+12B and E2B, with the billions of parameters that llama-bench prints of their files, without layers
+that draft."""
 
 
-@pytest.mark.parametrize("kind", _BENCHED)
-def test_sizes_are_those_that_the_engine_prints(tmp_path: Path, kind: str) -> None:
-    """Its bench adds up the elements of all tensors, and so do the weights here."""
-    sizes, published = _BENCHED[kind]
+@pytest.mark.parametrize(("kind", "sizes", "published"), _BENCHED)
+def test_sizes_are_those_that_the_engine_prints(
+    tmp_path: Path, kind: str, sizes: dict[str, Any], published: str
+) -> None:
+    """Its bench adds up the elements of all tensors, and so do the weights here.
+
+    Those of E2B include keys and values of layers that share a cache and do not read them.
+    """
     name, vocabulary = ARCHITECTURES[kind], scalar("uint32", sizes["vocab_size"])
     metadata = {"tokenizer.ggml.tokens": None, f"{name}.vocab_size": vocabulary}
-    _, path = model(tmp_path, kind, metadata_changes=metadata, **sizes)
+    unread: dict[str, TensorEntry | None] = {}
+    layers, shared = sizes["num_hidden_layers"], sizes.get("num_kv_shared_layers", 0)
+    for layer in range(layers - shared, layers):
+        is_full = sizes["layer_types"][layer] == "full_attention"
+        dims = (sizes["hidden_size"], sizes["global_head_dim" if is_full else "head_dim"])
+        for tensor in (f"blk.{layer}.attn_k.weight", f"blk.{layer}.attn_v.weight"):
+            unread[tensor] = TensorEntry(tensor, dims, 0, 4 * prod(dims))
+    _, path = model(tmp_path, kind, metadata_changes=metadata, tensor_changes=unread, **sizes)
     file = read_model_file(path)
     assert file.refusals == ()
     assert f"{parameters(file) / 1e9:.2f}" == published
@@ -257,6 +304,43 @@ def test_a_delta_net_may_have_one_product_for_all_its_inputs(tmp_path: Path) -> 
     assert "ssm_conv1d" not in parts
 
 
+_GEMMA_4_MOE = {
+    "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 24,
+    "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+}  # fmt: skip
+_GEMMA_4_SHARED = {
+    "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 12,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [_GEMMA_4_MOE, _GEMMA_4_SHARED])
+def test_gemma_4_is_the_model_of_its_config(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """With experts and keys that are values, and with layers that share a cache."""
+    config, path = model(tmp_path, "gemma4_text", **changes)
+    file, of_config = read_model_file(path), read_model_file(config)
+    assert file.refusals == ()
+    assert read_decoder(path) == read_decoder(config)
+    assert file.cache == of_config.cache
+    assert parameters(file) == parameters(of_config)
+    assert weights_bytes(file) == stored_bytes(read_header(path))
+
+
+def test_factors_of_gemma_4_layers_are_no_weights(tmp_path: Path) -> None:
+    """Nor are keys of a layer that shares a cache, which some converters keep."""
+    _, path = model(tmp_path, "gemma4_text", **_GEMMA_4_SHARED)
+    names = {"blk.5.attn_k.weight": 64 * 64, "blk.0.layer_output_scale.weight": 1}
+    names["rope_freqs.weight"] = 16
+    changes = {name: TensorEntry(name, (size,), 0, 4 * size) for name, size in names.items()}
+    changes["blk.5.attn_k.weight"] = TensorEntry("blk.5.attn_k.weight", (64, 64), 0, 4 * 64 * 64)
+    expected = weights_bytes(read_model_file(path))
+    _, path = model(tmp_path, "gemma4_text", tensor_changes=changes, **_GEMMA_4_SHARED)
+    file, header = read_model_file(path), read_header(path)
+    assert file.refusals == ()
+    assert weights_bytes(file) == expected + 4 * sum(names.values()) == stored_bytes(header)
+    products = [matrix for matrix in matrices(header) if matrix.part in ("attn_k", "attn_v")]
+    assert {matrix.layer for matrix in products} == {0, 1, 2, 3}
+
+
 def _absorbed(path: Path, heads: int, nope_dim: int) -> dict[str, TensorEntry | None]:
     """Return the changes that split keys and values of latents as later converters do."""
     changes: dict[str, TensorEntry | None] = {}
@@ -365,6 +449,26 @@ def test_products_of_a_delta_net_are_read_and_its_convolution_is_not(tmp_path: P
             "qwen3_5_text",
             {"metadata_changes": {"qwen35.attention.recurrent_layers": array("bool", [True])}},
             "has 1 entries for 6 layers",
+        ),
+        (
+            "gemma4_text",
+            {"metadata_changes": {"gemma4.attention.head_count_kv": array("int32", [2, 1] * 3)}},
+            "differs by layer beside blk.1.attn_v.weight",
+        ),
+        (
+            "gemma4_text",
+            {"metadata_changes": {"gemma4.attention.head_count_kv": array("int32", [2, 1, 1] * 2)}},
+            "does not give one number for each kind of layers",
+        ),
+        (
+            "gemma4_text",
+            {"metadata_changes": {"gemma4.feed_forward_length": array("int32", [96, 80] * 3)}},
+            "is not what the model's class has",
+        ),
+        (
+            "gemma4_text",
+            {"metadata_changes": {"gemma4.attention.value_length_swa": scalar("uint32", 8)}},
+            "gemma4.attention.value_length_swa 8 is not the key_length 16",
         ),
         (
             "deepseek_v2",

@@ -7,15 +7,12 @@ their defaults.
 from collections.abc import Callable
 from typing import Any
 
+from nearfree.decoders.gguf_files.gemma import gemma2, gemma3, gemma3n, gemma4
 from nearfree.decoders.gguf_files.latent import deepseek2, minicpm3
 from nearfree.decoders.gguf_files.metadata import (
     adds_bias,
     alternating,
     experts_of,
-    head_dim,
-    layers_of,
-    number_or,
-    outputs_of,
     qwen_moe,
     uniform_number,
 )
@@ -66,57 +63,6 @@ def _qwen2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG00
 def _qwen3_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     own = {"model_type": "qwen3_moe", "norm_topk_prob": True}
     return {**_qwen3(keys, header), **qwen_moe(keys), **own}
-
-
-_LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
-"""Layers of the models with 27 billion weights, whose logits are scaled by another width."""
-
-
-def _gemma(keys: Keys, header: GgufHeader, period: int) -> dict[str, Any]:
-    width, heads = keys.whole("embedding_length"), uniform_number(keys, "attention.head_count")
-    largest = keys.whole("block_count") == _LARGEST_GEMMA[header.architecture]
-    cap = "final_logit_softcapping"
-    return {
-        **alternating(keys, header, period),
-        "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": width // heads if largest else head_dim(keys),
-        **({cap: keys.number(cap)} if keys.has(cap) else {}),
-    }
-
-
-def _gemma2(keys: Keys, header: GgufHeader) -> dict[str, Any]:
-    cap = number_or(keys, "attn_logit_softcapping", 50.0)
-    last = {"final_logit_softcapping": 30.0}
-    own = {"model_type": "gemma2", "attn_logit_softcapping": cap}
-    return {**last, **_gemma(keys, header, 2), **own}
-
-
-def _gemma3(keys: Keys, header: GgufHeader) -> dict[str, Any]:
-    local = number_or(keys, "rope.freq_base_swa", 10000.0)
-    own = {"model_type": "gemma3_text", "rope_local_base_freq": local}
-    return {**_gemma(keys, header, 6), **own}
-
-
-def _gemma3n(keys: Keys, header: GgufHeader) -> dict[str, Any]:
-    """Return the keys of Gemma 3n; the engine has the rank of the narrow branch in its code.
-
-    It also has the first layer that shares a cache there, which is that of published files.
-    """
-    layers, tensors = layers_of(keys, header), header.by_name
-    rows = outputs_of(tensors, "per_layer_token_embd.weight")
-    return {
-        **alternating(keys, header, 5),
-        "model_type": "gemma3n_text",
-        "hidden_activation": "gelu_pytorch_tanh",
-        "rope_local_base_freq": number_or(keys, "rope.freq_base_swa", 10000.0),
-        "altup_num_inputs": keys.whole("altup.num_inputs", default=4),
-        "hidden_size_per_layer_input": keys.whole("embedding_length_per_layer_input", default=256),
-        "vocab_size_per_layer_input": rows,
-        "laurel_rank": outputs_of(tensors, "blk.0.laurel_l.weight"),
-        "num_kv_shared_layers": keys.whole(
-            "attention.shared_kv_layers", least=0, default=max(0, layers - 20)
-        ),
-    }
 
 
 def _fixed(**values: Any) -> Callable[[Keys, GgufHeader], dict[str, Any]]:
@@ -210,9 +156,10 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "qwen35": qwen35,
     "qwen35moe": qwen35_moe,
     "gemma": _fixed(model_type="gemma"),
-    "gemma2": _gemma2,
-    "gemma3": _gemma3,
-    "gemma3n": _gemma3n,
+    "gemma2": gemma2,
+    "gemma3": gemma3,
+    "gemma3n": gemma3n,
+    "gemma4": gemma4,
     "phi3": _fixed(model_type="phi3", hidden_act="silu", sliding_window=None),
     "exaone": _fixed(model_type="exaone"),
     "internlm2": _fixed(model_type="internlm2"),

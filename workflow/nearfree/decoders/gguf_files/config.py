@@ -11,6 +11,7 @@ from struct import pack, unpack
 from typing import Any
 
 from nearfree.decoders.gguf_files.architectures import ARCHITECTURES, LAYER_NORMED
+from nearfree.decoders.gguf_files.gemma import TWO_WIDTHS, windowed_kv_heads
 from nearfree.decoders.gguf_files.latent import LATENT
 from nearfree.decoders.gguf_files.metadata import (
     ANEW,
@@ -28,6 +29,7 @@ from nearfree.gguf.matrices import EMBEDDING, HEAD, matrices
 from nearfree.gguf.reader import is_gguf, read_header
 from nearfree.gguf.types import PLAIN
 
+_EXPERTS_WIDTH = "expert_feed_forward_length"
 _ROUTER = "ffn_gate_inp"
 _TOKENS = "tokenizer.ggml.tokens"
 _LARGEST_FLOAT = 3e38
@@ -138,9 +140,11 @@ def _common(keys: Keys, header: GgufHeader) -> dict[str, Any]:
         with refusals.collect():
             values[name] = reader()
     refusals.check()
-    if keys.has("feed_forward_length") and not keys.has("expert_feed_forward_length"):
+    has_widths = header.architecture in TWO_WIDTHS
+    if not has_widths and keys.has("feed_forward_length") and not keys.has(_EXPERTS_WIDTH):
         values["intermediate_size"] = uniform_number(keys, "feed_forward_length")
-    rotary_width = keys.whole("rope.dimension_count", default=values["head_dim"])
+    rotated = "rope.dimension_count_swa" if has_widths else "rope.dimension_count"
+    rotary_width = keys.whole(rotated, default=values["head_dim"])
     if rotary_width != values["head_dim"]:
         values["partial_rotary_factor"] = rotary_width / values["head_dim"]
     values |= _scaling(keys, header)
@@ -174,7 +178,12 @@ def _vocabulary(keys: Keys, header: GgufHeader) -> int:
 
 
 def _head_dim(keys: Keys, header: GgufHeader) -> int:
-    """Return the width of a head; of latent attention that of its rotated part, as in its class."""
+    """Return the width of a head, or of one with a window where they differ.
+
+    Of latent attention it is that of a head's rotated part, as in its class.
+    """
+    if header.architecture in TWO_WIDTHS:
+        return keys.whole("attention.key_length_swa")
     has_latent = header.architecture in LATENT
     return keys.whole("rope.dimension_count") if has_latent else head_dim(keys)
 
@@ -182,6 +191,8 @@ def _head_dim(keys: Keys, header: GgufHeader) -> int:
 def _kv_heads(keys: Keys, header: GgufHeader) -> int:
     if header.architecture in CONVOLVED:
         return max(kv_heads_by_layer(keys))
+    if header.architecture in TWO_WIDTHS:
+        return windowed_kv_heads(keys, header)
     heads = uniform_number(keys, "attention.head_count")
     has_latent = header.architecture in LATENT
     return heads if has_latent else uniform_number(keys, KV_HEADS, default=heads)

@@ -19,6 +19,9 @@ _HELD = {
     "attn_norm": ("input_layernorm", "ln_1", "attention_norm", "operator_norm"),
     "ffn_norm": ("post_attention_layernorm", "pre_feedforward_layernorm", "ln_2", "ffn_norm"),
     "post_ffw_norm": ("post_feedforward_layernorm",),
+    "pre_ffw_norm_2": ("pre_feedforward_layernorm_2",),
+    "post_ffw_norm_1": ("post_feedforward_layernorm_1",),
+    "post_ffw_norm_2": ("post_feedforward_layernorm_2",),
     "attn_q": ("self_attn.q_proj", "attn.attention.q_proj"),
     "attn_k": ("self_attn.k_proj", "attn.attention.k_proj"),
     "attn_v": ("self_attn.v_proj", "attn.attention.v_proj"),
@@ -47,7 +50,9 @@ _HELD = {
     "ffn_down": (
         "mlp.down_proj", "mlp.c_proj", "feed_forward.w2", "mlp.fc2", "mlp.dense_4h_to_h",
     ),
-    "ffn_gate_inp": ("mlp.gate", "mlp.router", "feed_forward.gate", "block_sparse_moe.gate"),
+    "ffn_gate_inp": (
+        "mlp.gate", "mlp.router", "feed_forward.gate", "block_sparse_moe.gate", "router.proj",
+    ),
     "ffn_gate_exps": (
         "mlp.experts.*.gate_proj", "feed_forward.experts.*.w1", "block_sparse_moe.experts.*.w1",
     ),
@@ -56,8 +61,9 @@ _HELD = {
     ),
     "ffn_down_exps": (
         "mlp.experts.*.down_proj", "mlp.experts.down_proj", "feed_forward.experts.*.w2",
-        "block_sparse_moe.experts.*.w2",
+        "block_sparse_moe.experts.*.w2", "experts.down_proj",
     ),
+    "ffn_gate_up_exps": ("experts.gate_up_proj",),
     "ffn_gate_shexp": ("mlp.shared_expert.gate_proj", "mlp.shared_experts.gate_proj"),
     "ffn_up_shexp": ("mlp.shared_expert.up_proj", "mlp.shared_experts.up_proj"),
     "ffn_down_shexp": ("mlp.shared_expert.down_proj", "mlp.shared_experts.down_proj"),
@@ -94,12 +100,16 @@ INSIDE = {
 _OTHERWISE = {
     "self_attn.kv_b_proj": ("attn_k_b", "attn_v_b"),
     "linear_attn.in_proj_qkvz": ("ssm_in",),
+    "experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),
 }
 """Names of the tensors that make up a layer's weight in files of other releases of converters."""
-_WHOLE = {"linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a"}
+_WHOLE = {
+    "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a",
+    "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
+}  # fmt: skip
 """Whole names in GGUF files of weights whose tensors have another ending, or none."""
 _NORMED_AFTER_ATTENTION = (
-    "gemma2", "gemma3_text", "gemma3n_text", "gpt_oss", "seed_oss", "glm4_moe",
+    "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "seed_oss", "glm4_moe",
     "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next",
 )  # fmt: skip
 """Model types whose norm after attention has that name, whether or not it is the FFN's."""

@@ -21,9 +21,10 @@ _JOINTS = {
     **dict.fromkeys(INSIDE["mlp.experts.gate_up_proj"], "ffn_gate_up_exps"),
 }
 """Names of a layer's tensors, with that of the one that may hold several of them."""
-_CORRECTION = "exp_probs_b.bias"
-"""The bias by which a router corrects scores: a buffer of the class, not a weight."""
-_DROPPED = {"gemma3n_text": ("attn_k", "attn_v", "attn_k_norm")}
+_BUFFERS = ("exp_probs_b.bias", "layer_output_scale.weight")
+"""Tensors of a layer that are buffers of the class, not weights: the bias by which a router
+corrects scores, and the factor of Gemma 4's layers."""
+_DROPPED = dict.fromkeys(("gemma3n_text", "gemma4_text"), ("attn_k", "attn_v", "attn_k_norm"))
 """By model type, weights that files also have of layers whose class has none: layers that share a
 cache make no keys and values (Gemma3nTextModel of transformers 5.23 ignores them on load)."""
 _OF_LATENT = (".attn_k_b.weight", ".attn_v_b.weight")
@@ -62,7 +63,7 @@ def matrix_tensors(header: GgufHeader, model: Stored) -> tuple[MatrixTensor, ...
             elif not _fits(matrix, tensors):
                 _note(reasons, matrix.name, _misfit(matrix, tensors))
             matched += [MatrixTensor(matrix, tensor) for tensor in tensors]
-    endings = (_CORRECTION, *(f"{part}.weight" for part in _DROPPED.get(model.model_type, ())))
+    endings = (*_BUFFERS, *(f"{part}.weight" for part in _DROPPED.get(model.model_type, ())))
     unused = [f"blk.{layer}.{end}" for layer in range(_layers(model)) for end in endings]
     for table in (*_TABLES, *unused):
         if table in unmatched:

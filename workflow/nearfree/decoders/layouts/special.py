@@ -153,7 +153,7 @@ def gemma4_tables(keys: Keys) -> Sequence[Matrix]:
     d_model, vocabulary = keys.wholes("hidden_size", "vocab_size")
     all_widths = keys.whole("num_hidden_layers") * width
     return (
-        *linear("model.embed_tokens_per_layer", "embedding", vocabulary, all_widths),
+        *linear("model.embed_tokens_per_layer", "embedding", all_widths, vocabulary),
         *linear("model.per_layer_model_projection", "other", d_model, all_widths),
         *vector("model.per_layer_projection_norm", width),
     )

@@ -24,7 +24,8 @@ ARCHITECTURES = {
     "glm4_moe": "glm4moe", "seed_oss": "seed_oss", "smollm3": "smollm3", "starcoder2": "starcoder2",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
     "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
-    "qwen3_next": "qwen3next", "gemma4_text": "gemma4",
+    "qwen3_next": "qwen3next", "gemma4_text": "gemma4", "glm4": "glm4",
+    "minimax_m2": "minimax-m2", "olmo2": "olmo2", "olmo3": "olmo2",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -85,7 +86,7 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
         for key, value in values.items()
         if key in _KEYS and value is not None
     }
-    if kind == "gpt_oss":
+    if kind in ("gpt_oss", "minimax_m2"):
         width = values["intermediate_size"]
         entries[f"{name}.expert_feed_forward_length"] = scalar("uint32", width)
     if kind == "lfm2":  # the width as it is, without the model class's rounding rule

@@ -128,6 +128,28 @@ def _glm4_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     }
 
 
+def _glm4(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
+    return {"model_type": "glm4", "hidden_act": "silu", "attention_bias": adds_bias(header)}
+
+
+def _minimax_m2(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the keys of MiniMax M2, all of whose FFNs are experts."""
+    return {
+        **experts_of(keys, "num_local_experts"),
+        "model_type": "minimax_m2",
+        "hidden_act": "silu",
+        "intermediate_size": uniform_number(keys, "expert_feed_forward_length"),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in header.by_name,
+    }
+
+
+def _olmo2(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the keys of Olmo 2, or of Olmo 3 where there is a window."""
+    if not keys.whole("attention.sliding_window", least=0, default=0):
+        return {"model_type": "olmo2", "hidden_act": "silu"}
+    return {**alternating(keys, header, 4), "model_type": "olmo3", "hidden_act": "silu"}
+
+
 def _granite(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     """Return the keys of Granite without experts; files with them have another architecture."""
     if keys.whole("expert_count", least=0, default=0):
@@ -174,7 +196,10 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "jais2": _jais2,
     "deepseek": _deepseek,
     "deepseek2": deepseek2,
+    "glm4": _glm4,
     "glm4moe": _glm4_moe,
+    "minimax-m2": _minimax_m2,
+    "olmo2": _olmo2,
     "granite": _granite,
     "seed_oss": _seed_oss,
     "smollm3": _fixed(model_type="smollm3"),

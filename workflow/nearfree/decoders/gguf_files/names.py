@@ -18,7 +18,8 @@ _OUTSIDE = {
 _HELD = {
     "attn_norm": ("input_layernorm", "ln_1", "attention_norm", "operator_norm"),
     "ffn_norm": ("post_attention_layernorm", "pre_feedforward_layernorm", "ln_2", "ffn_norm"),
-    "post_ffw_norm": ("post_feedforward_layernorm",),
+    "post_attention_norm": ("post_self_attn_layernorm",),
+    "post_ffw_norm": ("post_feedforward_layernorm", "post_mlp_layernorm"),
     "pre_ffw_norm_2": ("pre_feedforward_layernorm_2",),
     "post_ffw_norm_1": ("post_feedforward_layernorm_1",),
     "post_ffw_norm_2": ("post_feedforward_layernorm_2",),
@@ -110,7 +111,7 @@ _WHOLE = {
 """Whole names in GGUF files of weights whose tensors have another ending, or none."""
 _NORMED_AFTER_ATTENTION = (
     "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "seed_oss", "glm4_moe",
-    "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next",
+    "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "olmo2", "olmo3",
 )  # fmt: skip
 """Model types whose norm after attention has that name, whether or not it is the FFN's."""
 

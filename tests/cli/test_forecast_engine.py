@@ -7,6 +7,7 @@ import pytest
 from derive.engines import engine_log, forward
 from derive.predict.test_engine_answers import CONSTANTS
 from gguf_files.files import TensorEntry, gguf, scalar, string
+from gguf_files.models import model
 from msgspec import json
 from nearfree.log.events import EngineMatrix, EngineShape
 from nearfree.log.names import Layout
@@ -53,6 +54,15 @@ def answer(call: Call, *argv: str) -> dict[str, Any]:
 def by_predictor(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the answers by predictor."""
     return {row["predictor"]: row for row in document["predictors"]}
+
+
+def test_layers_with_a_state_have_rules_and_no_time(call: Call, tmp_path: Path) -> None:
+    """Passes over the products are known; T(N) has no term for the state, and is refused."""
+    _, path = model(tmp_path, "qwen3_5_text", types=lambda matrix: "f32")  # noqa: ARG005
+    document = answer(call, *command(path, "--cpu-flags", ZEN4))
+    predictors = by_predictor(document)
+    assert predictors["principle_resolved"]["n_max"] >= 1.0
+    assert "layers have a recurrent state" in predictors["work_model"]["refusal"]
 
 
 def test_rules_answer_without_a_measurement(call: Call, file: Path) -> None:

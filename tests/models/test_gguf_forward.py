@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from gguf_files.files import TensorEntry, array, gguf, scalar, string
+from gguf_files.models import model
 from nearfree.gguf.reader import read_header
 from nearfree.log.events import EngineMatrix, EngineShape
-from nearfree.models.gguf_forward import matrices_of, shape_of
+from nearfree.models.gguf_forward import cached_elements, matrices_of, shape_of
 
 F32, Q8_0 = 0, 8
 
@@ -58,3 +59,34 @@ def test_numbers_of_each_layer_are_one(
     shape = shape_of(read_header(path))
     assert (shape.heads, shape.kv_heads) == value
     assert shape.head_dim == 96 // value[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "layers", "elements"),
+    [
+        ("llama", {}, 6, 6 * 2 * (8 + 8)),
+        ("qwen3_5_text", {}, 2, 2 * 2 * (16 + 16)),
+        ("lfm2", {}, 2, 2 * 2 * (8 + 8)),
+        ("deepseek_v3", {}, 6, 6 * (12 + 4)),
+        ("gemma4_text", {}, 6, 3 * 2 * (16 + 16) + 3 * 2 * (32 + 32)),
+        ("gemma4_text", {"num_kv_shared_layers": 2}, 6, 2 * 2 * (16 + 16) + 2 * 2 * (32 + 32)),
+    ],
+)
+def test_layers_cache_what_they_attend_to(
+    tmp_path: Path, kind: str, changes: dict[str, int], layers: int, elements: int
+) -> None:
+    """A state or a convolution caches no position; latents are keys and values at once."""
+    _, path = model(tmp_path, kind, **changes)
+    header = read_header(path)
+    assert shape_of(header).layers == layers
+    assert cached_elements(header) == elements
+
+
+def test_layers_that_draft_do_not_attend(tmp_path: Path) -> None:
+    """They are counted in the metadata, and no forward runs them."""
+    changes = {
+        "glm4moe.block_count": scalar("uint32", 7),
+        "glm4moe.nextn_predict_layers": scalar("uint32", 1),
+    }
+    _, path = model(tmp_path, "glm4_moe", metadata_changes=changes)
+    assert shape_of(read_header(path)).layers == 6

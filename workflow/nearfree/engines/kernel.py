@@ -22,7 +22,7 @@ from nearfree.gguf.header import GgufHeader, stored_bytes
 from nearfree.gguf.matrices import matrices
 from nearfree.gguf.reader import read_header
 from nearfree.log.events import EngineLoaded
-from nearfree.models.gguf_forward import matrices_of, shape_of, whole_or
+from nearfree.models.gguf_forward import cached_elements, matrices_of, shape_of, whole_or
 from nearfree.units import BYTES_PER_GB
 
 
@@ -140,9 +140,7 @@ def cached_bytes(header: GgufHeader, kv_dtype: str | None = None) -> int:
 
     Without a format they are in float16, llama.cpp's default, and the largest of these engines.
     """
-    shape = shape_of(header)
-    element_bytes = ELEMENT_BYTES[kv_dtype or "float16"]
-    return int(2 * element_bytes * shape.layers * shape.kv_heads * shape.head_dim)
+    return int(ELEMENT_BYTES[kv_dtype or "float16"] * cached_elements(header))
 
 
 def forward_work(setting: Setting, header: GgufHeader, n: int, position_bytes: int) -> ExecutedWork:

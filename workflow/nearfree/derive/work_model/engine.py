@@ -148,6 +148,8 @@ def nonnegative(matrix: Array, target: Array) -> Array:
 MOST_CURVES = 3
 LEAST_SHARE_RATIO = 0.5
 """Least ratio of a type's share of weights in a curve to that in the forward."""
+OF_STATES = "ssm_"
+"""What the names of products of layers with a recurrent state begin with."""
 ATTENTION, BETWEEN, FORWARD = "attention", "between products", "a forward"
 _LEAST_CONTEXTS = 2
 _PS = 1e-6
@@ -280,7 +282,8 @@ def calibrated_engine(
     ------
     EvidenceError
         There is no curve over two N or more of the platform, release, features and threads, or none
-        that ran a needed kernel; the message names it.
+        that ran a needed kernel; the message names it. Or layers have a state, of whose time the
+        form has no term.
     """
     forward = rules.forward
     matching = [
@@ -293,6 +296,9 @@ def calibrated_engine(
     threads = f"{forward.threads} thread{'s' if forward.threads > 1 else ''}"
     subject = f"{forward.engine} {forward.release} with {threads} on {platform}"
     measure = f"`nearfree measure {platform} --engine {forward.engine} --model FILE.gguf`"
+    if any(matrix.part.startswith(OF_STATES) for matrix in forward.matrices):
+        reason = "layers have a recurrent state, and T(N) has no term for the time to advance it"
+        raise EvidenceError(reason, remedy=f"Measure the file there: {measure}")
     remedy = f"Measure the file there: {measure}, or a study of the module engine with its types"
     if not usable:
         range_text = " over two N or more" if matching else ""

@@ -26,6 +26,7 @@ ARCHITECTURES = {
     "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
     "qwen3_next": "qwen3next", "gemma4_text": "gemma4", "glm4": "glm4",
     "minimax_m2": "minimax-m2", "olmo2": "olmo2", "olmo3": "olmo2",
+    "bailing_moe_v2": "bailingmoe2",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -47,6 +48,7 @@ _KEYS = {
     "linear_conv_kernel_dim": "ssm.conv_kernel", "linear_key_head_dim": "ssm.state_size",
     "linear_num_key_heads": "ssm.group_count", "linear_num_value_heads": "ssm.time_step_rank",
     "full_attention_interval": "full_attention_interval",
+    "num_shared_experts": "expert_shared_count",
     "n_group": "expert_group_count", "topk_group": "expert_group_used_count",
 }  # fmt: skip
 Types = Callable[[Matrix], str]
@@ -97,6 +99,8 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
         ]
         heads = [2 * (kind == "full_attention") for kind in kinds]
         entries[f"{name}.attention.head_count_kv"] = array("int32", heads)
+    if kind == "bailing_moe_v2":
+        entries[f"{name}.expert_gating_func"] = scalar("uint32", 2)
     if "linear_value_head_dim" in values:
         width = values["linear_value_head_dim"] * values["linear_num_value_heads"]
         entries[f"{name}.ssm.inner_size"] = scalar("uint32", width)

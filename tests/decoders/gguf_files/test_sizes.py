@@ -129,6 +129,17 @@ _BENCHED: list[tuple[str, dict[str, Any], str]] = [
         "32.57",
     ),
     (
+        "bailing_moe_v2",
+        {
+            "vocab_size": 157184, "hidden_size": 4096, "intermediate_size": 9216,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 4,
+            "head_dim": 128, "num_experts": 256, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 1024, "num_shared_experts": 1, "first_k_dense_replace": 1,
+            "use_qk_norm": True,
+        },
+        "102.89",
+    ),
+    (
         "minimax_m2",
         {
             "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536,
@@ -169,8 +180,8 @@ _BENCHED: list[tuple[str, dict[str, Any], str]] = [
     ),
 ]  # fmt: skip
 """Sizes of Qwen3.6-27B, Qwen3.5-35B-A3B, Qwen3-Next-80B-A3B, DeepSeek-R1, GLM-4-32B-0414,
-MiniMax-M2 and Gemma 4 26B-A4B, 12B and E2B, with the billions of parameters that llama-bench prints
-of their files, without layers that draft."""
+Ling-flash-2.0, MiniMax-M2 and Gemma 4 26B-A4B, 12B and E2B, with the billions of parameters that
+llama-bench prints of their files, without layers that draft."""
 
 
 @pytest.mark.parametrize(("kind", "sizes", "published"), _BENCHED)

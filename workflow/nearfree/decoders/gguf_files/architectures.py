@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from nearfree.decoders.gguf_files.gemma import gemma2, gemma3, gemma3n, gemma4
-from nearfree.decoders.gguf_files.latent import deepseek2, minicpm3
+from nearfree.decoders.gguf_files.latent import SIGMOID, deepseek2, minicpm3
 from nearfree.decoders.gguf_files.metadata import (
     adds_bias,
     alternating,
     experts_of,
     qwen_moe,
     uniform_number,
+    weights_of_experts,
 )
 from nearfree.decoders.gguf_files.states import lfm2, lfm2_moe, qwen3_next, qwen35, qwen35_moe
 from nearfree.decoders.keys import Keys
@@ -150,6 +151,27 @@ def _olmo2(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     return {**alternating(keys, header, 4), "model_type": "olmo3", "hidden_act": "silu"}
 
 
+def _bailing_moe2(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the keys of Ling's second version, whose first layers alone are dense."""
+    scores, first = keys.whole("expert_gating_func"), "leading_dense_block_count"
+    dense = keys.whole(first, least=0, default=0)
+    return {
+        **experts_of(keys, "num_experts"),
+        **weights_of_experts(keys),
+        "model_type": "bailing_moe_v2",
+        "hidden_act": "silu",
+        "intermediate_size": uniform_number(keys, "feed_forward_length"),
+        "moe_intermediate_size": uniform_number(keys, "expert_feed_forward_length"),
+        "num_shared_experts": keys.whole("expert_shared_count", least=0),
+        "first_k_dense_replace": dense,
+        "moe_router_enable_expert_bias": f"blk.{dense}.exp_probs_b.bias" in header.by_name,
+        "use_qkv_bias": adds_bias(header),
+        "use_bias": False,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in header.by_name,
+        "score_function": "sigmoid" if scores == SIGMOID else "softmax",
+    }
+
+
 def _granite(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     """Return the keys of Granite without experts; files with them have another architecture."""
     if keys.whole("expert_count", least=0, default=0):
@@ -198,6 +220,7 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "deepseek2": deepseek2,
     "glm4": _glm4,
     "glm4moe": _glm4_moe,
+    "bailingmoe2": _bailing_moe2,
     "minimax-m2": _minimax_m2,
     "olmo2": _olmo2,
     "granite": _granite,

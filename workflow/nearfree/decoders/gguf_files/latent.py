@@ -5,13 +5,19 @@ Source: as of `architectures`.
 
 from typing import Any
 
-from nearfree.decoders.gguf_files.metadata import experts_of, head_dim, uniform_number
+from nearfree.decoders.gguf_files.metadata import (
+    experts_of,
+    head_dim,
+    uniform_number,
+    weights_of_experts,
+)
 from nearfree.decoders.keys import Keys
 from nearfree.gguf.header import GgufHeader
 
 LATENT = ("deepseek2",)
 """Architectures whose lengths of keys and values are those of what is cached, not of a head."""
-_SIGMOID = 2
+SIGMOID = 2
+"""The value of expert_gating_func for scores that are sigmoids."""
 
 
 def minicpm3(keys: Keys, header: GgufHeader) -> dict[str, Any]:
@@ -41,13 +47,7 @@ def deepseek2(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     if key_width <= rope_dim:
         raise keys.wrong(widths[0], f"is not more than rope.dimension_count {rope_dim}")
     has_rank = "blk.0.attn_q_a.weight" in header.by_name
-    scored = keys.whole("expert_gating_func", least=0, default=1) == _SIGMOID
-    scale, groups = "expert_weights_scale", ("expert_group_count", "expert_group_used_count")
-    grouped = {
-        name: keys.whole(key)
-        for name, key in zip(("n_group", "topk_group"), groups, strict=True)
-        if keys.has(key)
-    }
+    scored = keys.whole("expert_gating_func", least=0, default=1) == SIGMOID
     return {
         **experts_of(keys, "n_routed_experts"),
         "model_type": "deepseek_v3" if scored else "deepseek_v2",
@@ -56,12 +56,10 @@ def deepseek2(keys: Keys, header: GgufHeader) -> dict[str, Any]:
         "moe_intermediate_size": uniform_number(keys, "expert_feed_forward_length"),
         "n_shared_experts": keys.whole("expert_shared_count", least=0),
         "first_k_dense_replace": keys.whole("leading_dense_block_count", least=0),
-        "norm_topk_prob": keys.flag("expert_weights_norm"),
+        **weights_of_experts(keys),
         "q_lora_rank": keys.whole("attention.q_lora_rank") if has_rank else None,
         "kv_lora_rank": keys.whole("attention.kv_lora_rank"),
         "qk_rope_head_dim": rope_dim,
         "qk_nope_head_dim": key_width - rope_dim,
         "v_head_dim": value_width,
-        **grouped,
-        **({"routed_scaling_factor": keys.number(scale)} if keys.has(scale) else {}),
     }

@@ -66,6 +66,17 @@ def experts_of(keys: Keys, count_key: str) -> dict[str, Any]:
     return {count_key: experts, "num_experts_per_tok": top_k}
 
 
+def weights_of_experts(keys: Keys) -> dict[str, Any]:
+    """Return how a router of DeepSeek's kind weights experts, and groups them if files say so."""
+    scale = "expert_weights_scale"
+    groups = {"n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
+    return {
+        "norm_topk_prob": keys.flag("expert_weights_norm"),
+        **({"routed_scaling_factor": keys.number(scale)} if keys.has(scale) else {}),
+        **{name: keys.whole(key) for name, key in groups.items() if keys.has(key)},
+    }
+
+
 def qwen_moe(keys: Keys) -> dict[str, Any]:
     """Return the keys of the experts of Qwen's models, which all layers have."""
     width = uniform_number(keys, "expert_feed_forward_length")

@@ -7,6 +7,7 @@ gguf-py/gguf/tensor_mapping.py.
 _ROOTS = ("model.", "transformer.", "gpt_neox.")
 _OUTSIDE = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
+    "word_embeddings": "token_embd",
     "embedding_norm": "token_embd_norm", "wte": "token_embd", "ln_f": "output_norm",
     "tok_embeddings": "token_embd", "output": "output", "embed_in": "token_embd",
     "final_layernorm": "output_norm", "final_layer_norm": "output_norm",
@@ -40,8 +41,8 @@ _HELD = {
     "attn_kv_b": ("self_attn.kv_b_proj",),
     "attn_q_a_norm": ("self_attn.q_a_layernorm",),
     "attn_kv_a_norm": ("self_attn.kv_a_layernorm",),
-    "attn_q_norm": ("self_attn.q_norm", "self_attn.q_layernorm"),
-    "attn_k_norm": ("self_attn.k_norm", "self_attn.k_layernorm"),
+    "attn_q_norm": ("self_attn.q_norm", "self_attn.q_layernorm", "attention.query_layernorm"),
+    "attn_k_norm": ("self_attn.k_norm", "self_attn.k_layernorm", "attention.key_layernorm"),
     "attn_sinks": ("self_attn.sinks",),
     "ffn_gate": ("mlp.gate_proj", "mlp.c_fc_0", "feed_forward.w1"),
     "ffn_up": (

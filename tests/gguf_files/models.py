@@ -26,7 +26,7 @@ ARCHITECTURES = {
     "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
     "qwen3_next": "qwen3next", "gemma4_text": "gemma4", "glm4": "glm4",
     "minimax_m2": "minimax-m2", "olmo2": "olmo2", "olmo3": "olmo2",
-    "bailing_moe_v2": "bailingmoe2",
+    "bailing_moe_v2": "bailingmoe2", "nemotron_h": "nemotron_h_moe",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -49,6 +49,9 @@ _KEYS = {
     "linear_num_key_heads": "ssm.group_count", "linear_num_value_heads": "ssm.time_step_rank",
     "full_attention_interval": "full_attention_interval",
     "num_shared_experts": "expert_shared_count",
+    "moe_shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "mamba_num_heads": "ssm.time_step_rank", "ssm_state_size": "ssm.state_size",
+    "n_groups": "ssm.group_count", "moe_latent_size": "moe_latent_size",
     "n_group": "expert_group_count", "topk_group": "expert_group_used_count",
 }  # fmt: skip
 Types = Callable[[Matrix], str]
@@ -57,6 +60,22 @@ Types = Callable[[Matrix], str]
 def plain(matrix: Matrix) -> str:
     """Return the type of a matrix in a file of BF16: vectors and routers are in F32."""
     return "f32" if matrix.inputs == 1 or matrix.kind == "router" else "bf16"
+
+
+def _nemotron(values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return what Nemotron-H's metadata say of its pieces, by layer, and of its mixers."""
+    letters = values["hybrid_override_pattern"]
+    dense, experts = (values[key] for key in ("intermediate_size", "moe_intermediate_size"))
+    widths = [{"-": dense, "E": experts}.get(letter, 0) for letter in letters]
+    kv_heads = [values["num_key_value_heads"] * (letter == "*") for letter in letters]
+    inner = values["mamba_num_heads"] * values["mamba_head_dim"]
+    return {
+        "nemotron_h_moe.feed_forward_length": array("int32", widths),
+        "nemotron_h_moe.attention.head_count_kv": array("int32", kv_heads),
+        "nemotron_h_moe.ssm.inner_size": scalar("uint32", inner),
+        "nemotron_h_moe.ssm.conv_kernel": scalar("uint32", values.get("conv_kernel", 4)),
+        "nemotron_h_moe.expert_shared_count": scalar("uint32", 1),
+    }
 
 
 def _gemma4(values: Mapping[str, Any]) -> dict[str, bytes]:
@@ -99,6 +118,8 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
         ]
         heads = [2 * (kind == "full_attention") for kind in kinds]
         entries[f"{name}.attention.head_count_kv"] = array("int32", heads)
+    if kind == "nemotron_h":
+        entries |= _nemotron(values)
     if kind == "bailing_moe_v2":
         entries[f"{name}.expert_gating_func"] = scalar("uint32", 2)
     if "linear_value_head_dim" in values:

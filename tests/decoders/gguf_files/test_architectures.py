@@ -248,6 +248,38 @@ def test_scaling_of_latent_attention_is_that_of_its_config(tmp_path: Path) -> No
     assert values["rope_scaling"]["mscale"] == values["rope_scaling"]["mscale_all_dim"] == 0.707
 
 
+@pytest.mark.parametrize("latent", [{}, {"moe_latent_size": 32}])
+def test_vectors_of_mixers_may_have_an_axis_for_groups(
+    tmp_path: Path, latent: dict[str, int]
+) -> None:
+    """Files of Nemotron 3 have them so; they are vectors, and no product reads them."""
+    config, flat = model(tmp_path, "nemotron_h", **latent)
+    changes: dict[str, TensorEntry | None] = {}
+    for name, tensor in read_header(flat).by_name.items():
+        if name.endswith((".ssm_a", ".ssm_d", ".ssm_norm.weight")):
+            (size,), groups = tensor.dims, 2
+            dims = (size // groups, groups) if "norm" in name else (1, size)
+            changes[name] = TensorEntry(name, dims, tensor.type.number, tensor.size_bytes)
+    name = "blk.2.exp_probs_b.bias"
+    changes[name] = TensorEntry(name, (4,), 0, 16)
+    _, path = model(tmp_path, "nemotron_h", tensor_changes=changes, **latent)
+    file, header = read_model_file(path), read_header(path)
+    assert file.refusals == ()
+    assert read_decoder(path) == read_decoder(config)
+    assert weights_bytes(file) == stored_bytes(header)
+    by_layer = {
+        layer: {matrix.part for matrix in matrices(header) if matrix.layer == layer}
+        for layer in range(4)
+    }
+    experts = {"ffn_gate_inp", "ffn_up_exps", "ffn_down_exps", "ffn_up_shexp", "ffn_down_shexp"}
+    assert by_layer == {
+        0: {"ssm_in", "ssm_out"},
+        1: {"ffn_up", "ffn_down"},
+        2: experts | ({"ffn_latent_down", "ffn_latent_up"} if latent else set()),
+        3: {"attn_q", "attn_k", "attn_v", "attn_output"},
+    }
+
+
 @pytest.mark.parametrize("kind", ["glm4", "minimax_m2"])
 def test_a_part_of_a_head_may_rotate(tmp_path: Path, kind: str) -> None:
     """Files say how many elements do, and config.json which part."""
@@ -305,6 +337,18 @@ def test_products_of_a_delta_net_are_read_and_its_convolution_is_not(tmp_path: P
             "gemma4_text",
             {"metadata_changes": {"gemma4.attention.value_length_swa": scalar("uint32", 8)}},
             "gemma4.attention.value_length_swa 8 is not the key_length 16",
+        ),
+        (
+            "nemotron_h",
+            {"metadata_changes": {
+                "nemotron_h_moe.feed_forward_length": array("int32", [96, 96, 24, 0, 80, 24])
+            }},
+            "gives dense FFNs of several widths",
+        ),
+        (
+            "nemotron_h",
+            {"metadata_changes": {"nemotron_h_moe.feed_forward_length": array("int32", [0, 96])}},
+            "has 2 entries for 6 layers",
         ),
         (
             "deepseek_v2",

@@ -140,6 +140,18 @@ _BENCHED: list[tuple[str, dict[str, Any], str]] = [
         "102.89",
     ),
     (
+        "nemotron_h",
+        {
+            "vocab_size": 131072, "hidden_size": 2688, "num_hidden_layers": 52,
+            "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+            "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+            "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
+            "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856,
+            "moe_shared_expert_intermediate_size": 3712,
+        },
+        "31.58",
+    ),
+    (
         "minimax_m2",
         {
             "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536,
@@ -180,8 +192,8 @@ _BENCHED: list[tuple[str, dict[str, Any], str]] = [
     ),
 ]  # fmt: skip
 """Sizes of Qwen3.6-27B, Qwen3.5-35B-A3B, Qwen3-Next-80B-A3B, DeepSeek-R1, GLM-4-32B-0414,
-Ling-flash-2.0, MiniMax-M2 and Gemma 4 26B-A4B, 12B and E2B, with the billions of parameters that
-llama-bench prints of their files, without layers that draft."""
+Ling-flash-2.0, Nemotron-3-Nano-30B-A3B, MiniMax-M2 and Gemma 4 26B-A4B, 12B and E2B, with the
+billions of parameters that llama-bench prints of their files, without layers that draft."""
 
 
 @pytest.mark.parametrize(("kind", "sizes", "published"), _BENCHED)

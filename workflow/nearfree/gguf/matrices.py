@@ -13,6 +13,8 @@ EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 _LOOKED_UP = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 """Embeddings, which are read by row per token and are in no product, unless tied to the head."""
 _CONVOLUTIONS = ("ssm_conv1d", "shortconv.conv")
+_BY_GROUP = ("ssm_norm",)
+"""Vectors that files have with an axis for groups."""
 _SHARED, _DRAFTING = "attention.shared_kv_layers", "nextn_predict_layers"
 _UNREAD = {"attn_k": _SHARED, "attn_v": _SHARED, "": _DRAFTING}
 """Parts of the last layers that a forward does not read, all if empty, with the key of how many."""
@@ -92,7 +94,7 @@ def _matrix(tensor: Tensor) -> WeightMatrix | None:
     layer = _LAYER.match(tensor.name)
     name = tensor.name[layer.end() if layer else 0 :]
     part = name.removesuffix(".weight")
-    if part == name or len(tensor.dims) < 2 or part in (*_LOOKED_UP, *_CONVOLUTIONS):
+    if part == name or len(tensor.dims) < 2 or part in (*_LOOKED_UP, *_CONVOLUTIONS, *_BY_GROUP):
         return None
     return _make_matrix(tensor, part, int(layer[1]) if layer else None)
 

@@ -17,7 +17,14 @@ from nearfree.decoders.gguf_files.metadata import (
     uniform_number,
     weights_of_experts,
 )
-from nearfree.decoders.gguf_files.states import lfm2, lfm2_moe, qwen3_next, qwen35, qwen35_moe
+from nearfree.decoders.gguf_files.states import (
+    lfm2,
+    lfm2_moe,
+    nemotron_h,
+    qwen3_next,
+    qwen35,
+    qwen35_moe,
+)
 from nearfree.decoders.keys import Keys
 from nearfree.gguf.header import GgufHeader
 
@@ -210,6 +217,8 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "gpt-oss": _gpt_oss,
     "lfm2": lfm2,
     "lfm2moe": lfm2_moe,
+    "nemotron_h": nemotron_h,
+    "nemotron_h_moe": nemotron_h,
     "phi2": _fixed(model_type="phi"),
     "gptneox": _fixed(model_type="gpt_neox"),
     "stablelm": _stablelm,

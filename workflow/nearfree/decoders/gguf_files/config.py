@@ -21,7 +21,12 @@ from nearfree.decoders.gguf_files.metadata import (
     number_or,
     uniform_number,
 )
-from nearfree.decoders.gguf_files.states import CONVOLVED, KV_HEADS, kv_heads_by_layer
+from nearfree.decoders.gguf_files.states import (
+    KV_HEADS,
+    OF_ONE_PIECE,
+    SOME_ATTEND,
+    kv_heads_by_layer,
+)
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.errors import Refusals
 from nearfree.gguf.header import GgufHeader, Long, refuse_part
@@ -141,7 +146,8 @@ def _common(keys: Keys, header: GgufHeader) -> dict[str, Any]:
             values[name] = reader()
     refusals.check()
     has_widths = header.architecture in TWO_WIDTHS
-    if not has_widths and keys.has("feed_forward_length") and not keys.has(_EXPERTS_WIDTH):
+    own_widths = has_widths or header.architecture in OF_ONE_PIECE
+    if not own_widths and keys.has("feed_forward_length") and not keys.has(_EXPERTS_WIDTH):
         values["intermediate_size"] = uniform_number(keys, "feed_forward_length")
     rotated = "rope.dimension_count_swa" if has_widths else "rope.dimension_count"
     rotary_width = keys.whole(rotated, default=values["head_dim"])
@@ -189,7 +195,7 @@ def _head_dim(keys: Keys, header: GgufHeader) -> int:
 
 
 def _kv_heads(keys: Keys, header: GgufHeader) -> int:
-    if header.architecture in CONVOLVED:
+    if header.architecture in SOME_ATTEND:
         return max(kv_heads_by_layer(keys))
     if header.architecture in TWO_WIDTHS:
         return windowed_kv_heads(keys, header)

@@ -4,10 +4,10 @@ Source: names of llama.cpp v0.5.0, src/llama-arch.cpp (LLM_TENSOR_NAMES), and of
 gguf-py/gguf/tensor_mapping.py.
 """
 
-_ROOTS = ("model.", "transformer.", "gpt_neox.")
+_ROOTS = ("model.", "transformer.", "gpt_neox.", "backbone.")
 _OUTSIDE = {
     "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
-    "word_embeddings": "token_embd",
+    "word_embeddings": "token_embd", "embeddings": "token_embd", "norm_f": "output_norm",
     "embedding_norm": "token_embd_norm", "wte": "token_embd", "ln_f": "output_norm",
     "tok_embeddings": "token_embd", "output": "output", "embed_in": "token_embd",
     "final_layernorm": "output_norm", "final_layer_norm": "output_norm",
@@ -17,23 +17,23 @@ _OUTSIDE = {
     "altup_unembed_projections.*": "altup_unembd_proj",
 }  # fmt: skip
 _HELD = {
-    "attn_norm": ("input_layernorm", "ln_1", "attention_norm", "operator_norm"),
+    "attn_norm": ("input_layernorm", "ln_1", "attention_norm", "operator_norm", "norm"),
     "ffn_norm": ("post_attention_layernorm", "pre_feedforward_layernorm", "ln_2", "ffn_norm"),
     "post_attention_norm": ("post_self_attn_layernorm",),
     "post_ffw_norm": ("post_feedforward_layernorm", "post_mlp_layernorm"),
     "pre_ffw_norm_2": ("pre_feedforward_layernorm_2",),
     "post_ffw_norm_1": ("post_feedforward_layernorm_1",),
     "post_ffw_norm_2": ("post_feedforward_layernorm_2",),
-    "attn_q": ("self_attn.q_proj", "attn.attention.q_proj"),
-    "attn_k": ("self_attn.k_proj", "attn.attention.k_proj"),
-    "attn_v": ("self_attn.v_proj", "attn.attention.v_proj"),
+    "attn_q": ("self_attn.q_proj", "attn.attention.q_proj", "mixer.q_proj"),
+    "attn_k": ("self_attn.k_proj", "attn.attention.k_proj", "mixer.k_proj"),
+    "attn_v": ("self_attn.v_proj", "attn.attention.v_proj", "mixer.v_proj"),
     "attn_qkv": (
         "self_attn.qkv_proj", "attention.query_key_value", "linear_attn.in_proj_qkv",
     ),
     "attn_gate": ("linear_attn.in_proj_z",),
     "attn_output": (
         "self_attn.o_proj", "attn.attention.out_proj", "attention.wo", "self_attn.out_proj",
-        "self_attn.dense", "attention.dense",
+        "self_attn.dense", "attention.dense", "mixer.o_proj",
     ),
     "attn_q_a": ("self_attn.q_a_proj",),
     "attn_q_b": ("self_attn.q_b_proj",),
@@ -47,28 +47,36 @@ _HELD = {
     "ffn_gate": ("mlp.gate_proj", "mlp.c_fc_0", "feed_forward.w1"),
     "ffn_up": (
         "mlp.up_proj", "mlp.gate_up_proj", "mlp.c_fc_1", "feed_forward.w3", "mlp.fc1",
-        "mlp.dense_h_to_4h", "mlp.c_fc",
+        "mlp.dense_h_to_4h", "mlp.c_fc", "mixer.up_proj",
     ),
     "ffn_down": (
         "mlp.down_proj", "mlp.c_proj", "feed_forward.w2", "mlp.fc2", "mlp.dense_4h_to_h",
+        "mixer.down_proj",
     ),
     "ffn_gate_inp": (
         "mlp.gate", "mlp.router", "feed_forward.gate", "block_sparse_moe.gate", "router.proj",
+        "mixer.gate",
     ),
     "ffn_gate_exps": (
         "mlp.experts.*.gate_proj", "feed_forward.experts.*.w1", "block_sparse_moe.experts.*.w1",
     ),
     "ffn_up_exps": (
         "mlp.experts.*.up_proj", "feed_forward.experts.*.w3", "block_sparse_moe.experts.*.w3",
+        "mixer.experts.*.up_proj",
     ),
     "ffn_down_exps": (
         "mlp.experts.*.down_proj", "mlp.experts.down_proj", "feed_forward.experts.*.w2",
-        "block_sparse_moe.experts.*.w2", "experts.down_proj",
+        "block_sparse_moe.experts.*.w2", "experts.down_proj", "mixer.experts.*.down_proj",
     ),
     "ffn_gate_up_exps": ("experts.gate_up_proj",),
     "ffn_gate_shexp": ("mlp.shared_expert.gate_proj", "mlp.shared_experts.gate_proj"),
-    "ffn_up_shexp": ("mlp.shared_expert.up_proj", "mlp.shared_experts.up_proj"),
-    "ffn_down_shexp": ("mlp.shared_expert.down_proj", "mlp.shared_experts.down_proj"),
+    "ffn_up_shexp": (
+        "mlp.shared_expert.up_proj", "mlp.shared_experts.up_proj", "mixer.shared_experts.up_proj",
+    ),
+    "ffn_down_shexp": (
+        "mlp.shared_expert.down_proj", "mlp.shared_experts.down_proj",
+        "mixer.shared_experts.down_proj",
+    ),
     "ffn_gate_inp_shexp": ("mlp.shared_expert_gate",),
     "inp_gate": ("per_layer_input_gate",),
     "proj": ("per_layer_projection",),
@@ -81,12 +89,15 @@ _HELD = {
     "laurel_l": ("laurel.linear_left",),
     "laurel_r": ("laurel.linear_right",),
     "laurel_post_norm": ("laurel.post_laurel_norm",),
-    "ssm_conv1d": ("linear_attn.conv1d",),
-    "ssm_norm": ("linear_attn.norm",),
+    "ffn_latent_down": ("mixer.fc1_latent_proj",),
+    "ffn_latent_up": ("mixer.fc2_latent_proj",),
+    "ssm_in": ("mixer.in_proj",),
+    "ssm_conv1d": ("linear_attn.conv1d", "mixer.conv1d"),
+    "ssm_norm": ("linear_attn.norm", "mixer.norm"),
     "ssm_alpha": ("linear_attn.in_proj_a",),
     "ssm_beta": ("linear_attn.in_proj_b",),
     "ssm_ba": ("linear_attn.in_proj_ba",),
-    "ssm_out": ("linear_attn.out_proj",),
+    "ssm_out": ("linear_attn.out_proj", "mixer.out_proj"),
     "shortconv.in_proj": ("conv.in_proj",),
     "shortconv.conv": ("conv.conv",),
     "shortconv.out_proj": ("conv.out_proj",),
@@ -107,6 +118,7 @@ _OTHERWISE = {
 """Names of the tensors that make up a layer's weight in files of other releases of converters."""
 _WHOLE = {
     "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a",
+    "mixer.dt_bias": "ssm_dt.bias", "mixer.A_log": "ssm_a", "mixer.D": "ssm_d",
     "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
 }  # fmt: skip
 """Whole names in GGUF files of weights whose tensors have another ending, or none."""

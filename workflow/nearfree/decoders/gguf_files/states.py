@@ -11,17 +11,20 @@ from nearfree.decoders.gguf_files.metadata import (
     layers_of,
     qwen_moe,
     uniform_number,
+    weights_of_experts,
 )
 from nearfree.decoders.keys import Keys
 from nearfree.gguf.header import GgufHeader
 
 KV_HEADS = "attention.head_count_kv"
-CONVOLVED = ("lfm2", "lfm2moe")
-"""Architectures in which a layer without key heads has a short convolution."""
+OF_ONE_PIECE = ("nemotron_h", "nemotron_h_moe")
+"""Architectures whose layers each have a mixer, attention or an FFN alone."""
+SOME_ATTEND = ("lfm2", "lfm2moe", *OF_ONE_PIECE)
+"""Architectures in which a layer without key heads has a short convolution, a state or an FFN."""
 
 
 def kv_heads_by_layer(keys: Keys) -> list[int]:
-    """Return the key heads of each layer of LFM2, 0 for a layer with a short convolution."""
+    """Return the key heads of each layer, 0 for a layer that does not attend."""
     if not isinstance(keys.values.get(KV_HEADS), list):
         return [keys.whole(KV_HEADS)] * keys.whole("block_count")
     kv_heads = keys.list_of(KV_HEADS, int)
@@ -106,4 +109,52 @@ def qwen3_next(keys: Keys, header: GgufHeader) -> dict[str, Any]:
         "model_type": "qwen3_next",
         "norm_topk_prob": True,
         "shared_expert_intermediate_size": keys.whole("expert_shared_feed_forward_length"),
+    }
+
+
+def nemotron_h(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Return the keys of Nemotron-H and Nemotron 3, whose layers have one piece each."""
+    key, tensors = "feed_forward_length", header.by_name
+    layers, widths = layers_of(keys, header), keys.list_of(key, int)
+    kv_heads = kv_heads_by_layer(keys)
+    for name, numbers in ((KV_HEADS, kv_heads), (key, widths)):
+        if len(numbers) < layers:
+            raise keys.wrong(name, f"has {len(numbers)} entries for {layers} layers", ANEW)
+    heads, inner = keys.wholes("ssm.time_step_rank", "ssm.inner_size")
+    if inner % heads:
+        raise keys.wrong("ssm.inner_size", f"is no multiple of {heads} heads", ANEW)
+    letters = [
+        "M*"[bool(kv)] if not width else "E-"[f"blk.{layer}.ffn_gate_inp.weight" not in tensors]
+        for layer, (kv, width) in enumerate(zip(kv_heads[:layers], widths[:layers], strict=True))
+    ]
+    dense = {width for letter, width in zip(letters, widths, strict=False) if letter == "-"}
+    if len(dense) > 1:
+        raise keys.wrong(key, "gives dense FFNs of several widths", ANEW)
+    values: dict[str, Any] = {"intermediate_size": dense.pop()} if dense else {}
+    if "E" in letters:
+        shared = keys.whole("expert_shared_feed_forward_length")
+        latent = "moe_latent_size"
+        values |= {
+            **experts_of(keys, "n_routed_experts"),
+            **weights_of_experts(keys),
+            **({latent: keys.whole(latent)} if keys.has(latent) else {}),
+            "moe_intermediate_size": uniform_number(keys, "expert_feed_forward_length"),
+            "moe_shared_expert_intermediate_size": shared,
+            "n_shared_experts": keys.whole("expert_shared_count"),
+        }
+    mixer, ffn = (f"blk.{letters.index(i) if i in letters else 0}" for i in "M-")
+    return {
+        **values,
+        "model_type": "nemotron_h",
+        "hybrid_override_pattern": "".join(letters),
+        "mamba_num_heads": heads,
+        "mamba_head_dim": inner // heads,
+        "ssm_state_size": keys.whole("ssm.state_size"),
+        "n_groups": keys.whole("ssm.group_count"),
+        "conv_kernel": keys.whole("ssm.conv_kernel"),
+        "use_conv_bias": f"{mixer}.ssm_conv1d.bias" in tensors,
+        "use_bias": f"{mixer}.ssm_in.bias" in tensors,
+        "mlp_bias": f"{ffn}.ffn_up.bias" in tensors,
+        "mamba_ssm_cache_dtype": "float32",
+        "partial_rotary_factor": 1.0,
     }

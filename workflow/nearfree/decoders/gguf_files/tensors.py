@@ -3,6 +3,7 @@
 Source: shapes of llama.cpp v0.5.0, src/models/NAME.cpp (load_arch_tensors).
 """
 
+import re
 from math import prod
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ _DROPPED = dict.fromkeys(("gemma3n_text", "gemma4_text"), ("attn_k", "attn_v", "
 """By model type, weights that files also have of layers whose class has none: layers that share a
 cache make no keys and values (Gemma3nTextModel of transformers 5.23 ignores them on load)."""
 _OF_LATENT = (".attn_k_b.weight", ".attn_v_b.weight")
+_BY_GROUP = re.compile(r"\.ssm_(?:a|d|norm\.weight)$")
+"""Vectors of a mixer, which files may have with an axis for groups or heads."""
 _MOST_NAMED = 4
 _ANEW = "Convert the model anew with a release of llama.cpp that is read here"
 
@@ -145,6 +148,9 @@ def _fits(matrix: Matrix, tensors: list[Tensor]) -> bool:
     """Return whether tensors make up a weight; several are concatenated along the outputs."""
     first = tensors[0].dims
     if len(tensors) == 1:
+        (tensor,) = tensors
+        if matrix.inputs == 1 and _BY_GROUP.search(tensor.name):
+            return tensor.elements == matrix.outputs
         return _stripped(first) == _shape(matrix)
     if all(tensor.name.endswith(_OF_LATENT) for tensor in tensors):
         return _fits_latent(matrix, *tensors)

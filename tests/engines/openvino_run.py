@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from nearfree.backends.builds import build_of
-from nearfree.engines.openvino import Compiled, Converted, load, properties
+from nearfree.engines.openvino import Compiled, Converted, load
 from nearfree.engines.openvino_kernel import vocabulary
 from nearfree.engines.openvino_pages import Pages
+from nearfree.engines.openvino_properties import properties
 from nearfree.errors import EvidenceError
 from nearfree.gguf.reader import read_header
 

@@ -72,7 +72,7 @@ def test_another_deployment_is_predicted_anew(project, name, old, new):
 def test_a_changed_schema_recomputes_its_table(project):
     """A column of validation touches validation and what follows; figures show it, too."""
     path = "workflow/nearfree/derive/score/validation.py"
-    project.edit(path, "the source of hardware facts", "the source of the hardware's facts")
+    project.edit(path, "why there is no prediction", "why a prediction is missing")
     after = {"validation": 2, "claims": 2, "figures": 2, "report": 1, "ledger": 1}
     assert project.jobs() == after
 

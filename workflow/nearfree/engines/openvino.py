@@ -26,6 +26,7 @@ from nearfree.engines.library import (
     recorded_files,
     refuse_variables,
 )
+from nearfree.engines.openvino_properties import REPORTED_PROPERTIES, properties
 from nearfree.errors import EvidenceError, LockError
 from nearfree.gguf.header import GgufHeader
 from nearfree.sources.fetching.cache import default_cache
@@ -37,12 +38,6 @@ create_from_gguf, src/cpp/src/gguf_utils/gguf_modeling.cpp of openvino.genai."""
 TYPES = frozenset({"f32", "f16", "q8_0", "q4_0", "q4_1", "q4_k", "q6_k"})
 """Formats that it reads, tested with a file of each. bf16 raises `Unsupported quantization type`,
 q5_k `gguf_tensor_to_f16 failed`."""
-REPORTED_PROPERTIES = (
-    *("INFERENCE_PRECISION_HINT", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION"),
-    *("DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS", "NUM_STREAMS"),
-    *("ENABLE_CPU_PINNING", "ENABLE_HYPER_THREADING", "RUNTIME_REQUIREMENTS"),
-)
-"""Properties of a compiled model that describe how its forward runs."""
 _CHANGING_VARIABLES = re.compile(r"(?:OV|OPENVINO|ONEDNN|DNNL)_\w+")
 """Environment variables that the libraries read."""
 _NO_DEVICE = "NONE"
@@ -202,23 +197,6 @@ def last_line(error: BaseException) -> str:
     """Return the last line of the binding's error, which is the reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or ["no reason"])[-1][:200]
-
-
-def properties(threads: int, kv_dtype: str | None = None) -> dict[str, Any]:
-    """Return the properties to compile a model with; others keep the release's defaults.
-
-    Parameters
-    ----------
-    kv_dtype
-        `float32` for a cache in it, for which OpenVINO has to compute in it, too; None for the
-        release's own choice, which depends on the CPU.
-    """
-    precise = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-    return {
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-        **(precise if kv_dtype == "float32" else {}),
-    }
 
 
 class Compiled:

@@ -27,11 +27,11 @@ from nearfree.engines.openvino import (
     Runtime,
     last_line,
     load,
-    properties,
     refuse_unread,
 )
 from nearfree.engines.openvino_kernel import loaded_event, vocabulary
 from nearfree.engines.openvino_pages import Pages
+from nearfree.engines.openvino_properties import properties
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.gguf.reader import read_header
 from nearfree.log.events import EngineLoaded

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nearfree.core.drafting import Drafting
 from nearfree.derive.schedule.llama_cpp import MODEL
-from nearfree.engines.openvino import properties
+from nearfree.engines.openvino_properties import properties
 
 _SHELL = {"llama_cpp": ("llama-server", "-m", "-t")}
 

@@ -60,7 +60,10 @@ def test_phi_2_has_the_published_size(tmp_path: Path) -> None:
 def test_sizes_are_the_published_ones(
     tmp_path: Path, kind: str, sizes: dict[str, Any], published: int
 ) -> None:
-    """Gemma 2B, StarCoder2-3B, SmolLM3-3B and OLMo-2-7B have as many as their repositories say."""
+    """Gemma 2B, SmolLM3-3B and OLMo-2-7B have as many as their repositories say.
+
+    The 3 billion of StarCoder2-3B are published without their last digits, which are counted.
+    """
     name = ARCHITECTURES[kind]
     metadata = {
         "tokenizer.ggml.tokens": None,

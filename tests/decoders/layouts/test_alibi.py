@@ -39,7 +39,10 @@ _MPT: dict[str, Any] = {
 def test_sizes_are_the_published_ones(
     tmp_path: Path, kind: str, sizes: dict[str, Any], published: int
 ) -> None:
-    """BLOOM's are those of its model cards; MPT's 6.7 billion are those of MPT-7B's class."""
+    """BLOOM's are those of its model cards.
+
+    The 6.7 billion of MPT-7B are published without their last digits, which are counted.
+    """
     document = {"model_type": kind, "torch_dtype": "bfloat16", "vocab_size": 250880, **sizes}
     path = write(tmp_path, document)
     assert parameters(stored(path)) == published

@@ -24,7 +24,10 @@ _4B = {
 
 
 def test_the_size_and_the_cache_are_the_published_ones(tmp_path: Path) -> None:
-    """MiniCPM3-4B has 4.07 billion parameters, and caches 40 keys and values of 96 elements."""
+    """MiniCPM3-4B has 4 billion parameters, and caches 40 keys and values of 96 elements.
+
+    The digits of the 4.07 billion are counted; transformers' class has as many.
+    """
     contents = stored(write(tmp_path, _4B))
     assert round(parameters(contents) / 1e9, 2) == 4.07
     assert [(cache.layers, cache.elements) for cache in contents.cache] == [(62, 2 * 40 * 96)]

@@ -140,6 +140,10 @@ def of_ranks(decoder: Decoder, use: ModuleUse, tp: int) -> ModuleUse:
     dtype="bfloat16", n=2, requests=1,
 )  # fmt: skip
 @example(
+    kind="gemma3n_text", parallel=Parallel(tp=4, dp=1, ep=1, pp=4), engine="vllm",
+    dtype="bfloat16", n=2, requests=1,
+)  # fmt: skip
+@example(
     kind="step3_text", parallel=Parallel(tp=2, dp=1, ep=1, pp=1), engine="sglang",
     dtype="bfloat16", n=1, requests=1,
 )  # fmt: skip
@@ -352,3 +356,11 @@ def test_the_first_ranks_have_most_experts(experts: int, ep: int) -> None:
     """The largest part of experts is no more than one above the mean."""
     assume(ep <= experts)
     assert experts / ep <= local_experts(experts, ep) < experts / ep + 1
+
+
+def test_layer_inputs_that_tp_does_not_divide_are_refused(tmp_path: Path) -> None:
+    """Their projection is cut by its outputs, which ranks must share evenly as vLLM asserts."""
+    decoder = read_decoder(write(tmp_path, SMALL["gemma3n_text"]))  # 6 layers of 10 elements
+    reasons = [str(each) for each in refusals(decoder, Parallel(tp=8), VLLM, {})]
+    assert any("60, the outputs of the layer inputs' projection" in reason for reason in reasons)
+    assert not refusals(decoder, Parallel(tp=4), VLLM, {})

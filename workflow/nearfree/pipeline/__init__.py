@@ -1,1 +1,1 @@
-"""The workflow's rules in Python: scopes, receipts and targets, and the check of a cluster."""
+"""The workflow's rules in Python: scopes, receipts and targets; and jobs on a cluster."""

@@ -220,6 +220,9 @@ def _cuts(
             matrices: str = "state" if isinstance(kind, State) else OF_ATTENTION
             group = groups.get(matrices, (1, 1))
             yield from _cut_products(kind, tp, group, merged=checks_merged)
+    if decoder.layer_inputs:
+        outputs = decoder.layers * decoder.layer_inputs
+        yield from _sized("tp", tp, "outputs of the layer inputs' projection", outputs, 1)
     if decoder.altup:
         yield from _sized("tp", tp, "rank of the branch beside a layer", decoder.altup.rank, 1)
         yield from _sized("tp", tp, "outputs of AltUp's projections", decoder.d_model, 1)

@@ -40,13 +40,13 @@ class CurveKind(Struct, frozen=True, kw_only=True):
     scales
         By coordinate, the doublings over which two curves become unrelated.
     along
-        The coordinate of N.
+        The coordinate of N; with rows per expert the routing is a coordinate, too.
     most
         Most curves per kernel, evenly spread over its settings; None for all.
     decodes_apart
         Whether the module runs different kernels for one position and for several.
-    by_span, by_routing
-        Whether another span makes curves unrelated, and whether the routing is a coordinate.
+    by_span
+        Whether another span makes curves unrelated.
     """
 
     module: str
@@ -56,7 +56,6 @@ class CurveKind(Struct, frozen=True, kw_only=True):
     most: int | None = None
     decodes_apart: bool = False
     by_span: bool = False
-    by_routing: bool = False
 
 
 _LAYER_MODEL = ("d_model", "heads", "latent", SPAN)
@@ -71,7 +70,6 @@ _BY_FAMILY: Mapping[str, CurveKind] = MappingProxyType({
         model=("d_model", "experts", "top_k"),
         scales={"d_model": _OCTAVES, "d_ff": _OCTAVES, "experts": _OCTAVES, "top_k": 3.35},
         along="rows_per_expert",
-        by_routing=True,
     ),
     "attention": CurveKind(
         module=ATTENTION.name,

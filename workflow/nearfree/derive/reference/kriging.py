@@ -67,9 +67,8 @@ def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Coordinates:
     along: Array = n if kind.along == "positions" else n * _numbers(rows, "batch")[:, None]
     if kind.by_span:
         axes.append(_FAR * np.log2(_numbers(rows, SPAN)))
-    if kind.by_routing:
-        axes.append(_routing_axis(rows))
     if kind.along == "rows_per_expert":
+        axes.append(_routing_axis(rows))
         along = along * (_numbers(rows, "top_k") / _numbers(rows, "experts"))[:, None]
     return Coordinates(np.stack(axes, axis=1), rows["backend_version"].to_list(), np.log2(along))
 

@@ -42,6 +42,7 @@ static void ggml_compute_forward(struct params * params, struct tensor * tensor)
         return;
     }
     ggml_compute_forward_mul_mat(params, tensor);
+    ggml_compute_forward_mul_mat_id(params, tensor);
 }
 static void ggml_compute_forward_mul_mat_one_chunk(
     struct params * params) {
@@ -53,6 +54,19 @@ static void ggml_compute_forward_mul_mat_one_chunk(
 void ggml_compute_forward_mul_mat(struct params * params, struct tensor * dst) {
     if (!llamafile_sgemm(params, dst)) {
         ggml_compute_forward_mul_mat_one_chunk(params, dst);
+    }
+}
+static void ggml_compute_forward_mul_mat_id_one_chunk(
+    struct params * params) {
+    const int64_t blck_1 = 14;
+    for (int64_t iir1 = ir1_start; iir1 < ir1_end; iir1 += blck_1) {
+        vec_dot(ne00, &tmp[ir0], 0, src0_cur + ir0*nb01, 0, src1_col, 0, 2);
+    }
+}
+static void ggml_compute_forward_mul_mat_id(
+        struct params * params) {
+    for (int cur_a = 0; cur_a < n_as; ++cur_a) {
+        ggml_compute_forward_mul_mat_id_one_chunk(params);
     }
 }
 """
@@ -86,6 +100,22 @@ template <typename BLOC_TYPE, int64_t INTER_SIZE, int64_t NB_COLS, ggml_type PAR
         }
         for (int iter = nrows - (nrows % 5); iter < nrows; iter++) {
             gemv<BLOC_TYPE, INTER_SIZE, NB_COLS, PARAM_TYPE>(ne00, s, 1, ncols);
+        }
+    }
+    bool compute_forward(params * params, tensor * op) override {
+        switch (op->op) {
+            case GGML_OP_MUL_MAT_ID:
+                forward_mul_mat_id(params, op);
+                return true;
+        }
+    }
+    void forward_mul_mat_id(params * params, tensor * op) {
+        for (int cur_a = 0; cur_a < n_as; ++cur_a) {
+            const int64_t nr1 = cne1;
+            for (int ir1 = 0; ir1 < nr1; ir1++) {
+                gemv<BLOC_TYPE, INTER_SIZE, NB_COLS, PARAM_TYPE>(
+                    ne00, s, ne01, src0_cur, src1_col, 3, src0_cur_end - src0_cur_start);
+            }
         }
     }
 };
@@ -301,6 +331,30 @@ bool ggml_compute_forward_mul_mat_tiled(
     }
     return ggml_tiled_matmul_type_dispatch(params, dst);
 }
+static void tiled_mmid_gemm_window(struct tensor * dst, int64_t nrows) {
+    for (int64_t ir1 = 0; ir1 < nrows; ir1 += TILED_MICRO) {
+        work();
+    }
+}
+static void ggml_compute_forward_mul_mat_id_tiled_one_expert(
+        struct params * params) {
+    for (int64_t k = 0; k < cne1; k += TILED_TILE_K) {
+        tiled_mmid_gemm_window(dst, nrows);
+    }
+}
+bool ggml_compute_forward_mul_mat_id_tiled(
+        struct params * params,
+              struct tensor * dst,
+        int64_t               cne1,
+        const int32_t *       expert_rows) {
+    if (!ggml_tiled_supported(dst->src[0], dst->src[1])) {
+        return false;
+    }
+    if (cne1 < 7) {
+        return false;
+    }
+    return ggml_tiled_matmul_type_dispatch(params, dst, expert_rows);
+}
 """
 LIST = """\
     if (GGML_SYSTEM_ARCH STREQUAL "x86")
@@ -350,4 +404,7 @@ FILES = {
     ggml.OPTIONS: OPTIONS,
     ggml.SCORE: SCORE,
 }
-TILES = {ggml_tiled.PATH: TILED, ggml_tiled.KERNEL: "#define TILED_MICRO 12 // edge\n"}
+TILES = {
+    ggml_tiled.PATH: TILED,
+    ggml_tiled.KERNEL: "#define TILED_TILE_K    72 // block\n#define TILED_MICRO 12 // edge\n",
+}

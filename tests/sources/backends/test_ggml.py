@@ -57,7 +57,35 @@ def test_ways_are_in_the_order_of_the_text() -> None:
     first = "    if (ggml_compute_forward_mul_mat_tiled(params, dst)) { return; }\n"
     (order, *_) = ggml.mechanisms(changed(ggml.CPU, call, first + call))
     assert order.statement == "repack, tiled, sgemm, vector"
-    assert [quote.lines for quote in order.quotes][1:] == [(49, 49), (50, 50), (51, 51)]
+    assert [quote.lines for quote in order.quotes][1:] == [(50, 50), (51, 51), (52, 52)]
+
+
+def test_experts_have_an_order_of_their_own() -> None:
+    """Repacked experts come first, by the case of their operation, and dot products last."""
+    assert value("mechanism_expert_order") == "repack, vector"
+    call = "        ggml_compute_forward_mul_mat_id_one_chunk(params);"
+    first = "        if (ggml_compute_forward_mul_mat_id_tiled(params)) { continue; }\n"
+    order = ggml.mechanisms(changed(ggml.CPU, call, first + call))[1]
+    assert order.statement == "repack, tiled, vector"
+    assert [quote.file for quote in order.quotes] == [
+        ggml.CPU,
+        ggml_repack.PATH,
+        ggml.CPU,
+        ggml.CPU,
+    ]
+    refused(lambda: ggml.mechanisms(changed(ggml.CPU, call, "")), "no last path of dot products")
+    case = "            case GGML_OP_MUL_MAT_ID:"
+    refused(lambda: ggml.mechanisms(changed(ggml_repack.PATH, case, "")), "0 matches of")
+
+
+def test_experts_have_rows_of_their_own() -> None:
+    """Made-up numbers: 3 rows a call, 14 a block and 2 a dot product, tiles from 7 rows on."""
+    assert value("expert_repack_rows") == 3
+    assert value("expert_block") == (14, 2)
+    known = {"weight": "Q4_K", "repacked": False, **NEW}
+    assert [value("expert_tiled", rows=n, **known) for n in (6, 7)] == [False, True]
+    assert not value("expert_tiled", rows=7, **{**known, "repacked": True})
+    assert value("expert_tiled_window") == 72
 
 
 def test_a_type_has_its_rows_and_the_type_of_activations() -> None:
@@ -204,6 +232,11 @@ ODD = [
     (ggml_tiled.PATH, "int64_t MICRO = 12;", "int64_t MICRO = 13;", "13 rows, .* says 12"),
     (ggml_tiled.PATH, "        case GGML_TYPE_Q4_K:\n            return tiled",
      "        case GGML_TYPE_Q5_K:\n            return tiled", "other types than it supports"),
+    (ggml_repack.PATH, "src1_col, 3, src0", "src1_col, rows, src0", "0 matches of"),
+    (ggml_repack.PATH, "int ir1 = 0; ir1 < nr1; ir1++", "int i = 0; i < nr1; i += 4", "0 matches"),
+    (ggml.CPU, "src1_col, 0, 2)", "src1_col, 0, nrc)", "0 matches of"),
+    (ggml_tiled.PATH, "k += TILED_TILE_K", "k += window", "0 matches of"),
+    (ggml_tiled.PATH, "if (cne1 < 7)", "if (few(cne1))", "few"),
     (ggml_tiled.PATH, "int chunk_size = 96;", "int chunk_size = most();", "0 matches of"),
 ]  # fmt: skip
 
@@ -245,6 +278,7 @@ def test_real_releases(
 ) -> None:
     """Both locked releases are read from their sources; only the later one has tiles."""
     by_name = release("llama-cpp", version).by_name()
-    assert ("tiled" in by_name) is tiles
+    assert ("tiled" in by_name) is ("expert_tiled" in by_name) is tiles
+    assert by_name["expert_repack_rows"].value({}).value == 1
     assert by_name["repack_rows"].value({"rows": 15}).value == (12, 3)
     assert by_name["vector"].value({"weight": "Q4_1"}).value == ("Q8_1", 1)

@@ -1,9 +1,10 @@
 """A real engine's forward by its release's rules: the paths and passes of each weight matrix.
 
-A forward over N positions of b requests gives every product b N rows.
+A forward over N positions of b requests gives every product b N rows, and the experts of a layer k
+rows for each of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -11,10 +12,12 @@ from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.granularity.routed_product import RoutedProduct
 from nearfree.errors import EvidenceError
 from nearfree.log.events import EngineLoaded, EngineMatrix, EngineShape
 from nearfree.sources.answers.ggml import Passes, Product, ProductQuery, Step, step_to
 from nearfree.sources.answers.ggml_cpu import loaded_build
+from nearfree.sources.answers.ggml_experts import ExpertProduct
 from nearfree.sources.answers.granularity import Files
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.packages import parse_release
@@ -57,45 +60,62 @@ def forward_of(setting: Setting, loaded: EngineLoaded) -> EngineForward:
     )
 
 
+PassRules = Product | RoutedProduct
+
+
 class MatrixGroup(Struct, frozen=True):
-    """Equal matrices of a forward, and the rules of their product."""
+    """Equal matrices of a forward, and the rules of their product.
+
+    `elements` are those of a pass in each of its layers: of all its matrices, or of one expert's in
+    each layer. `used` are those that a token's products read.
+    """
 
     matrix: EngineMatrix
-    product: Product
-
-    @property
-    def elements(self) -> int:
-        """The elements of all matrices of the group."""
-        return self.matrix.count * self.matrix.rows * self.matrix.columns
+    product: PassRules
+    elements: int
+    used: int
 
     @property
     def name(self) -> str:
         """The name of these products as a limit of T(N)."""
-        return f"mul_mat {self.matrix.type}"
+        return product_name(self.matrix.type, routed=self.matrix.routed)
+
+
+def product_name(weight_type: str, *, routed: bool) -> str:
+    """Return ggml's name of an operation, and the type of its weights."""
+    return f"mul_mat_id {weight_type}" if routed else f"mul_mat {weight_type}"
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """The first N of a different path or number of passes, for the matrices of one weight type.
+    """The first N of a different path or number of passes, for products of one weight type.
 
     `rows` are b N; `path` is the new path, `replaced` the former ones where it is another; `before`
-    and `after` are the passes over each matrix; `weight` is the share of the type's matrices in the
-    forward's elements.
+    and `after` are the passes over each matrix, and with `routed` those over matrices of one expert
+    each, as expected; `weight` is the share of the products in the elements that a token reads.
     """
 
     n: int
     rows: int
     type: str
+    routed: bool
     rule: str
     path: str
     replaced: tuple[str, ...]
-    before: int
-    after: int
+    before: float
+    after: float
     weight: float
     place: str
 
+    @property
+    def name(self) -> str:
+        """The name of the products, as `MatrixGroup.name`."""
+        return product_name(self.type, routed=self.routed)
 
-Products = dict[object, Product]
+
+Products = dict[object, PassRules]
 """Resolved products, shared by the forwards of a release."""
+ROUTER = "ffn_gate_inp"
+"""The matrix that chooses experts: it has as many outputs as there are experts."""
 
 
 class EngineRules:
@@ -118,27 +138,47 @@ class EngineRules:
         self._extraction = _extraction(forward, resolver)
         self._files = Files(self._extraction.fetched)
         self.release_name = f"{self._extraction.package} {self._extraction.version}"
-        routed = sorted({matrix.part for matrix in forward.matrices if matrix.routed})
-        if routed:
-            raise EvidenceError(
-                f"{self.release_name}: no rules say how many rows the experts of "
-                f"{', '.join(routed)} get",
-                remedy="Ask for a model without experts",
-            )
         if not forward.matrices:
             raise EvidenceError(
                 "the forward has no matrices on record",
                 remedy="Measure it again: `nearfree retake`",
             )
         self.flags, repack = self._flags()
+        resolved = {} if products is None else products
         self.matrix_groups = tuple(
-            MatrixGroup(
-                matrix, self._product(matrix, {} if products is None else products, repack=repack)
-            )
-            for matrix in forward.matrices
+            self._group(matrix, resolved, repack=repack) for matrix in forward.matrices
         )
 
-    def _product(self, matrix: EngineMatrix, products: Products, *, repack: bool) -> Product:
+    def _group(self, matrix: EngineMatrix, products: Products, *, repack: bool) -> MatrixGroup:
+        elements = matrix.count * matrix.rows * matrix.columns
+        if not matrix.routed:
+            product = self._product(matrix, products, repack=repack)
+            return MatrixGroup(matrix, product, elements, elements)
+        experts, top_k = self._experts(matrix), self.forward.shape.taken_experts
+        product = self._product(matrix, products, repack=repack, routing=(experts, top_k))
+        return MatrixGroup(matrix, product, elements // experts, elements // experts * top_k)
+
+    def _experts(self, matrix: EngineMatrix) -> int:
+        """Return the number of experts in each layer of a matrix, by the layers' router."""
+        routers = {item.rows for item in self.forward.matrices if item.part == ROUTER}
+        top_k = self.forward.shape.taken_experts
+        experts = next(iter(routers), 0)
+        if len(routers) != 1 or matrix.count % experts or not top_k <= experts:
+            raise EvidenceError(
+                f"{self.release_name}: {matrix.count} matrices {matrix.part}, of which a token "
+                f"takes {top_k} a layer, do not fit routers of {sorted(routers) or 'no'} experts",
+                remedy="Ask for a model with equally many experts in each layer that has some",
+            )
+        return experts
+
+    def _product(
+        self,
+        matrix: EngineMatrix,
+        products: Products,
+        *,
+        repack: bool,
+        routing: tuple[int, int] | None = None,
+    ) -> PassRules:
         query = ProductQuery(
             weight=matrix.type,
             columns=matrix.rows,
@@ -147,9 +187,13 @@ class EngineRules:
             threads=self.forward.threads,
             repack=repack,
         )
-        key = self.release_name, query
+        key = self.release_name, query, routing
         if key not in products:
-            products[key] = Product(self._extraction, query)
+            products[key] = (
+                Product(self._extraction, query)
+                if routing is None
+                else RoutedProduct(ExpertProduct(self._extraction, query), *routing)
+            )
         return products[key]
 
     def _flags(self) -> tuple[frozenset[str], bool]:
@@ -159,11 +203,11 @@ class EngineRules:
         rules = self._extraction.by_name()
         return loaded_build(rules, forward.system_info, repack=forward.repack)
 
-    def share(self, weight_type: str) -> float:
-        """Return the share of a weight type in the elements of all matrices; 0 if it is absent."""
-        return _elements(
-            group for group in self.matrix_groups if group.matrix.type == weight_type
-        ) / _elements(self.matrix_groups)
+    def share(self, name: str) -> float:
+        """Return the share of products, by their name, in what a token reads; 0 if absent."""
+        return _used(group for group in self.matrix_groups if group.name == name) / _used(
+            self.matrix_groups
+        )
 
     def step_positions(self, largest_n: int) -> set[int]:
         """Return every N up to `largest_n` at which a matrix's passes differ from those at N - 1.
@@ -185,46 +229,47 @@ class EngineRules:
         }
 
     def changes(self, largest_n: int) -> list[Change]:
-        """Return the changes of path or number of passes up to N = `largest_n`, per weight type."""
+        """Return the changes of path or number of passes up to N = `largest_n`, by products."""
         return [
             change
             for n in range(2, largest_n + 1)
-            for weight_type in self._by_weight()
-            if (change := self._change(weight_type, n - 1, n))
+            for groups in self._by_weight().values()
+            if (change := self._change(groups, n - 1, n))
         ]
 
     def first_changes(self, baseline: int, largest_n: int) -> dict[str, Change]:
-        """Return, by weight type, the first change of path or passes from those at the baseline.
+        """Return, by the name of products, the first change of path or passes from the baseline's.
 
-        The heaviest type comes first. Types without a change up to N = `largest_n` are left out.
+        The heaviest come first. Products without a change up to N = `largest_n` are left out.
         """
-        first_by_type = {}
-        for weight_type in self._by_weight():
+        first_by_name = {}
+        for name, groups in self._by_weight().items():
             for n in range(baseline + 1, largest_n + 1):
-                if change := self._change(weight_type, baseline, n):
-                    first_by_type[weight_type] = change
+                if change := self._change(groups, baseline, n):
+                    first_by_name[name] = change
                     break
-        return first_by_type
+        return first_by_name
 
     def _by_weight(self) -> dict[str, list[MatrixGroup]]:
-        """Return the matrix groups by weight type: heaviest type first, heaviest group first."""
-        groups_by_type: dict[str, list[MatrixGroup]] = {}
-        for group in sorted(self.matrix_groups, key=lambda group: -group.elements):
-            groups_by_type.setdefault(group.matrix.type, []).append(group)
-        return dict(sorted(groups_by_type.items(), key=lambda item: -_elements(item[1])))
+        """Return the matrix groups by their name: heaviest name first, heaviest group first."""
+        groups_by_name: dict[str, list[MatrixGroup]] = {}
+        for group in sorted(self.matrix_groups, key=lambda group: -group.used):
+            groups_by_name.setdefault(group.name, []).append(group)
+        return dict(sorted(groups_by_name.items(), key=lambda item: -_used(item[1])))
 
-    def _change(self, weight_type: str, first: int, second: int) -> Change | None:
-        """Return the change of a weight type between two N: that of its heaviest changing group."""
+    def _change(self, groups: Sequence[MatrixGroup], first: int, second: int) -> Change | None:
+        """Return the change of equally named groups between two N: of the first that changes."""
         batch = self.forward.batch
-        for product in distinct_products(self._by_weight()[weight_type]):
+        matrix, name = groups[0].matrix, groups[0].name
+        for product in distinct_products(groups):
             before, after = product.passes(batch * first), product.passes(batch * second)
             if _paths_and_passes(before) != _paths_and_passes(after):
                 step = step_to(batch * second, before, after)
                 former = tuple(dict.fromkeys(passes.path for passes in before))
                 return Change(
-                    n=second, rows=step.rows, type=weight_type, rule=step.rule, path=step.path,
-                    replaced=() if step.path in former else former,
-                    before=step.before, after=step.after, weight=self.share(weight_type),
+                    n=second, rows=step.rows, type=matrix.type, routed=matrix.routed,
+                    rule=step.rule, path=step.path, replaced=() if step.path in former else former,
+                    before=step.before, after=step.after, weight=self.share(name),
                     place=self.place(step, step.rule),
                 )  # fmt: skip
         return None
@@ -237,16 +282,16 @@ class EngineRules:
         return f"{self.release_name}, {quoted.file}{lines}"
 
 
-def distinct_products(groups: Iterable[MatrixGroup]) -> list[Product]:
+def distinct_products(groups: Iterable[MatrixGroup]) -> list[PassRules]:
     """Return the distinct products of matrix groups, in order."""
     return list({id(group.product): group.product for group in groups}.values())
 
 
-def _elements(groups: Iterable[MatrixGroup]) -> int:
-    return sum(group.elements for group in groups)
+def _used(groups: Iterable[MatrixGroup]) -> int:
+    return sum(group.used for group in groups)
 
 
-def _paths_and_passes(passes: tuple[Passes, ...]) -> tuple[frozenset[str], int]:
+def _paths_and_passes(passes: tuple[Passes, ...]) -> tuple[frozenset[str], float]:
     """Return what must stay the same within one step: the paths and the number of passes."""
     return frozenset(kind.path for kind in passes), sum(kind.times for kind in passes)
 

@@ -24,9 +24,10 @@ LAW_REFUSALS = {
 def principle_of_engine(rules: EngineRules, baseline: int, most: int) -> dict[str, Any]:
     """Return N_max, its limit and the source of that limit, by the names of an answer.
 
-    The limiting module is `mul_mat TYPE`: the heaviest of the types that change first. The margin
-    is the N at which the next type changes, over N_max. `most` is the largest N of the grid. Raises
-    NearfreeError if a rule is missing, or there are no rules for kernels of the CPU or of a type.
+    The limiting module is `mul_mat TYPE`, or `mul_mat_id TYPE` of experts: the heaviest of the
+    products that change first. The margin is the N at which the next ones change, over N_max.
+    `most` is the largest N of the grid. Raises NearfreeError if a rule is missing, or there are no
+    rules for kernels of the CPU or of a type.
     """
     last = max(most, LEAST_SEARCHED)
     changes = rules.first_changes(baseline, last)
@@ -45,13 +46,13 @@ def principle_of_engine(rules: EngineRules, baseline: int, most: int) -> dict[st
     return {
         "n_max": least.value,
         "n_max_extended": least.value,
-        "limiting_module": f"mul_mat {change.type}",
+        "limiting_module": change.name,
         "limiting_term": f"{change.path} by the rule {change.rule}{replaced}, "
-        f"{_passes(change.before)} at N = {baseline} and {change.after} at N = {change.n}",
+        f"{_passes(change.before)} at N = {baseline} and {change.after:.3g} at N = {change.n}",
         "evidence": change.place,
         "margin": least.margin,
     }
 
 
-def _passes(number: int) -> str:
-    return f"{number} pass{'es' if number > 1 else ''}"
+def _passes(number: float) -> str:
+    return f"{number:.3g} pass{'es' if number > 1 else ''}"

@@ -74,7 +74,7 @@ class EngineTimed(Struct, frozen=True, kw_only=True):
         after_us = times_by_type(self.rules, constants, n)
         growth_us = {name: us - before_us.get(name, 0.0) for name, us in after_us.items()}
         limit = max(growth_us, key=lambda name: growth_us[name])
-        heaviest = sorted(self.rules.matrix_groups, key=lambda matrix: -matrix.elements)
+        heaviest = sorted(self.rules.matrix_groups, key=lambda matrix: -matrix.used)
         product = next((matrix.product for matrix in heaviest if matrix.name == limit), None)
         rows = self.rules.forward.batch * n
         return {

@@ -147,7 +147,7 @@ def _steps(
             return f"no rules of {row['backend']} are read: its kernels are in its libraries"
         return f"the log holds no rules of {row['backend']} {row['release']}"
     if matrix.routed:
-        return "how rows fall on experts is not read"
+        return "passes over experts are expectations that change at every N"
     try:
         rules = release.extraction.by_name()
         flags, repack = loaded_build(rules, loaded.system_info, repack=loaded.repack)
@@ -172,4 +172,5 @@ def _step_row(step: Step, batch: int) -> tuple[int | str, ...]:
     first, last = quote.lines
     lines = str(first) if first == last else f"{first}-{last}"
     n = -(-step.rows // batch)
-    return step.rows, n, step.before, step.after, step.path, step.rule, quote.file, lines
+    passes = int(step.before), int(step.after)
+    return step.rows, n, *passes, step.path, step.rule, quote.file, lines

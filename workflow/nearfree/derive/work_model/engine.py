@@ -5,19 +5,22 @@ T(N) = sum over matrices and kernels of E (a P + c S)
        + k_row layers width b N
        + k_forward
 
-E is the elements of equal matrices: count rows columns. A kernel is a path, a kernel's name and the
-rows that it holds, as in the release's rules, for one type of stored weights. P is the number of
-its passes over a matrix, and S the rows that these serve together, out of the b N rows. L + N is
-the number of keys per row, width is heads head_dim. a and c are in picoseconds per element,
-k_attention and k_row in picoseconds, k_forward in microseconds. None is negative.
+E is the elements of equal matrices, count rows columns; of experts, those of one expert in each
+layer. A kernel is a path, a kernel's name and the rows that it holds, as in the release's rules,
+for one type of stored weights. P is the number of its passes over a matrix, and S the rows that
+these serve together, out of the b N rows, or out of the k b N rows of experts. Of an expert with
+rows, P counts one pass in which its weights come from memory; how many experts have rows is an
+expectation (`granularity/routed_product.py`). L + N is the number of keys per row, width is heads
+head_dim. a and c are in picoseconds per element, k_attention and k_row in picoseconds, k_forward in
+microseconds. None is negative.
 
 Constants belong to a platform, an engine's release, a library's features and a number of threads.
 They are fitted to at most three such curves, which together cover the kernels that the forward
 needs. Curves with a context as long, and with two contexts, which separate attention from other
 terms that grow with rows, come first; then fewer curves before more, then the first by name. A
-curve covers a kernel that it ran if the type's share of its weights is at least half of that in the
-forward: a small part of T(N) determines its constant too badly. Curves of the forward itself are
-used only where the others do not cover it; the answer is then in sample.
+curve covers a kernel that it ran if the share of its products in the weights that a token reads is
+at least half of that in the forward: a small part of T(N) determines its constant too badly. Curves
+of the forward itself are used only where the others do not cover it; the answer is then in sample.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,11 +29,12 @@ from itertools import chain, combinations
 import numpy as np
 from msgspec import Struct
 
-from nearfree.derive.granularity.engine import EngineRules
+from nearfree.derive.granularity.engine import EngineRules, product_name
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.ggml import Passes
 from nearfree.sources.answers.ggml_cpu import NAMES, UNREAD
+from nearfree.sources.answers.ggml_experts import EXPERT_PATH
 
 PASS, SERVED = "a pass", "a served row"
 """The suffixes of a kernel's two constants, after the kernel's name."""
@@ -147,7 +151,7 @@ def nonnegative(matrix: Array, target: Array) -> Array:
 
 MOST_CURVES = 3
 LEAST_SHARE_RATIO = 0.5
-"""Least ratio of a type's share of weights in a curve to that in the forward."""
+"""Least ratio of a type's share of the weights that a token reads, curve's to forward's."""
 OF_STATES = "ssm_"
 """What the names of products of layers with a recurrent state begin with."""
 ATTENTION, BETWEEN, FORWARD = "attention", "between products", "a forward"
@@ -187,7 +191,13 @@ def kernel_name(kind: str, passes: Passes) -> str:
     return f"{kind} {passes.path} {passes.kernel} of {passes.holds}"
 
 
-WHOLE_TILES = ("tiled",)
+def products_of(kernel: str) -> str:
+    """Return the name of the products that a kernel of this name runs."""
+    weight_type, path, *_ = kernel.split()
+    return product_name(weight_type, routed=path.startswith(EXPERT_PATH))
+
+
+WHOLE_TILES = ("tiled", f"{EXPERT_PATH}tiled")
 """Paths that compute all rows of a tile, including rows of padding: `n_padded` of
 ggml/src/ggml-cpu/tiled/tiled.cpp of llama-cpp-python 0.3.36, line 543."""
 
@@ -222,11 +232,10 @@ def terms(rules: EngineRules, n: int) -> Terms:
 
 
 def times_by_type(rules: EngineRules, constants: EngineConstants, n: int) -> dict[str, float]:
-    """Return the microseconds of a forward over N: per type of products, and per other term."""
+    """Return the microseconds of a forward over N: by name of products, and per other term."""
     parts: dict[str, float] = {}
     for name, amount in terms(rules, n).items():
-        weight_type = name.split()[0]
-        part = f"mul_mat {weight_type}" if name.endswith((PASS, SERVED)) else name
+        part = products_of(name) if name.endswith((PASS, SERVED)) else name
         parts[part] = parts.get(part, 0.0) + constants.values.get(name, 0.0) * amount
     return parts
 
@@ -236,7 +245,8 @@ def covered_kernels(rules: EngineRules, needed: set[str], curve: EngineCurve) ->
     return {
         name
         for name in needed & needed_kernels(curve.rules, curve.latency_us)
-        if curve.rules.share(name.split()[0]) >= LEAST_SHARE_RATIO * rules.share(name.split()[0])
+        if curve.rules.share(products_of(name))
+        >= LEAST_SHARE_RATIO * rules.share(products_of(name))
     }
 
 

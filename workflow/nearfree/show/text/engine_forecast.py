@@ -88,15 +88,16 @@ def engine_json(query: dict[str, Any], forecast: EngineForecast, epsilon: float)
 def _steps(forecast: EngineForecast) -> Iterator[str]:
     changes_by_type: dict[str, list[Change]] = {}
     for change in forecast.changes:
-        changes_by_type.setdefault(change.type, []).append(change)
+        changes_by_type.setdefault(change.name, []).append(change)
     for type_changes in sorted(changes_by_type.values(), key=lambda group: -group[0].weight):
         first = type_changes[0]
-        yield f"  {first.type}, {first.weight:.0%} of the weights' elements"
+        owner = f"{first.type} of experts" if first.routed else first.type
+        yield f"  {owner}, {first.weight:.0%} of the elements that a token reads"
         rows = []
         for _, run in groupby(type_changes, key=lambda change: (change.place, change.path)):
             changes = list(run)
             first, last = changes[0], changes[-1]
-            passes = f"{first.before} to {last.after} passes"
+            passes = f"{first.before:.3g} to {last.after:.3g} passes"
             rows.append((_places(changes), f"{first.path} by {first.rule}", passes, first.place))
         yield from columns(rows, indent=4)
     if not forecast.changes:

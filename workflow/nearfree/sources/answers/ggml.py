@@ -19,12 +19,13 @@ _FLOATS, _BLOCKS = "tinyBLAS", "tinyBLAS_Q0_AVX"
 TYPES = {
     name.lower(): name
     for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q2_K",
-                 "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+                 "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S",
+                 "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S")
 }  # fmt: skip
 """Types of weights, by their names in lower case."""
 RuleBranch = tuple[str, Branch]
 """A rule's name, and its branch that applies."""
-CHOOSING = frozenset({"repack_rows", "tiled", "sgemm", "vector"})
+CHOOSING = frozenset({"repack_rows", "tiled", "expert_tiled", "sgemm", "vector"})
 """Rules that set the number of rows from which a path is taken."""
 
 
@@ -48,22 +49,23 @@ class Passes(Struct, frozen=True, kw_only=True):
     """Passes of one kind: `times` of them, each holding up to `holds` rows, `serves` in total.
 
     `windows` is the number of times that they unpack the weights, if that is not once per pass.
+    Numbers are whole, but for experts they are expectations.
     """
 
     path: str
     kernel: str
     holds: int
-    serves: int
-    times: int
+    serves: float
+    times: float
     places: tuple[RuleBranch, ...]
-    windows: int | None = None
+    windows: float | None = None
 
     @property
-    def unpacked(self) -> int:
+    def unpacked(self) -> float:
         """The number of times that the weights are unpacked."""
         return self.times if self.windows is None else self.windows
 
-    def kind(self) -> tuple[str, str, int, int]:
+    def kind(self) -> tuple[str, str, int, float]:
         """Return the values whose change is a step."""
         return self.path, self.kernel, self.holds, self.times
 
@@ -78,8 +80,8 @@ class Step(Struct, frozen=True, kw_only=True):
     rows: int
     rule: str
     path: str
-    before: int
-    after: int
+    before: float
+    after: float
     places: tuple[RuleBranch, ...]
 
 
@@ -118,6 +120,8 @@ class Product:
         The CPU or the type has kernels whose rules are not read.
     """
 
+    order_rule = ORDER
+
     def __init__(self, extraction: Extraction, query: ProductQuery) -> None:
         if query.weight.lower() not in TYPES:
             raise ConfigError(
@@ -135,15 +139,19 @@ class Product:
                 f"{self._release} has kernels for {unread[0]} that are not read",
                 remedy="Ask without repacked weights, or for another CPU",
             )
-        self._order = self._evaluate(ORDER, {})[0].split(", ")
-        self._paths: dict[str, Callable[[int], list[Passes] | None]] = {
+        self._order = self._evaluate(self.order_rule, {})[0].split(", ")
+        self._paths = self._ways()
+        self._passes: dict[int, tuple[Passes, ...]] = {}
+
+    def _ways(self) -> dict[str, Callable[[int], list[Passes] | None]]:
+        """Return the function of each path: passes of a number of rows, None for another path."""
+        return {
             "repack": self._repacked,
             "tiled": self._tiled,
             "sgemm": self._sgemm,
             "panels": self._panels,
             "vector": self._vector,
         }
-        self._passes: dict[int, tuple[Passes, ...]] = {}
 
     def passes(self, rows: int) -> tuple[Passes, ...]:
         """Return the passes that a number of rows takes, in their order."""
@@ -184,10 +192,7 @@ class Product:
 
     def _repacked(self, rows: int) -> list[Passes] | None:
         """Return the passes over repacked weights: GEMM for groups of rows, GEMV for the rest."""
-        inputs = {"weight": self._weight, "columns": self.query.columns}
-        if not self.query.repack:
-            return None
-        kernel, kernel_place = self._evaluate("repack", inputs)
+        kernel, kernel_place = self._repack_kernel()
         if not kernel:
             return None
         (gemm_rows, gemv_rows), rows_place = self._evaluate("repack_rows", {"rows": rows})
@@ -201,6 +206,12 @@ class Product:
                 )
             )  # fmt: skip
         return passes
+
+    def _repack_kernel(self) -> tuple[str, RuleBranch]:
+        """Return the layout of repacked weights, empty if the release does not repack them."""
+        inputs = {"weight": self._weight, "columns": self.query.columns}
+        kernel, place = self._evaluate("repack", inputs)
+        return (kernel if self.query.repack else ""), place
 
     def _gemm(self, kernel: str, rows: int, places: tuple[RuleBranch, ...]) -> Iterator[Passes]:
         """Yield the passes of a repacked GEMM kernel, in its order."""
@@ -320,7 +331,7 @@ class Product:
         if self._weight in self._evaluate(PANELS, {})[0].split(", "):
             raise EvidenceError(
                 f"{self._release} takes {self._weight} by panels, which are not read",
-                remedy="Ask for another type",
+                remedy="Ask for another type, or for a release without panels, such as 0.3.36",
             )
 
     def _activation(self) -> tuple[Any, RuleBranch]:

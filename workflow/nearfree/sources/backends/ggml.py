@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from nearfree.errors import MovedError
 from nearfree.log.events import Quote
+from nearfree.sources.backends.ggml_experts import expert_order, expert_rules
 from nearfree.sources.backends.ggml_repack import repack_rules
 from nearfree.sources.backends.ggml_sgemm import sgemm_rules
 from nearfree.sources.backends.ggml_text import (
@@ -56,6 +57,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
         *repack_rules(llama_files),
         *tiled_rules(llama_files),
         *sgemm_rules(llama_files),
+        *expert_rules(llama_files),
         _flash(llama_files),
     ]
     prefixed: dict[Text, Text] = {}
@@ -183,6 +185,7 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     says = ", ".join(dict.fromkeys(way for way, _ in ways))
     return [
         Mechanism("order", says, tuple(quote for _, quote in ways)),
+        expert_order(llama_files, folder),
         *_panels(llama_files, folder),
         *variants(llama_files, folder),
     ]

@@ -27,6 +27,11 @@ from nearfree.sources.language.reading import Reading
 PATH, X86 = "ggml/src/ggml-cpu/repack.cpp", "ggml/src/ggml-cpu/arch/x86/repack.cpp"
 CPU = "ggml/src/ggml-cpu/ggml-cpu.c"
 CHOICE = "ggml_repack_get_optimal_repack_type"
+TRAITS = (
+    r"template <typename BLOC_TYPE, int64_t INTER_SIZE, int64_t NB_COLS, ggml_type P"
+    r".*class tensor_traits\b"
+)
+"""The first line of the class that multiplies by repacked weights."""
 _ELSEWHERE = ("neon", "matmul_int8", "dotprod", "sve", "vxe", "riscv_v")
 """Features of other architectures' processors, by the names of ggml's tests for them."""
 LEAVES = {
@@ -91,11 +96,7 @@ def _choice(files: Mapping[str, str]) -> Reading:
 def _rows(files: Mapping[str, str]) -> Reading:
     """Return the reading of the rows for the kernel of several rows, and for that of one row."""
     text = files[PATH]
-    owner = (
-        r"template <typename BLOC_TYPE, int64_t INTER_SIZE, int64_t NB_COLS, ggml_type P"
-        r".*class tensor_traits\b"
-    )
-    body, first = body_of(PATH, text, r" +void forward_mul_mat_one_chunk\(", after=owner)
+    body, first = body_of(PATH, text, r" +void forward_mul_mat_one_chunk\(", after=TRAITS)
     only_match(PATH, body, r"const int64_t nrows = src1_end - src1_start;")
     several_rows, line = only_match(
         PATH, body, r"if \((nrows > \d+)\) \{\n +gemm<[^;]*?(nrows - \(nrows % \d+\)), ncols\);\n"

@@ -1,10 +1,11 @@
 """ggml's tiled products: their least rows, their weights, and the rows of a microtile.
 
 The rule `tiled` says whether a product is tiled (ggml-cpu/tiled/tiled.cpp,
-`ggml_compute_forward_mul_mat_tiled`). `tiled_chunk` is the rows per chunk, by which the threads
-divide the work (`..._tiled_driver`), `tiled_window` the rows of a chunk that are processed
-together, and `tiled_micro` the rows of a microtile (`..._one_chunk`). Earlier releases have no such
-files, and no such rules.
+`ggml_compute_forward_mul_mat_tiled`), and `expert_tiled` whether an expert's is, by the rows that
+are routed to it (`ggml_compute_forward_mul_mat_id_tiled`). `tiled_chunk` is the rows per chunk, by
+which the threads divide the work (`..._tiled_driver`), `tiled_window` the rows of a chunk that are
+processed together (`expert_tiled_window` those of an expert), and `tiled_micro` the rows of a
+microtile (`..._one_chunk`). Earlier releases have no such files, and no such rules.
 """
 
 import re
@@ -28,6 +29,7 @@ from nearfree.sources.language.reading import Reading
 
 PATH, KERNEL = "ggml/src/ggml-cpu/tiled/tiled.cpp", "ggml/src/ggml-cpu/tiled/tiled-kernel.h"
 ENTRY = "ggml_compute_forward_mul_mat_tiled"
+EXPERT_ENTRY = "ggml_compute_forward_mul_mat_id_tiled"
 LEAVES = {
     r"GGML_TYPE_(\w+)": r"'\1'",
     "params_use_ref": "False",
@@ -35,24 +37,34 @@ LEAVES = {
     r"ggml_tiled_matmul_forced\(\)": "False",
     "src0_type": "weight",
     "src1_type": "'F32'",
+    "cne1": "rows",
 }
-TYPES = ("F32", "BF16", "Q4_0", "Q8_0", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+_UNREAD_ARGUMENTS = ("params", "src0", "src1", "dst", "cur_a", "expert_rows", "scratch")
+TYPES = ("F32", "BF16", "Q4_0", "Q8_0", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4",
+         "IQ4_XS", "IQ3_S", "IQ2_XXS", "IQ1_M")  # fmt: skip
 
 
 def tiled_rules(files: Mapping[str, str]) -> list[Reading]:
     """Return the readings of the rules for tiled products; empty for a release without them."""
     if PATH not in files:
         return []
-    return [_served(files), _chunk(files), *_micro(files)]
+    return [
+        _served(files, "tiled", ENTRY),
+        _served(files, "expert_tiled", EXPERT_ENTRY),
+        _chunk(files),
+        *_micro(files),
+        _expert_window(files),
+    ]
 
 
-def _served(files: Mapping[str, str]) -> Reading:
+def _served(files: Mapping[str, str], name: str, entry: str) -> Reading:
+    """Return the reading of whether a product with so many rows is tiled, by its entry."""
     text = files[PATH]
     # A preprocessor condition selects one of two such functions.
     variants = [number + 1 for number, line in enumerate(text.split("\n"))
                  if line.startswith("static bool ggml_tiled_supported(")]  # fmt: skip
     spans = [
-        span(PATH, text, rf"bool {ENTRY}\("),
+        span(PATH, text, rf"bool {entry}\("),
         *((start, _end(text, start)) for start in variants),
         span(PATH, text, r"static bool ggml_tiled_min_batch\("),
     ]
@@ -63,19 +75,21 @@ def _served(files: Mapping[str, str]) -> Reading:
         rewritten = rewritten.replace("src0->extra != NULL", "repacked")
         rewritten = rewritten.replace("ggml_tiled_supported(dst->src[0], dst->src[1])",
                               "ggml_tiled_supported(src0, src1)")  # fmt: skip
-        rewritten = rewritten.replace(
-            "return ggml_tiled_matmul_type_dispatch(params, dst);", "return true;"
+        rewritten = re.sub(
+            r"return ggml_tiled_matmul_type_dispatch\(params, dst[^;]*\);",
+            "return true;",
+            rewritten,
         )
         return cpp_program(
             CppFiles({PATH: rewritten}, quoted=files),
-            ENTRY,
+            entry,
             leaves=LEAVES,
             meaning=Meaning(branching=True, harmless=frozenset({"UNUSED"})),
-            constants={"params": "None", "src0": "None", "src1": "None", "dst": "None"},
+            constants=dict.fromkeys(_UNREAD_ARGUMENTS, "None"),
         )
 
     return Reading(
-        "tiled",
+        name,
         *program_by_flags(PATH, text, spans, read),
         axis="rows",
         contexts=[
@@ -166,3 +180,18 @@ def _micro(files: Mapping[str, str]) -> list[Reading]:
         rule = "tiled_micro" if name == "MICRO" else "tiled_window"
         readings.append(cpp_reading(rule, chunk, "one_chunk", leaves={}, axis=None, contexts=[{}]))
     return readings
+
+
+def _expert_window(files: Mapping[str, str]) -> Reading:
+    """Return the reading of the rows of an expert for which its weights are unpacked once."""
+    text = files[PATH]
+    body, _ = body_of(PATH, text, rf"static void {EXPERT_ENTRY}_one_expert\(")
+    only_match(PATH, body, r"for \(int64_t k = 0; k < cne1; k \+= TILED_TILE_K\) \{")
+    window, _ = body_of(PATH, text, r"static void tiled_mmid_gemm_window\(")
+    only_match(PATH, window, r"for \(int64_t ir1 = 0; ir1 < nrows; ir1 \+= TILED_MICRO\) \{")
+    rows, line = only_match(KERNEL, files[KERNEL], r"^#define TILED_TILE_K +(\d+)")
+    source = composed("one_expert", [(line, f"return {rows[1]};")], "")
+    header = CppFiles({KERNEL: source}, quoted=files)
+    return cpp_reading(
+        "expert_tiled_window", header, "one_expert", leaves={}, axis=None, contexts=[{}]
+    )

@@ -69,7 +69,7 @@ def test_what_is_not_read_is_refused_by_name(tmp_path) -> None:
     for query, error, named in (
         (experts, EvidenceError, "ffn_up_exps.* fit routers of no experts"),
         (forward(system_info="CPU : AVX2 = 1 |"), EvidenceError, "LLAMAFILE"),
-        (forward("iq2_xxs"), ConfigError, "iq2_xxs"),
+        (forward("tq1_0"), ConfigError, "tq1_0"),
         (forward(matrices=()), EvidenceError, "no matrices"),
         (forward(engine="torch"), EvidenceError, "torch"),
     ):

@@ -3,22 +3,25 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from nearfree.derive.work_model.engine import (
     ATTENTION,
     BETWEEN,
     FORWARD,
     PASS,
     SERVED,
+    FittedCurve,
     calibrated_engine,
     chosen_curves,
     covered_kernels,
+    fit_engine,
     needed_kernels,
     terms,
     times_by_type,
 )
 from nearfree.errors import EvidenceError
 
-from derive.engines import BUILT, GRID, curve, rules, times
+from derive.engines import BUILT, GRID, SHAPE, curve, matrix, rules, times
 
 GEMM16, GEMM4, GEMV = (
     "q4_k repack_gemm q4_K_8x8_q8_K of 16",
@@ -200,3 +203,34 @@ def test_parts_are_of_types() -> None:
     parts = times_by_type(known, calibration, 4)
     assert set(parts) == {"mul_mat q4_1", "mul_mat q8_0", ATTENTION, BETWEEN, FORWARD}
     assert sum(parts.values()) == pytest.approx(calibration.latency_us(terms(known, 4)))
+
+
+def test_experts_have_terms_of_their_own() -> None:
+    """P counts the experts with rows, S their rows; both are those of one expert in each layer."""
+    shape = structs.replace(SHAPE, taken_experts=2)
+    matrices = (
+        matrix("q4_k", part="ffn_up_exps", count=3 * 8, routed=True),
+        matrix("f32", part="ffn_gate_inp", rows=8, count=3),
+    )
+    known = rules(matrices=matrices, shape=shape)
+    name, elements = "q4_k expert_gemv q4_K_8x8_q8_K of 1", 3 * 1536 * 576
+    for n in (1, 2, 5):
+        amounts = terms(known, n)
+        with_rows = 8 * (1 - 0.75**n)
+        assert amounts[f"{name}: {PASS}"] == pytest.approx(1e-6 * elements * with_rows)
+        assert amounts[f"{name}: {SERVED}"] == pytest.approx(1e-6 * elements * 2 * n)
+    fitted = fit_engine([FittedCurve("a", {1: 9.0}, {1: terms(known, 1)}, 1)])
+    assert times_by_type(known, fitted, 1).keys() >= {"mul_mat_id q4_k", "mul_mat f32"}
+
+
+def test_dense_curves_do_not_cover_experts() -> None:
+    """The same type's dense kernels are others."""
+    shape = structs.replace(SHAPE, taken_experts=2)
+    experts = matrix("q4_k", part="ffn_up_exps", count=3 * 8, routed=True)
+    router = matrix("f32", part="ffn_gate_inp", rows=8, count=3)
+    known = rules(matrices=(experts, router), shape=shape)
+    dense = [curve(rules("q4_k"), CONSTANTS), curve(rules("f32"), CONSTANTS, name="b")]
+    with pytest.raises(EvidenceError, match="q4_k expert_gemv"):
+        calibrated_engine(known, GRID, "cpu", dense)
+    own = [*dense, curve(known, CONSTANTS, name="c")]
+    assert calibrated_engine(known, GRID, "cpu", own).in_sample

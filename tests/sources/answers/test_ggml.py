@@ -23,6 +23,10 @@ HASWELL = with_implied({"avx2", "fma", "f16c"})
 ZEN4 = with_implied({*HASWELL, "avx512bf16", "avx512vnni", "avx512dq", "avx512vl"})
 
 
+IN_PANELS = frozenset(weight for weight in TYPES if weight.startswith("iq")) - {"iq4_nl"}
+"""Types that the prebuilt release takes by panels."""
+
+
 @cache
 def recorded(version: str) -> Extraction:
     """Return a release's recorded rules."""
@@ -177,8 +181,8 @@ def test_types_that_nobody_serves_take_a_dot_product(weight: str) -> None:
 def test_without_vectors_all_go_one_by_one() -> None:
     """A library for any x86-64 goes row by row."""
     plain: frozenset[str] = frozenset()
-    for weight in TYPES:
-        for version in (BUILT, PREBUILT):
+    for version, weights in ((BUILT, TYPES), (PREBUILT, TYPES.keys() - IN_PANELS)):
+        for weight in weights:
             assert taken(version, 9, query(weight, flags=plain)) == [("vector", 1, 9, 9)]
 
 
@@ -198,7 +202,7 @@ def test_steps_are_the_rows_at_which_passes_change() -> None:
 def test_each_pass_names_the_line_that_says_so(version: str) -> None:
     """Each rule of an answer has a file, lines, and the fetched file's hash."""
     hashes = {m.path: m.sha256 for f in recorded(version).fetched for m in f.members}
-    for weight in TYPES:
+    for weight in TYPES if version == BUILT else TYPES.keys() - IN_PANELS:
         for rows in (1, 5, 17):
             for one_pass in product(version, query(weight)).passes(rows):
                 assert one_pass.places
@@ -220,11 +224,19 @@ def test_intervals_cover_the_rows() -> None:
     assert spans[0] == (5, 5, "vector")
 
 
-@pytest.mark.parametrize("weight", ["q4_k_m", "iq2_xxs", "mxfp4", "", "Q4"])
+@pytest.mark.parametrize("weight", ["q4_k_m", "tq1_0", "nvfp4", "", "Q4"])
 def test_another_type_is_refused_by_name(weight: str) -> None:
     """A type without rules is refused, and the known ones are listed."""
     with pytest.raises(ConfigError, match=f"'{weight}'.*q4_k"):
         product(PREBUILT, query(weight))
+
+
+@pytest.mark.parametrize("weight", sorted(IN_PANELS))
+def test_types_in_panels_are_refused_where_they_are_and_read_elsewhere(weight: str) -> None:
+    """The refusal names a release that takes them by tiles."""
+    with pytest.raises(EvidenceError, match=f"{weight.upper()} by panels.*0.3.36"):
+        product(PREBUILT, query(weight)).passes(2)
+    assert taken(BUILT, 17, query(weight)) == [("tiled", 16, 17, 2)]
 
 
 def test_kernels_that_are_not_read_are_refused() -> None:

@@ -65,6 +65,24 @@ def test_layers_with_a_state_have_rules_and_no_time(call: Call, tmp_path: Path) 
     assert "layers have a recurrent state" in predictors["work_model"]["refusal"]
 
 
+def test_experts_are_passes_of_their_own(call: Call, tmp_path: Path) -> None:
+    """Each position more reads rows of k experts more, which limits at once; the text says how."""
+    _, path = model(tmp_path, "qwen3_moe", types=lambda matrix: "f32")  # noqa: ARG005
+    argv = command(path, "--cpu-flags", ZEN4)
+    document = answer(call, *argv)
+    assert document["taken_experts"] < document["experts"]
+    resolved = by_predictor(document)["principle_resolved"]
+    assert resolved["n_max"] == 1.0
+    routed = [step for step in document["steps"] if step["routed"]]
+    taken = document["taken_experts"]
+    assert (routed[0]["before"], routed[0]["after"]) == pytest.approx((taken, 2 * taken))
+    assert "ggml-cpu.c:" in routed[0]["place"]
+    code, out, _ = call(*argv)
+    assert code == 0
+    assert f"a token takes {taken} of {document['experts']} experts, each as likely" in out
+    assert "f32 of experts, " in out
+
+
 def test_rules_answer_without_a_measurement(call: Call, file: Path) -> None:
     """N_max and the steps have file and lines; the work model names what is missing."""
     document = answer(call, *command(file, "--cpu-flags", ZEN4, engine="llama.cpp"))

@@ -47,6 +47,17 @@ def test_weights_that_are_not_repacked(call: Call) -> None:
     assert document["notes"] == []
 
 
+def test_an_expert_s_matrix_has_rules_of_its_own(call: Call) -> None:
+    """`--expert` says that rows are those of one expert: repacked, each is a pass."""
+    options = ("--type", "q4_k", "--rows", "16", "--cpu-flags", ZEN4)
+    document = answer(call, PREBUILT, *options, "--expert")
+    (passes,) = document["intervals"][0]["passes"]
+    assert (document["routed"], passes["path"], passes["times"]) == (True, "expert_gemv", 16)
+    assert passes["rules"][0]["rule"] == "expert_repack_rows"
+    (dense,) = answer(call, PREBUILT, *options)["intervals"][0]["passes"]
+    assert (dense["path"], dense["times"]) == ("repack_gemm", 1)
+
+
 def test_the_text_has_a_line_a_rule(call: Call) -> None:
     """The table names the kinds of passes, their rules, files and lines."""
     code, out, err = call("granularity", PREBUILT, "--type", "Q8_0", "--rows", "9",
@@ -73,7 +84,8 @@ def test_the_machines_flags_are_the_default(call: Call, monkeypatch: pytest.Monk
     [
         ((PREBUILT,), "--type"),
         ((PREBUILT, "--type", "q4_k_m"), "'q4_k_m'"),
-        ((PREBUILT, "--type", "iq2_xxs"), "'iq2_xxs'"),
+        ((PREBUILT, "--type", "tq1_0"), "'tq1_0'"),
+        ((PREBUILT, "--type", "iq2_xxs"), "IQ2_XXS by panels"),
         ((PREBUILT, "--type", "q8_0", "--cpu-flags", "neon"), "'neon'"),
         ((PREBUILT, "--type", "q8_0", "--rows", "9:3"), "9:3"),
         ((PREBUILT, "--type", "q8_0", "--rows", "0"), "0"),

@@ -100,11 +100,11 @@ def test_what_no_rule_says_is_one_row_with_the_reason(layout: Layout, lacking: s
     """An unknown release, rule or type gives one row with the refusal."""
     if lacking != "release":
         write_rules(layout, without=["block_tile"] if lacking == "rule" else [])
-    odd = structs.replace(MATRICES[0], type="mxfp4")
+    odd = structs.replace(MATRICES[0], type="tq1_0")
     write_engine(layout, ran=[loaded(matrices=(odd,) if lacking == "type" else MATRICES[:1])])
     (row,) = table(layout).to_dicts()
     assert row["rows"] is None
-    assert {"release": RELEASE, "rule": "block_tile", "type": "mxfp4"}[lacking] in row["refusal"]
+    assert {"release": RELEASE, "rule": "block_tile", "type": "tq1_0"}[lacking] in row["refusal"]
 
 
 @pytest.mark.parametrize("what", ["experts", "LLAMAFILE"])

@@ -22,7 +22,7 @@ _ATTENTION_OPTIONS = (
     *("heads", "kv_heads", "head_dim", "context", "batch", "positions", "backend", "causal"),
     *("paged", "page_size", "window", "cuda_graph"),
 )
-_CPU_OPTIONS = ("weight", "rows", "cpu_flags", "repack", "threads")
+_CPU_OPTIONS = ("weight", "expert", "rows", "cpu_flags", "repack", "threads")
 MOE_LAYERS, DENSE_PRODUCTS = "MoE layers", "dense products"
 ATTENTION, CPU_PRODUCTS = "attention", "products on a CPU"
 """Kinds of rules, as messages name them."""

@@ -34,6 +34,11 @@ def product_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="keep the weights in the file's layout (use_extra_bufts off)",
     )
+    group.add_argument(
+        "--expert",
+        action="store_true",
+        help="the matrix is a routed expert's, and rows are those of the tokens that take it",
+    )
     group.add_argument("--threads", type=positive, default=1, help="CPU threads (default: 1)")
 
 
@@ -81,7 +86,9 @@ def product_answer(args: argparse.Namespace, extraction: "Extraction") -> "Produ
         repack=args.repack,
     )
     first, last = args.rows or (1, 33)
-    return product_granularity(extraction, query, first, last, variant=variant, notes=notes)
+    return product_granularity(
+        extraction, query, first, last, routed=args.expert, variant=variant, notes=notes
+    )
 
 
 def library_flags(
@@ -109,17 +116,16 @@ def print_products(args: argparse.Namespace, answer: "ProductGranularity") -> No
     print(f"{answer.package} {answer.version}  ({answer.artefact}, by {answer.verified})")
     layout = "repacked where the release does" if answer.repack else "not repacked"
     library = f"the variant {answer.variant}" if answer.variant else "a library"
-    print(f"  {answer.type}, {layout}; {library} with {' '.join(answer.cpu_flags) or 'no vectors'}")
+    owner = ", of an expert" if answer.routed else ""
+    print(f"  {answer.type}{owner}, {layout}; {library} with {' '.join(answer.cpu_flags) or 'no vectors'}")
     for interval in answer.intervals:
         count = sum(tile_pass.times for tile_pass in interval.passes)
         step = f", a step of {interval.step}" if interval.step else ""
         passes = f"{count} pass{'es' if count > 1 else ''} over the weights"
         print(f"  {interval.first:>6} to {interval.last:<6} {passes}{step}")
         for tile_pass in interval.passes:
-            print(
-                f"    {tile_pass.times} x {tile_pass.holds} rows  {tile_pass.path}"
-                f" {tile_pass.kernel}"
-            )
+            rows = f"{tile_pass.holds} row{'s' if tile_pass.holds > 1 else ''}"
+            print(f"    {tile_pass.times} x {rows}  {tile_pass.path} {tile_pass.kernel}")
             for rule in tile_pass.rules:
                 print(f"      {_rule_location(rule)}")
     for note in answer.notes:

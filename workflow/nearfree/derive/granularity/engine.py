@@ -144,6 +144,8 @@ class EngineRules:
                 remedy="Measure it again: `nearfree retake`",
             )
         self.flags, repack = self._flags()
+        self.experts: int | None = None
+        """The experts of each layer that has some, None without."""
         resolved = {} if products is None else products
         self.matrix_groups = tuple(
             self._group(matrix, resolved, repack=repack) for matrix in forward.matrices
@@ -154,11 +156,12 @@ class EngineRules:
         if not matrix.routed:
             product = self._product(matrix, products, repack=repack)
             return MatrixGroup(matrix, product, elements, elements)
-        experts, top_k = self._experts(matrix), self.forward.shape.taken_experts
+        experts, top_k = self._experts_of(matrix), self.forward.shape.taken_experts
+        self.experts = experts
         product = self._product(matrix, products, repack=repack, routing=(experts, top_k))
         return MatrixGroup(matrix, product, elements // experts, elements // experts * top_k)
 
-    def _experts(self, matrix: EngineMatrix) -> int:
+    def _experts_of(self, matrix: EngineMatrix) -> int:
         """Return the number of experts in each layer of a matrix, by the layers' router."""
         routers = {item.rows for item in self.forward.matrices if item.part == ROUTER}
         top_k = self.forward.shape.taken_experts

@@ -28,6 +28,11 @@ def engine_lines(query: dict[str, Any], forecast: EngineForecast, epsilon: float
     threads = f"{forward.threads} thread{'s' if forward.threads > 1 else ''}"
     yield f"{query['model']} on {query['platform']}, {forward.engine} {forward.release}"
     yield f"  b = {forward.batch}, L = {forward.context}, {threads}, weights {stored}"
+    if forecast.rules.experts is not None:
+        yield (
+            f"  a token takes {forward.shape.taken_experts} of {forecast.rules.experts} experts, "
+            "each as likely as another"
+        )
     yield f"  CPU flags {' '.join(query['cpu_flags'])} ({query['flags_from']})"
     yield ""
     yield f"N_max at a tolerance of {epsilon:g}"
@@ -77,6 +82,8 @@ def engine_json(query: dict[str, Any], forecast: EngineForecast, epsilon: float)
         "context": forward.context,
         "threads": forward.threads,
         "repack": forward.repack,
+        "experts": forecast.rules.experts,
+        "taken_experts": forecast.rules.experts and forward.shape.taken_experts,
         "epsilon": epsilon,
         "predictors": [finite(answer) for answer in answers],
         "steps": forecast.changes,

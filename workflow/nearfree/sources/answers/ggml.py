@@ -88,16 +88,20 @@ class Step(Struct, frozen=True, kw_only=True):
 def step_to(rows: int, before: tuple[Passes, ...], after: tuple[Passes, ...]) -> Step:
     """Return the step to the passes `after` of some rows from the passes `before` it.
 
-    It is that of the first new kind of passes, else of the first dropped one. If the path changes,
-    the rule that chooses the path decides.
+    It is that of the first new path, else of the first new kind of passes, else of the first
+    dropped one. If the path changes, the rule that chooses the path decides.
     """
     kinds_before, kinds_after = ([item.kind() for item in passes] for passes in (before, after))
-    subject = next(
-        (item for item in after if item.kind() not in kinds_before),
-        next((item for item in before if item.kind() not in kinds_after), after[0]),
+    former_paths = {item.path for item in before}
+    candidates = (
+        *(item for item in after if item.path not in former_paths),
+        *(item for item in after if item.kind() not in kinds_before),
+        *(item for item in before if item.kind() not in kinds_after),
+        after[0],
     )
+    subject = candidates[0]
     names = [name for name, _ in subject.places]
-    is_new_path = subject.path not in {item.path for item in before}
+    is_new_path = subject.path not in former_paths
     choosing = [name for name in names if is_new_path and name in CHOOSING]
     return Step(
         rows=rows,

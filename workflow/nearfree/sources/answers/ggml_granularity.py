@@ -7,6 +7,7 @@ from msgspec.structs import asdict
 
 from nearfree.sources.answers.ggml import Passes, Product, ProductQuery, RuleBranch
 from nearfree.sources.answers.ggml_cpu import NAMES, Variant
+from nearfree.sources.answers.ggml_experts import ExpertProduct
 from nearfree.sources.answers.granularity import Files
 from nearfree.sources.answers.intervals import Evidence
 from nearfree.sources.extraction import Extraction
@@ -30,8 +31,8 @@ class ShownPasses(Struct, frozen=True, kw_only=True):
     path: str
     kernel: str
     holds: int
-    serves: int
-    times: int
+    serves: float
+    times: float
     rules: tuple[CitedRule, ...]
 
 
@@ -57,6 +58,7 @@ class ProductGranularity(Struct, frozen=True, kw_only=True):
     depth: int
     threads: int
     repack: bool
+    routed: bool
     variant: str | None
     cpu_flags: tuple[str, ...]
     intervals: tuple[RowsInterval, ...]
@@ -70,11 +72,13 @@ def product_granularity(
     first: int,
     last: int,
     *,
+    routed: bool = False,
     variant: Variant | None = None,
     notes: tuple[str, ...] = (),
 ) -> ProductGranularity:
     """Return the passes over a matrix from `first` to `last` rows.
 
+    With `routed` the matrix is an expert's, and rows are those of the tokens that take it.
     `variant` is the prebuilt library that is loaded, if it is one; `notes` are assumptions of the
     query.
 
@@ -85,7 +89,7 @@ def product_granularity(
     EvidenceError
         A rule is missing, or the CPU or the type has kernels whose rules are not read.
     """
-    product = Product(extraction, query)
+    product = (ExpertProduct if routed else Product)(extraction, query)
     source, files = extraction.fetched[0], Files(extraction.fetched)
     deciding_rules = {step.rows: step.rule for step in product.steps(last)}
     runs = groupby(
@@ -111,6 +115,7 @@ def product_granularity(
         depth=query.depth,
         threads=query.threads,
         repack=query.repack,
+        routed=routed,
         variant=None if variant is None else variant.name,
         cpu_flags=tuple(sorted(query.flags & NAMES)),
         intervals=tuple(intervals),

@@ -19,13 +19,13 @@ from nearfree.sources.backends.ggml_text import (
     body_of,
     composed,
     only_match,
+    prefixed,
     span,
 )
 from nearfree.sources.backends.ggml_tiled import tiled_rules
 from nearfree.sources.cpp.conditions import Conditions
 from nearfree.sources.cpp.program import cpp_reading
 from nearfree.sources.cpp.source import CppFiles
-from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Text
 from nearfree.sources.language.reading import Mechanism, Reading
 
@@ -60,15 +60,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
         *expert_rules(llama_files),
         _flash(llama_files),
     ]
-    prefixed: dict[Text, Text] = {}
-    for reading in readings:
-        for function in reading.program.functions.values():
-            for node in nodes_of(function):
-                text = getattr(node, "origin", None)
-                if isinstance(text, Text) and folder and not text.path.startswith(folder):
-                    new = prefixed.setdefault(text, Text(folder + text.path, text.content))
-                    node.origin = new  # type: ignore[attr-defined]
-    return readings
+    return prefixed(readings, folder)
 
 
 def _folder(files: Mapping[str, str]) -> str:

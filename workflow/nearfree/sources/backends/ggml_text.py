@@ -20,6 +20,7 @@ from nearfree.sources.language.program import (
     made_function,
     statement_at,
 )
+from nearfree.sources.language.reading import Reading
 
 BUILD_DEFINITIONS = {
     "GGML_CPU_GENERIC": False,
@@ -177,6 +178,19 @@ def _place(text: Text, line: int) -> ast.stmt:
     place = ast.Pass(lineno=line, end_lineno=line, col_offset=0, end_col_offset=0)
     place.origin = text  # type: ignore[attr-defined]
     return place
+
+
+def prefixed(readings: list[Reading], folder: str) -> list[Reading]:
+    """Return readings whose quotes name files below a folder; an empty folder changes none."""
+    texts: dict[Text, Text] = {}
+    for reading in readings:
+        for function in reading.program.functions.values():
+            for node in nodes_of(function):
+                text = getattr(node, "origin", None)
+                if isinstance(text, Text) and folder and not text.path.startswith(folder):
+                    new = texts.setdefault(text, Text(folder + text.path, text.content))
+                    node.origin = new  # type: ignore[attr-defined]
+    return readings
 
 
 def composed(name: str, pieces: Sequence[tuple[int, str]], answer: str) -> str:

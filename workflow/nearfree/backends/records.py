@@ -23,6 +23,8 @@ _flashinfer = partial(
 )
 
 
+LLAMA_CPP_CUDA = "llama-cpp-cuda"
+"""The package whose rules are those of llama.cpp's products on NVIDIA GPUs."""
 _FLASHINFER = Rules(package="flashinfer-python", reader="flashinfer")
 BACKENDS = (
     _torch(
@@ -257,6 +259,13 @@ BACKENDS = (
         imported="ctypes",
         environment="cpu",
         rules=Rules(package="llama-cpp", reader="ggml"),
+    ),
+    # Its products on NVIDIA GPUs, which nothing here runs: kernels of the same releases' source.
+    Backend(
+        name="llama_cpp_cuda",
+        modules={},
+        package="llama-cpp-python",
+        rules=Rules(package=LLAMA_CPP_CUDA, reader="ggml_cuda"),
     ),
     # OpenVINO on a CPU, through its own Python binding, in the environment that envs/engines.lock
     # names. Its kernels are in binaries, whose rules are not read.

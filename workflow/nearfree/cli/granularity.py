@@ -4,13 +4,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearfree.backends.records import backends_of, ruled_packages
+from nearfree.backends.records import LLAMA_CPP_CUDA, backends_of, ruled_packages
 from nearfree.cli.common import command, config_of, json_text, layout_of, platform_of
+from nearfree.cli.cuda_products import cuda_answer, print_cuda_products
 from nearfree.cli.deployment_options import FORMAT_ALIASES
 from nearfree.cli.granularity_options import (
     ATTENTION,
     ATTENTION_APIS,
     CPU_PRODUCTS,
+    CUDA_PRODUCTS,
     DENSE_DTYPES,
     DENSE_PRODUCTS,
     GROUP_SCALED,
@@ -38,22 +40,25 @@ def run_granularity(args: argparse.Namespace) -> int:
 
     For MoE layers give --experts, --top-k, --d-ff, --d-model and --tokens; for dense products
     --d-model, --d-ff, --dtype and --tokens; for attention --heads, --kv-heads, --head-dim,
-    --context, --batch and --positions; for products on a CPU --type and --rows. Ranges are written
-    first:last.
+    --context, --batch and --positions; for products of llama.cpp --type and --rows, on a GPU also
+    --device, and --experts for those of experts. Ranges are written first:last.
 
     Example: nearfree granularity flash-attn==2.8.3 --heads 32 --kv-heads 8 --head-dim 128
     --device "NVIDIA H20"
     """
     from msgspec.structs import replace
 
-    from nearfree.sources.packages import on_cpu, parse_release
+    from nearfree.sources.packages import parse_release
 
     package, _ = parse_release(args.release)
-    kind = CPU_PRODUCTS if on_cpu(package) else _kind(args.release, package)
+    kind = _kind(args.release, package)
     refuse_unused(args, kind)
     extraction = extraction_of(args, args.release)
     if kind == CPU_PRODUCTS:
         print_products(args, product_answer(args, extraction))
+        return 0
+    if kind == CUDA_PRODUCTS:
+        print_cuda_products(args, cuda_answer(args, extraction, _device(args)[1]))
         return 0
     answer = {
         MOE_LAYERS: _moe_answer,
@@ -75,6 +80,12 @@ def run_granularity(args: argparse.Namespace) -> int:
 
 def _kind(release: str, package: str) -> str:
     """Return the kind of a release's rules; ConfigError if none is of a block or tile."""
+    from nearfree.sources.packages import on_cpu
+
+    if on_cpu(package):
+        return CPU_PRODUCTS
+    if package == LLAMA_CPP_CUDA:
+        return CUDA_PRODUCTS
     for kind, module in RULED.items():
         if package in ruled_packages(module):
             return kind

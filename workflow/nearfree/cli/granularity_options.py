@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearfree.backends.records import ruled_packages
+from nearfree.backends.records import LLAMA_CPP_CUDA, ruled_packages
 from nearfree.cli.common import OFFLINE, TABLE_OR_JSON, positions, positive
 from nearfree.cli.products import product_arguments, whole_range
 from nearfree.errors import ConfigError
@@ -22,9 +22,11 @@ _ATTENTION_OPTIONS = (
     *("heads", "kv_heads", "head_dim", "context", "batch", "positions", "backend", "causal"),
     *("paged", "page_size", "window", "cuda_graph"),
 )
-_CPU_OPTIONS = ("weight", "expert", "rows", "cpu_flags", "repack", "threads")
+_STORED_OPTIONS = ("weight", "rows")
+_CPU_OPTIONS = (*_STORED_OPTIONS, "expert", "cpu_flags", "repack", "threads")
 MOE_LAYERS, DENSE_PRODUCTS = "MoE layers", "dense products"
 ATTENTION, CPU_PRODUCTS = "attention", "products on a CPU"
+CUDA_PRODUCTS = "llama.cpp's products on a GPU"
 """Kinds of rules, as messages name them."""
 RULED: "dict[str, Module]" = {DENSE_PRODUCTS: "gemm", MOE_LAYERS: "moe_ffn", ATTENTION: "attention"}
 """The module that each kind of a GPU's rules is about."""
@@ -35,6 +37,10 @@ _UNUSED = {
     CPU_PRODUCTS: (
         *(*_MOE_OPTIONS, *_GPU_OPTIONS, *_ATTENTION_OPTIONS),
         *("device", "sm", "sms", "api"),
+    ),
+    CUDA_PRODUCTS: (
+        *(*_MOE_OPTIONS[1:], *_GPU_OPTIONS, *_ATTENTION_OPTIONS, *_CPU_OPTIONS[2:]),
+        *("sms", "api"),
     ),
 }
 """Attributes of parsed arguments that have no effect on a kind of rules."""
@@ -57,7 +63,8 @@ def add_granularity_options(parser: argparse.ArgumentParser) -> None:
         f"{packages[MOE_LAYERS]}; of dense products: {packages[DENSE_PRODUCTS]}; of attention: "
         f"{packages[ATTENTION]} (vllm-fa3 is the FlashAttention 3 of a vLLM release, "
         "xformers ships another; vllm-triton is vLLM's own kernel); of products on a CPU: "
-        "llama_cpp (0.x is llama-cpp-python's, from 1 on node-llama-cpp's prebuilt library)",
+        "llama_cpp (0.x is llama-cpp-python's, from 1 on node-llama-cpp's prebuilt library); of "
+        f"its products on NVIDIA GPUs: {LLAMA_CPP_CUDA}",
     )
     TABLE_OR_JSON(parser)
     OFFLINE(parser)

@@ -17,8 +17,8 @@ MAX_ROWS = 4096
 
 
 def product_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of products on a CPU."""
-    group = parser.add_argument_group("products on a CPU")
+    """Add the options of llama.cpp's products, of which some are about a CPU."""
+    group = parser.add_argument_group("products of llama.cpp")
     group.add_argument("--type", dest="weight", help="the weights' type in ggml, such as q4_k")
     group.add_argument(
         "--rows", type=row_range, help="rows of activations, b N: 17 or 1:33 (default: 1:33)"

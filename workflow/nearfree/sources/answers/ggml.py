@@ -25,8 +25,10 @@ TYPES = {
 """Types of weights, by their names in lower case."""
 RuleBranch = tuple[str, Branch]
 """A rule's name, and its branch that applies."""
-CHOOSING = frozenset({"repack_rows", "tiled", "expert_tiled", "sgemm", "vector"})
-"""Rules that set the number of rows from which a path is taken."""
+CHOOSING = frozenset(
+    {"repack_rows", "tiled", "expert_tiled", "sgemm", "vector", "product", "experts"}
+)
+"""Rules that set the number of rows from which a path is taken, on CPUs and GPUs."""
 
 
 class ProductQuery(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ floats (mmf) or of blocks (mmq), or cuBLAS, whose tiles are not read. `mmvf_colu
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nearfree.errors import MovedError
 from nearfree.sources.backends.ggml_cuda_mmq import tile_rules
@@ -47,7 +47,6 @@ from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.language.program import Text
 from nearfree.sources.language.reading import Mechanism, Reading
 
-PACKAGE = "llama-cpp-cuda"
 VENDORED = "vendor/llama.cpp/"
 """The folder of llama.cpp in the Python package's sdist."""
 WANTED = (
@@ -67,17 +66,28 @@ _KERNELS = {
 """The kernel of each function that `ggml_cuda_mul_mat` calls."""
 SORTED = "sorted"
 """Products by experts one after the other, each as a product of its own rows."""
-WEIGHTS = ("F32", "F16", "BF16", "Q4_0", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
-           "IQ4_XS", "MXFP4")  # fmt: skip
+_FLOATS = ("F32", "F16", "BF16")
+WEIGHTS = (*_FLOATS, "Q4_0", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "MXFP4")
 """Types at which rules are compared."""
 _SIZES = {"float": 4, "ggml_fp16_t": 2, "ggml_bf16_t": 2}
 """Bytes of C's types that hold floats."""
 _SHAPES = ((4096, 4096), (1000, 4096), (4096, 1000))
 _DENSE = range(1, 34)
-_MINIMUMS = {"rows": 1, "columns": 2, "depth": 1, "experts": 1, "cc": LEAST, "smpbo": 49152}
+_SMPBO = 101376
+"""Bytes of shared memory that a block may have, of GPUs of 8.6, 8.9 and 12.x; all have more than
+the rule's least."""
+_MINIMUMS = {"rows": 1, "columns": 2, "depth": 1, "experts": 1, "cc": LEAST, "smpbo": 48 * 1024}
 _MEANING = Meaning(branching=True, harmless=frozenset({"GGML_ASSERT", "GGML_UNUSED"}))
-_OWN = (r"(?: +for \(size_t i = 1; i < GGML_MAX_DIMS; \+\+i\) \{\n +if \(src0_nb\[i\] % \(2\*ts\) "
-        r"!= 0\) \{\n +return false;\n +\}\n +\}\n)")  # fmt: skip
+_ALIGNED = (
+    r"(?: +for \(size_t i = 1; i < GGML_MAX_DIMS; \+\+i\) \{\n"
+    r" +if \(src0_nb\[i\] % \(2\*ts\) != 0\) \{\n +return false;\n +\}\n +\}\n)"
+)
+"""The test of a matrix's strides, which those of a contiguous one of an even depth pass."""
+
+_HADAMARD = (
+    r"(?: +const int32_t hint = .*;\n)? +if \(.*ggml_cuda_op_fwht\(ctx, src1, dst\)\) \{\n"
+    r" +return;\n +\}\n"
+)
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
@@ -123,11 +133,13 @@ def _choosing(files: Mapping[str, str]) -> dict[str, str]:
     mmvf = compiled(files, MMVF, [r"bool ggml_cuda_should_use_mmvf\("])
     # A matrix of weights is contiguous: only its depth decides whether its rows are aligned.
     mmvf = without(MMVF, mmvf, rf" +const size_t ts = .*;\n +if \(src0_nb\[0\] != ts\) \{{\n"
-                   rf" +return false;\n +\}}\n(?:\n +//.*\n)?{_OWN}")  # fmt: skip
-    mmf = compiled(files, MMF, [r"bool ggml_cuda_should_use_mmf\(",
-                                r"static __forceinline__ int mmf_get_rows_per_block\("])  # fmt: skip
+                   rf" +return false;\n +\}}\n(?:\n +//.*\n)?{_ALIGNED}")  # fmt: skip
+    mmf = compiled(files, MMF, [
+        r"bool ggml_cuda_should_use_mmf\(",
+        r"static __forceinline__ int mmf_get_rows_per_block\(",
+    ])  # fmt: skip
     mmf = without(MMF, mmf, r" +if \(src0_nb\[0\] != ts\) \{\n +return false;\n +\}\n")
-    mmf = without(MMF, mmf, _OWN)
+    mmf = without(MMF, mmf, _ALIGNED)
     mmvq = compiled(files, MMVQ, [
         r"bool ggml_cuda_should_use_mmvq\(",
         r"int get_mmvq_mmid_max_batch\(",
@@ -137,7 +149,14 @@ def _choosing(files: Mapping[str, str]) -> dict[str, str]:
     mmq = compiled(files, MMQ, [r"bool ggml_cuda_should_use_mmq\("])
     mmq = without(MMQ, mmq, r"const int +id += ggml_cuda_get_device\(\);")
     mmq = without(MMQ, mmq, r"const size_t smpbo = ggml_cuda_info\(\)\.devices\[id\]\.smpbo;")
-    return {MMVF: mmvf, MMF: mmf, MMVQ: mmvq, MMQ: mmq, **features(files), TYPES: _types(files)}
+    chosen = {MMVF: _branching(mmvf), MMF: mmf, MMVQ: _branching(mmvq), MMQ: mmq}
+    return {**chosen, **features(files), TYPES: _types(files)}
+
+
+def _branching(text: str) -> str:
+    """Return a text in which a limit of columns is a branch, so that its line is on record."""
+    limit = re.compile(r"return ((?:src0_small && )?ne11 (?:<=|<|==) \w+);")
+    return limit.sub(r"if (\1) { return true; } return false;", text)
 
 
 def _types(files: Mapping[str, str]) -> str:
@@ -167,7 +186,11 @@ def _constants(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _chosen(
-    rule: str, files: Mapping[str, str], source: str, root: str, contexts: Sequence[Mapping[str, Any]]
+    rule: str,
+    files: Mapping[str, str],
+    source: str,
+    root: str,
+    contexts: Sequence[Mapping[str, Any]],
 ) -> Reading:
     """Return the reading of a function that chooses a kernel."""
     constants = _constants(files)
@@ -202,10 +225,9 @@ def _product(files: Mapping[str, str]) -> Reading:
     source = compiled(files, CUDA, [r"static void ggml_cuda_mul_mat\("])
     for pattern in (
         r"GGML_TENSOR_BINARY_OP_LOCALS$",
-        # The weights are no Hadamard matrix, and lie in no temporary buffer.
-        r"(?: +const int32_t hint = .*;\n)? +if \(.*ggml_cuda_op_fwht\(ctx, src1, dst\)\) \{\n"
-        r" +return;\n +\}\n",
-        # A matrix has two outputs at least.
+        # The weights are no Hadamard matrix, have two outputs at least, and lie in no temporary
+        # buffer.
+        _HADAMARD,
         r" +if \(ne01 == 1 && [^{]*\{\n(?: {8}.*\n)+? {8}return;\n +\}\n",
         r"const bool bad_padding_clear = [^;]*;",
         r"const int cc += ggml_cuda_info\(\)[^;]*;",
@@ -214,12 +236,12 @@ def _product(files: Mapping[str, str]) -> Reading:
         source = without(CUDA, source, pattern)
     source = source.replace("bad_padding_clear || ", "")
     contexts = [
-        {"weight": weight, "cc": cc, "columns": columns, "depth": depth, "smpbo": 101376}
+        {"weight": weight, "cc": cc, "columns": columns, "depth": depth, "smpbo": _SMPBO}
         for weight in WEIGHTS
         for cc in CAPABILITIES
-        for columns, depth in (_SHAPES if weight in WEIGHTS[:3] else _SHAPES[:1])
+        for columns, depth in (_SHAPES if weight in _FLOATS else _SHAPES[:1])
     ]
-    source = returning(source, _KERNELS)
+    source = returning(CUDA, source, _KERNELS)
     return _chosen("product", files, source, "ggml_cuda_mul_mat", contexts)
 
 
@@ -236,60 +258,81 @@ def _experts(files: Mapping[str, str]) -> Reading:
         source = without(CUDA, source, pattern)
     contexts = [
         {"weight": weight, "cc": cc, "columns": columns, "depth": 2048, "experts": 64,
-         "smpbo": 101376}
+         "smpbo": _SMPBO}
         for weight in WEIGHTS
         for cc in CAPABILITIES
-        for columns in ((1024, 1536, 1000) if weight in WEIGHTS[:3] else (1024,))
+        for columns in ((1024, 1536, 1000) if weight in _FLOATS else (1024,))
     ]  # fmt: skip
-    source = returning(source, _KERNELS)
+    source = returning(CUDA, source, _KERNELS)
     return _chosen("experts", files, source, "ggml_cuda_mul_mat_id", contexts)
+
+
+class _Switch(NamedTuple):
+    """A switch over columns: its function's first line, what it switches on, and its cases."""
+
+    rule: str
+    path: str
+    head: str
+    subject: str
+    case: str
+
+
+_VECTORS = _Switch(
+    "mmvf_columns",
+    MMVF,
+    r"static void mul_mat_vec_f_cuda_switch_ncols_dst\(",
+    "ncols_dst",
+    r"case +(\d+):\n +launch_mul_mat_vec_f_cuda<T, type_acc, \1>",
+)
+_QUANTISED_VECTORS = _Switch(
+    "mmvq_columns",
+    MMVQ,
+    r"static void mul_mat_vec_q_switch_ncols_dst\(",
+    "ncols_dst",
+    r"case +(\d+): \{\n(?: +//.*\n)? +(?:static )?constexpr int c_ncols_dst = \1;",
+)
+_TILES = _Switch(
+    "mmf_columns",
+    MMF_KERNEL,
+    r"static void mul_mat_f_switch_cols_per_block\(",
+    "ncols_case",
+    r"case +(\d+): \{\n +mul_mat_f_cuda<T, +rows_per_block, +\1>",
+)
 
 
 def _columns(files: Mapping[str, str]) -> list[Reading]:
     """Return the readings of the columns that a kernel holds at once; 0 if it has none so wide."""
-    _, moe_line = only_match(
-        MMVQ, files[MMVQ], r"^    if \(has_ids && ncols_dst > 1\) \{\n.*\n +mul_mat_vec_q_moe_launch<",
-    )  # fmt: skip
-    kernels = (
-        ("mmvf_columns", MMVF, r"static void mul_mat_vec_f_cuda_switch_ncols_dst\(", "ncols_dst",
-         r"case +(\d+):\n +launch_mul_mat_vec_f_cuda<T, type_acc, \1>", []),
-        ("mmvq_columns", MMVQ, r"static void mul_mat_vec_q_switch_ncols_dst\(", "ncols_dst",
-         r"case +(\d+): \{\n(?: +//.*\n)? +(?:static )?constexpr int c_ncols_dst = \1;",
-         [(moe_line, "if (ids && rows > 1) { return 1; }")]),
-        ("mmf_columns", MMF_KERNEL, r"static void mul_mat_f_switch_cols_per_block\(", "ncols_case",
-         r"case +(\d+): \{\n +mul_mat_f_cuda<T, +rows_per_block, +\1>", None),
-    )  # fmt: skip
-    return [_switch(files, *kernel) for kernel in kernels]
+    single = r"^    if \(has_ids && ncols_dst > 1\) \{\n.*\n +mul_mat_vec_q_moe_launch<"
+    _, token_line = only_match(MMVQ, files[MMVQ], single)
+    widest, widest_line = only_match(
+        MMF_KERNEL,
+        files[MMF_KERNEL],
+        r"const int ncols_case = \(ids && ncols_dst > \d+\) \? \d+ : ncols_dst;",
+    )
+    return [
+        _switch(files, _VECTORS),
+        # Each warp takes one token of several, and its expert's weights.
+        _switch(files, _QUANTISED_VECTORS, (token_line, "if (ids && rows > 1) { return 1; }")),
+        _switch(files, _TILES, (widest_line, widest.group())),
+    ]
 
 
-def _switch(
-    files: Mapping[str, str],
-    rule: str,
-    path: str,
-    head: str,
-    subject: str,
-    case: str,
-    before: list[tuple[int, str]] | None,
-) -> Reading:
-    """Return the reading of a switch over the columns, of which each case is a kernel."""
-    body, first = body_of(path, files[path], head)
-    only_match(path, body, rf"switch \({subject}\) \{{$")
-    if before is None:
-        widest, line = only_match(
-            path, body, r"const int ncols_case = \(ids && ncols_dst > \d+\) \? \d+ : ncols_dst;", first
-        )
-        before = [(line, widest.group())]
-    cases = list(re.finditer(case, body))
+def _switch(files: Mapping[str, str], switch: _Switch, *before: tuple[int, str]) -> Reading:
+    """Return the reading of a switch of which each case is a kernel, behind some other lines."""
+    path = switch.path
+    body, first = body_of(path, files[path], switch.head)
+    only_match(path, body, rf"switch \({switch.subject}\) \{{$")
+    cases = list(re.finditer(switch.case, body))
     if not cases or len(cases) != len(re.findall(r"^ +case +\d+:", body, re.MULTILINE)):
         raise MovedError(f"{path}:{first} has cases of an unknown form")
     pieces = [*before]
-    for match in cases:
-        line = first + body.count("\n", 0, match.start())
-        pieces.append((line, f"if ({subject} == {match[1]}) {{ return {match[1]}; }}"))
+    for case in cases:
+        line = first + body.count("\n", 0, case.start())
+        pieces.append((line, f"if ({switch.subject} == {case[1]}) {{ return {case[1]}; }}"))
     return cpp_reading(
-        rule,
-        CppFiles({path: composed(rule, pieces, "0")}, quoted=files),
-        rule,
+        switch.rule,
+        CppFiles({path: composed(switch.rule, pieces, "0")}, quoted=files),
+        switch.rule,
         leaves={"ncols_dst": "rows"},
         axis="rows",
         contexts=[{"ids": ids} for ids in (False, True)],

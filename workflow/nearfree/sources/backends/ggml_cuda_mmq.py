@@ -2,9 +2,9 @@
 
 A tile holds `width` columns (ggml's J), and each pass over the weights serves one tile. The rule
 `mmq_family` is the table of a capability (mmq.cuh, `ggml_cuda_mmq_get_config`),
-`mmq_config_<family>` a type's threads, rows of weights per tile (ggml's I), layout in shared memory
-and widths; a table may refer to another. `mmq_fallback` says whether a matrix takes the table for
-matrices that tiles do not divide. `mmq_next` is the next width that is tried, 0 after the last,
+`mmq_config_<family>` a type's widths, threads, rows of weights per tile (ggml's I) and layout in
+shared memory; a table may refer to another. `mmq_fallback` says whether a matrix takes the tiles
+for matrices that they do not divide. `mmq_next` is the next width that is tried, 0 after the last,
 and `mmq_shared` its bytes of shared memory: one that a block cannot have is left out. `mmq_tiles`
 is the number of tiles of a width; the first width with the fewest is taken
 (`mul_mat_q_switch_J`).
@@ -93,7 +93,7 @@ def _family(files: Mapping[str, str]) -> Reading:
 
 
 def _config(files: Mapping[str, str], family: str) -> Reading:
-    """Return the reading of a table: threads, rows, layout and widths; or another table's name."""
+    """Return the reading of a table: widths, threads, rows and layout; or another table's name."""
     path = f"{FOLDER}mmq-config-{family}.cuh"
     if path not in files:
         raise MovedError(f"there is no {path}")
@@ -106,7 +106,10 @@ def _config(files: Mapping[str, str], family: str) -> Reading:
         groups.setdefault(case[1], {}).setdefault(case[6] == "true", []).append(case)
     pieces = []
     for name, by_fallback in groups.items():
-        answers = [_answer(path, text, name, *group) for group in by_fallback.items()]
+        answers = [
+            _answer(path, text, name, matches, fallback=fallback)
+            for fallback, matches in by_fallback.items()
+        ]
         first = answers[0][0]
         code = f"if (type == GGML_TYPE_{name}) {{ "
         for line, answer in answers:
@@ -129,7 +132,7 @@ def _config(files: Mapping[str, str], family: str) -> Reading:
 
 
 def _answer(
-    path: str, text: str, name: str, fallback: bool, matches: list[re.Match[str]]
+    path: str, text: str, name: str, matches: list[re.Match[str]], *, fallback: bool
 ) -> tuple[int, str]:
     """Return the first line of a type's tiles, and the code that gives them on their lines."""
     lines = [1 + text.count("\n", 0, match.start()) for match in matches]
@@ -141,9 +144,10 @@ def _answer(
     # Threads that are a power of two: what is padded to them is what GGML_PAD says.
     if int(threads) & int(threads) - 1 or widths != sorted(set(widths)):
         raise MovedError(f"{path}:{lines[0]}: tiles of {name} are of an unknown form")
-    listed = ", ".join(map(str, widths))
+    narrower = "".join(f"{width}, " for width in widths[:-1])
     blank = "\n" * (lines[-1] - lines[0])
-    answer = f'std::make_tuple({threads}, {rows}, "{layout}",{blank} std::make_tuple({listed}))'
+    listed = f"std::make_tuple({narrower}{blank}{widths[-1]})"
+    answer = f'std::make_tuple({listed}, {threads}, {rows}, "{layout}")'
     return lines[0], f"if ({'' if fallback else '!'}fallback) {{ return {answer}; }}"
 
 
@@ -151,8 +155,8 @@ def _fallback(files: Mapping[str, str]) -> Reading:
     """Return the reading of whether a matrix takes tiles that check bounds."""
     body, first = body_of(MMQ_KERNEL, files[MMQ_KERNEL], r"void mul_mat_q_case\(")
     form, line = only_match(
-        MMQ_KERNEL, body, r"if \(args\.nrows_x % (\d+) == 0\) \{\n +constexpr bool fallback = false;"
-        r"\n[^{}]*\} else \{\n +constexpr bool fallback = true;", first,
+        MMQ_KERNEL, body, r"if \(args\.nrows_x % (\d+) == 0\) \{\n +constexpr bool fallback = "
+        r"false;\n[^{}]*\} else \{\n +constexpr bool fallback = true;", first,
     )  # fmt: skip
     source = composed("mul_mat_q_case", [(line, f"return columns % {form[1]} != 0;")], "")
     return cpp_reading(
@@ -212,12 +216,9 @@ def _shared(files: Mapping[str, str]) -> Reading:
     only_match(HEADER, files[HEADER], r"^#define GGML_PAD\(x, n\) \(\(\(x\) \+ \(n\) - 1\) & ~"
                r"\(\(n\) - 1\)\)$")  # fmt: skip
     block, _ = only_match(
-        MMQ_KERNEL, text, r"^static_assert\(sizeof\(block_q8_1_mmq\) == (.*), +\"Unexpected"
-        r" block_q8_1_mmq size\"\);\nstatic_assert\(sizeof\(block_q8_1_mmq\)",
-    )  # fmt: skip
-    values, _ = only_match(
-        MMQ_KERNEL, text, r"^static constexpr int QK8_1_MMQ += ([^;]*);$"
-    )  # fmt: skip
+        MMQ_KERNEL, text, r'^static_assert\(sizeof\(block_q8_1_mmq\) == (QK8_1_MMQ \+ [^",]*), +"'
+    )
+    values, _ = only_match(MMQ_KERNEL, text, r"^static constexpr int QK8_1_MMQ += ([^;]*);$")
     block_text = block[1].replace("sizeof(half2)", str(_HALF2)).replace("QK8_1_MMQ", values[1])
     size = arithmetic(texts, block_text)
     pieces = []
@@ -273,13 +274,15 @@ def _tiles(files: Mapping[str, str]) -> Reading:
     for pattern in (
         r"\n +ne1, ne1\};",
         r"\n +ne12, ncols_opt\};",
-        r"int64_t ncols_opt = ne12;\n +if \(GGML_CUDA_CC_IS_RDNA3\(cc\) \|\| "
-        r"GGML_CUDA_CC_IS_RDNA4\(cc\)\) \{",
+        r"int64_t ncols_opt = ne12;\n +if \(GGML_CUDA_CC_IS_RDNA3\(cc\) \|\|",
     ):
         only_match(MMQ, files[MMQ], pattern)
     body, first = body_of(MMQ_KERNEL, files[MMQ_KERNEL], r"static void launch_mul_mat_q\(")
     count, line = only_match(
-        MMQ_KERNEL, body, r"const int ntx += (\(args\.ncols_max \+ config\.J - 1\) / config\.J);", first
+        MMQ_KERNEL,
+        body,
+        r"const int ntx += (\(args\.ncols_max \+ config\.J - 1\) / config\.J);",
+        first,
     )
     source = composed("launch_mul_mat_q", [(line, f"return {count[1]};")], "")
     return cpp_reading(

@@ -21,7 +21,7 @@ OPTIONS, BLOCKS = "ggml/CMakeLists.txt", "ggml/src/ggml-common.h"
 HEADER, TYPES = "ggml/include/ggml.h", "ggml/src/ggml.c"
 LEAST = 750
 """The least capability that is read: Turing's, whose tensor cores multiply integers."""
-CAPABILITIES = (750, 800, 860, 870, 890, 900, 1000, 1030, 1200, 1210)
+CAPABILITIES = (750, 800, 870, 890, 900, 1000, 1200, 1210)
 """Capabilities at which rules are compared."""
 LEAVES = {
     r"GGML_TYPE_(\w+)": r"'\1'",
@@ -138,9 +138,18 @@ def without(path: str, text: str, pattern: str) -> str:
     return text[: match.start()] + "\n" * match.group().count("\n") + text[match.end() :]
 
 
-def returning(text: str, answers: Mapping[str, str]) -> str:
-    """Return a text in which calls of some functions are the function's answer, by name."""
+def returning(path: str, text: str, answers: Mapping[str, str]) -> str:
+    """Return a text in which calls of some functions are the function's answer, by name.
+
+    Raises
+    ------
+    SourceError
+        It returns after something else than such a call.
+    """
     calls = re.compile(rf"\b({'|'.join(answers)})\(ctx, [^;]*\);\n +return;")
     text = calls.sub(lambda call: f'return "{answers[call[1]]}";\n', text)
     last = re.compile(rf"\b({'|'.join(answers)})\(ctx, [^;]*\);(?=\n\}})")
-    return last.sub(lambda call: f'return "{answers[call[1]]}";', text)
+    text = last.sub(lambda call: f'return "{answers[call[1]]}";', text)
+    if re.search(r"\breturn;", text):
+        raise MovedError(f"{path} takes a product by a kernel that is not known")
+    return text

@@ -24,8 +24,8 @@ _PATCHED_PATHS = re.compile(
 _HEAD = re.compile(rb"# v2 git bundle\n([0-9a-f]{40}) HEAD\n\n")
 
 
-BUNDLED, PACKAGE = "llama-cpp", "node-llama-cpp"
-"""The package name of the rules that are read from the bundle, and the npm package with it."""
+BUNDLED, PACKAGE = ("llama-cpp", "llama-cpp-cuda"), "node-llama-cpp"
+"""The package names of the rules that are read from the bundle, and the npm package with it."""
 BUNDLE, PATCHES = "llama/gitRelease.bundle", "llama/patches/"
 """The members of the package that hold the bundle and the patches."""
 BUNDLE_LIMIT = 64 * 2**20
@@ -38,10 +38,10 @@ def is_bundled(package: str, version: str) -> bool:
     """Return whether a release's files come from a bundle."""
     from packaging.version import Version
 
-    return package == BUNDLED and Version(version).major >= FIRST_MAJOR
+    return package in BUNDLED and Version(version).major >= FIRST_MAJOR
 
 
-def fetch_bundled(version: str, wanted: str, *, cache: Cache) -> Source:
+def fetch_bundled(package: str, version: str, wanted: str, *, cache: Cache) -> Source:
     """Return the files of a release whose path in its repository fully matches a pattern.
 
     Raises
@@ -60,15 +60,15 @@ def fetch_bundled(version: str, wanted: str, *, cache: Cache) -> Source:
         patched = sorted(name for name in names if pattern.fullmatch(name))
         if patched:
             raise SourceError(
-                f"{BUNDLED} {version}: {path} changes {', '.join(patched)} before it is built",
+                f"{package} {version}: {path} changes {', '.join(patched)} before it is built",
                 remedy="Take another version: what it is built of is not on record",
             )
-    commit, files = read_bundle(source.raw(BUNDLE), pattern, f"{BUNDLED} {version}")
+    commit, files = read_bundle(source.raw(BUNDLE), pattern, f"{package} {version}")
     if not files:
-        raise missing_file_error(BUNDLED, version, wanted)
+        raise missing_file_error(package, version, wanted)
     files |= patches
     record = SourceFetched(
-        package=BUNDLED,
+        package=package,
         version=version,
         artefact=f"{source.record.artefact}: {BUNDLE} at {commit}",
         artefact_sha256=source.record.artefact_sha256,

@@ -27,7 +27,11 @@ from nearfree.sources.fetching.sdist import read_sdist
 from nearfree.sources.fetching.wheel import read_wheel
 from nearfree.sources.packages import plain_version
 
-SDISTS = {"vllm-linear": "vllm", "llama-cpp": "llama-cpp-python"}
+SDISTS = {
+    "vllm-linear": "vllm",
+    "llama-cpp": "llama-cpp-python",
+    "llama-cpp-cuda": "llama-cpp-python",
+}
 """Packages that are read from another package's sdist only: the wheels hold binaries of the text.
 
 
@@ -73,7 +77,7 @@ def fetch(
     if source is not None:
         return source
     if is_bundled(package, version):
-        return fetch_bundled(version, wanted, cache=cache)
+        return fetch_bundled(package, version, wanted, cache=cache)
     if package in FORKS:
         return _forked(package, version, wanted, cache)
     return _fetched(package, version, wanted, cache, limit)

@@ -15,10 +15,13 @@ from sources.backends.ggml_cuda_snippets import FILES, TABLE
 MATRIX = {"columns": 80, "depth": 128}
 
 
-def rules(files: Mapping[str, str]) -> dict[str, Rule]:
-    """Return the rules of a made-up release, by name."""
-    readings = ggml_cuda.readings(files)
-    return {reading.rule: Rule(read_rule(reading, "llama-cpp-cuda", "9.9")) for reading in readings}
+def rules(files: Mapping[str, str], *names: str) -> dict[str, Rule]:
+    """Return the rules of a made-up release by name, all or some."""
+    return {
+        reading.rule: Rule(read_rule(reading, "llama-cpp-cuda", "9.9"))
+        for reading in ggml_cuda.readings(files)
+        if not names or reading.rule in names
+    }
 
 
 @cache

@@ -136,11 +136,12 @@ def test_a_patch_of_a_file_with_rules_is_refused(
     """A release that patches a file with rules is refused."""
     serve(server, monkeypatch, raw, f"--- a/{RULE}\n+++ b/{RULE}\n@@ -1 +1 @@\n")
     with pytest.raises(SourceError, match=rf"llama/patches/a\.diff changes {RULE} before"):
-        fetch_bundled("3.0.0", RULE, cache=Cache(tmp_path / "cache"))
+        fetch_bundled("llama-cpp", "3.0.0", RULE, cache=Cache(tmp_path / "cache"))
 
 
 def test_the_first_number_says_which_package_it_is() -> None:
     """From 1 on a version is the prebuilt library's, below the Python package's."""
     assert all(is_bundled("llama-cpp", version) for version in ("3.22.1", "3rc1", "3b1", "4+x"))
+    assert is_bundled("llama-cpp-cuda", "3.22.1")
     assert not is_bundled("llama-cpp", "0.3.36")
     assert not is_bundled("vllm", "1.0")

@@ -58,19 +58,15 @@ def run_granularity(args: argparse.Namespace) -> int:
         print_products(args, product_answer(args, extraction))
         return 0
     if kind == CUDA_PRODUCTS:
-        print_cuda_products(args, cuda_answer(args, extraction, _device(args)[1]))
+        cuda = cuda_answer(args, extraction, _device(args)[1])
+        print_cuda_products(args, replace(cuda, notes=(*cuda.notes, *_device_notes(args))))
         return 0
     answer = {
         MOE_LAYERS: _moe_answer,
         DENSE_PRODUCTS: _dense_answer,
         ATTENTION: _attention_answer,
     }[kind](args, extraction)
-    if args.device and platform_of(config_of(args), args.device) is None:
-        note = (
-            f"{args.device!r} is not a device of {args.config}/platforms.yaml: only --sm and --sms "
-            "describe it"
-        )
-        answer = replace(answer, notes=(*answer.notes, note))
+    answer = replace(answer, notes=(*answer.notes, *_device_notes(args)))
     if args.format == "json":
         print(json_text(answer))
     else:
@@ -192,6 +188,17 @@ def _device(args: argparse.Namespace) -> tuple[str | None, int | None, int | Non
         return args.device, args.sm, args.sms
     name = platform.device_name or args.device
     return name, args.sm or platform.sm, args.sms or platform.sm_count
+
+
+def _device_notes(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return a note on a device that the config does not know."""
+    if not args.device or platform_of(config_of(args), args.device) is not None:
+        return ()
+    note = (
+        f"{args.device!r} is not a device of {args.config}/platforms.yaml: only --sm and --sms "
+        "describe it"
+    )
+    return (note,)
 
 
 def _own_tuned_files(folder: Path | None, extraction: "Extraction") -> "tuple[TunedIndexed, ...]":

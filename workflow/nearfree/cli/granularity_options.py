@@ -75,7 +75,7 @@ def add_granularity_options(parser: argparse.ArgumentParser) -> None:
     )
     moe = parser.add_argument_group("MoE layers and dense products")
     for name, text in (
-        ("experts", "E, experts on one rank"),
+        ("experts", "E, experts on one rank; of llama.cpp: the matrices are those of experts"),
         ("top-k", "k, experts per token"),
         ("d-ff", "width of an expert, or columns of a product, on one rank, in elements"),
         ("d-model", "hidden width, in elements"),

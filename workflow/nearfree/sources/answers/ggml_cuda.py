@@ -26,8 +26,12 @@ TYPES = (
 """Types of weights."""
 _FLOATS = ("F32", "F16", "BF16")
 _LEAST_SM = 75
+_VARYING = frozenset({"rows", "width", "tiles"})
+"""Inputs that differ from question to question about one matrix."""
 _NO_WIDTH = (1 << 31) - 1
 """The number of tiles before a width is found, C's INT_MAX."""
+_Tile = tuple[int, tuple[RuleBranch, ...]]
+"""A width, and the rules by which a GPU can have it."""
 
 
 class CudaQuery(Struct, frozen=True, kw_only=True):
@@ -99,7 +103,7 @@ class CudaProduct:
             "ids": query.routed,
         }
         self._launches: dict[int, Launch] = {}
-        self._table = None if self._weight in _FLOATS else self._read_table()
+        self._widths = () if self._weight in _FLOATS else self._tiles()
 
     def launch(self, rows: int) -> Launch:
         """Return how a number of rows is processed."""
@@ -131,7 +135,8 @@ class CudaProduct:
             raise EvidenceError(
                 f"{self._release} states no rule {name}", remedy="Ask for another release"
             )
-        answer = self.rules[name].value({**self._facts, **inputs})
+        facts = {**self._facts, **inputs}
+        answer = self.rules[name].narrowed(facts, _VARYING).value(facts)
         return answer.value, (name, answer.branch)
 
     def _launch(self, rows: int) -> Launch:
@@ -141,7 +146,7 @@ class CudaProduct:
         if path in UNREAD:
             return Launch(path=path, holds=None, passes=None, per=per, places=(place,))
         if path == MMQ:
-            width, tiles, places = self._tile(rows)
+            width, tiles, places = self._narrowest(rows)
             return Launch(path=path, holds=width, passes=tiles, per=per, places=(*places, place))
         holds, columns_place = self._evaluate(f"{path}_columns", {"rows": rows})
         if not holds:
@@ -157,9 +162,31 @@ class CudaProduct:
             places=(columns_place, place),
         )
 
-    def _read_table(self) -> tuple[Any, RuleBranch]:
+    def _tiles(self) -> tuple[_Tile, ...]:
+        """Return the widths of tiles that the GPU can have, in the order in which they are tried.
+
+        A width that takes no fewer passes than one before is not taken, so none ends the search.
+        """
+        table, table_place = self._table()
+        widths, threads, tile_rows, layout = table
+        facts = {"threads": threads, "tile_rows": tile_rows, "layout": layout}
+        tiles, width = [], 0
+        while width := self._evaluate("mmq_next", {"width": width, "tiles": _NO_WIDTH})[0]:
+            if width in widths:
+                shared, shared_place = self._evaluate("mmq_shared", {"width": width, **facts})
+                if shared <= self._smem:
+                    tiles.append((width, (shared_place, table_place)))
+        if not tiles:
+            raise EvidenceError(
+                f"{self._release} has no tile of {self._weight} for {self._smem} bytes of shared "
+                "memory",
+                remedy="Ask for another type or GPU",
+            )
+        return tuple(tiles)
+
+    def _table(self) -> tuple[tuple[Any, ...], RuleBranch]:
         """Return the tiles of the type, by its capability's table or by one that this refers to."""
-        fallback, _ = self._evaluate("mmq_fallback", {})
+        fallback, place = self._evaluate("mmq_fallback", {})
         table, _ = self._evaluate("mmq_family", {})
         seen = set()
         while isinstance(table, str) and table not in seen:
@@ -173,29 +200,18 @@ class CudaProduct:
             )
         return table, place
 
-    def _tile(self, rows: int) -> tuple[int, int, tuple[RuleBranch, ...]]:
-        """Return the width of a tile, the number of tiles, and the rules that give them."""
-        if self._table is None:
-            raise EvidenceError(
-                f"{self._release} takes {self._weight} by {MMQ}", remedy="Report it"
-            )
-        (widths, threads, tile_rows, layout), table_place = self._table
-        facts = {"threads": threads, "tile_rows": tile_rows, "layout": layout}
-        width, fewest, found, places = 0, _NO_WIDTH, 0, ()
-        while width := self._evaluate("mmq_next", {"width": width, "tiles": fewest})[0]:
-            if width not in widths:
-                continue
-            shared, shared_place = self._evaluate("mmq_shared", {"width": width, **facts})
+    def _narrowest(self, rows: int) -> tuple[int, int, tuple[RuleBranch, ...]]:
+        """Return the first width with the fewest tiles, their number, and the rules."""
+        found = []
+        for width, places in self._widths:
             tiles, place = self._evaluate("mmq_tiles", {"rows": rows, "width": width})
-            if shared <= self._smem and tiles < fewest:
-                fewest, found, places = tiles, width, (place, shared_place, table_place)
+            found.append((tiles, width, (place, *places)))
         if not found:
             raise EvidenceError(
-                f"{self._release} has no tile of {self._weight} for {self._smem} bytes of shared "
-                "memory",
-                remedy="Ask for another type or GPU",
+                f"{self._release} has no tile of {self._weight}", remedy="Report it"
             )
-        return found, fewest, places
+        tiles, width, places = min(found, key=lambda item: item[0])
+        return width, tiles, places
 
 
 def _weight_type(query: CudaQuery) -> str:

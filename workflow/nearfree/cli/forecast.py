@@ -102,7 +102,7 @@ def run_predict(args: argparse.Namespace) -> int:
     With --engine llama_cpp it predicts the forward of a GGUF file on a CPU: N_max by the rules of
     the engine's source, the steps up to 33 rows with file and lines, and T(N) where the results
     root holds curves of the same release, threads and weight types. Only the file's header is
-    read. L defaults to 64.
+    read. L defaults to 64. On an NVIDIA GPU the rules answer alone.
 
     Example: nearfree predict --model qwen3_30b_a3b --platform h200 --batch 8 --context 16384
     --tp 2
@@ -123,7 +123,9 @@ def _refuse_missing(args: argparse.Namespace) -> None:
     if not missing:
         return
     are = "are" if len(missing) > 1 else "is"
-    known = cpus(config_of(args)) if args.engine else list(config_of(args).platforms)
+    known = list(config_of(args).platforms)
+    if args.engine:
+        known = [*cpus(config_of(args)), "or an NVIDIA GPU"]
     platforms = f" (platforms: {', '.join(known)})" if "--platform" in missing else ""
     raise ConfigError(
         f"{' and '.join(missing)} {are} missing",

@@ -1,4 +1,4 @@
-"""`nearfree predict --engine`: the forward of a GGUF file in a real engine on a CPU."""
+"""`nearfree predict --engine`: the forward of a GGUF file in a real engine, on a CPU or a GPU."""
 
 import argparse
 from itertools import product
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearfree.cli.common import config_of, json_text, layout_of, positive
 from nearfree.cli.deployment_options import CONDITIONS, refuse_options, tolerance_of
+from nearfree.cli.forecast_engine_gpu import predict_engine_on_gpus
 from nearfree.cli.serving_engine import SERVING_HELP
 from nearfree.errors import ConfigError
 
@@ -34,7 +35,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of engines: of one on GPUs, and of one that runs a GGUF file on a CPU."""
     group = parser.add_argument_group("engines")
     group.add_argument(
-        "--engine", help=f"{SERVING_HELP}; or the one that runs a GGUF file on a CPU, llama_cpp"
+        "--engine", help=f"{SERVING_HELP}; or the one that runs a GGUF file, llama_cpp"
     )
     group.add_argument(
         "--release",
@@ -71,7 +72,7 @@ def predict_engine(args: argparse.Namespace) -> int:
     Raises
     ------
     NearfreeError
-        The file, engine, release or CPU is unknown, or a rule of the release is missing.
+        The file, engine, release or platform is unknown, or a rule of the release is missing.
     """
     from nearfree.decoders.config_file import config_file
     from nearfree.derive.granularity.engine import EngineForward
@@ -92,12 +93,15 @@ def predict_engine(args: argparse.Namespace) -> int:
     config = config_of(args)
     engine = _engine(args.engine)
     platforms = [resolve(config.platforms, name) for name in args.platform]
-    for name in platforms:
-        if config.platforms[name].kind != "cpu":
-            raise ConfigError(
-                f"{engine} is predicted on a CPU, and {name} is not one",
-                remedy=f"Choose {' or '.join(cpus(config))}, or leave out --engine",
-            )
+    on_gpus = [name for name in platforms if config.platforms[name].kind != "cpu"]
+    if on_gpus and on_gpus != platforms:
+        raise ConfigError(
+            f"{engine} is predicted by other options on a CPU than on a GPU",
+            remedy=f"Ask for {', '.join(on_gpus)} in a command of its own",
+        )
+    if on_gpus:
+        release = _release(engine, args.release)
+        return predict_engine_on_gpus(args, config, engine, release, on_gpus)
     epsilon = tolerance_of(args, config)
     answerer = Answerer(layout_of(args), config, offline=not args.online)
     release = _release(engine, args.release)

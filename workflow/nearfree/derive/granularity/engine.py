@@ -15,10 +15,18 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.routed_product import RoutedProduct
 from nearfree.errors import EvidenceError
 from nearfree.log.events import EngineLoaded, EngineMatrix, EngineShape
-from nearfree.sources.answers.ggml import Passes, Product, ProductQuery, Step, step_to
+from nearfree.sources.answers.ggml import (
+    Passes,
+    Product,
+    ProductQuery,
+    RowProduct,
+    Step,
+    step_to,
+)
 from nearfree.sources.answers.ggml_cpu import loaded_build
 from nearfree.sources.answers.ggml_experts import ExpertProduct
 from nearfree.sources.answers.granularity import Files
+from nearfree.sources.answers.intervals import Evidence
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.packages import parse_release
 
@@ -60,9 +68,6 @@ def forward_of(setting: Setting, loaded: EngineLoaded) -> EngineForward:
     )
 
 
-PassRules = Product | RoutedProduct
-
-
 class MatrixGroup(Struct, frozen=True):
     """Equal matrices of a forward, and the rules of their product.
 
@@ -71,7 +76,7 @@ class MatrixGroup(Struct, frozen=True):
     """
 
     matrix: EngineMatrix
-    product: PassRules
+    product: RowProduct
     elements: int
     used: int
 
@@ -112,7 +117,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return product_name(self.type, routed=self.routed)
 
 
-Products = dict[object, PassRules]
+Products = dict[object, RowProduct]
 """Resolved products, shared by the forwards of a release."""
 ROUTER = "ffn_gate_inp"
 """The matrix that chooses experts: it has as many outputs as there are experts."""
@@ -134,31 +139,34 @@ class EngineRules:
     def __init__(
         self, forward: EngineForward, resolver: Resolver, products: Products | None = None
     ) -> None:
-        self.forward = forward
-        self._extraction = _extraction(forward, resolver)
-        self._files = Files(self._extraction.fetched)
-        self.release_name = f"{self._extraction.package} {self._extraction.version}"
+        self._read(forward, _extraction(forward, resolver))
+        self.flags, self._repack = self._flags()
+        self._products = {} if products is None else products
+        self.matrix_groups = self._groups()
+
+    def _read(self, forward: EngineForward, extraction: Extraction) -> None:
+        """Keep a forward and its release's rules."""
+        self.forward, self._extraction = forward, extraction
+        self._files = Files(extraction.fetched)
+        self.release_name = f"{extraction.package} {extraction.version}"
         if not forward.matrices:
             raise EvidenceError(
                 "the forward has no matrices on record",
-                remedy="Measure it again: `nearfree retake`",
+                remedy="Name a file with weights, or measure it again: `nearfree retake`",
             )
-        self.flags, repack = self._flags()
         self.experts: int | None = None
         """The experts of each layer that has some, None without."""
-        resolved = {} if products is None else products
-        self.matrix_groups = tuple(
-            self._group(matrix, resolved, repack=repack) for matrix in forward.matrices
-        )
 
-    def _group(self, matrix: EngineMatrix, products: Products, *, repack: bool) -> MatrixGroup:
+    def _groups(self) -> tuple[MatrixGroup, ...]:
+        return tuple(map(self._group, self.forward.matrices))
+
+    def _group(self, matrix: EngineMatrix) -> MatrixGroup:
         elements = matrix.count * matrix.rows * matrix.columns
         if not matrix.routed:
-            product = self._product(matrix, products, repack=repack)
-            return MatrixGroup(matrix, product, elements, elements)
+            return MatrixGroup(matrix, self._product(matrix, None), elements, elements)
         experts, top_k = self._experts_of(matrix), self.forward.shape.taken_experts
         self.experts = experts
-        product = self._product(matrix, products, repack=repack, routing=(experts, top_k))
+        product = self._product(matrix, (experts, top_k))
         return MatrixGroup(matrix, product, elements // experts, elements // experts * top_k)
 
     def _experts_of(self, matrix: EngineMatrix) -> int:
@@ -174,30 +182,24 @@ class EngineRules:
             )
         return experts
 
-    def _product(
-        self,
-        matrix: EngineMatrix,
-        products: Products,
-        *,
-        repack: bool,
-        routing: tuple[int, int] | None = None,
-    ) -> PassRules:
+    def _product(self, matrix: EngineMatrix, routing: tuple[int, int] | None) -> RowProduct:
+        """Return the rules of a matrix's product; `routing` is E and k of experts."""
         query = ProductQuery(
             weight=matrix.type,
             columns=matrix.rows,
             depth=matrix.columns,
             flags=self.flags,
             threads=self.forward.threads,
-            repack=repack,
+            repack=self._repack,
         )
         key = self.release_name, query, routing
-        if key not in products:
-            products[key] = (
+        if key not in self._products:
+            self._products[key] = (
                 Product(self._extraction, query)
                 if routing is None
                 else RoutedProduct(ExpertProduct(self._extraction, query), *routing)
             )
-        return products[key]
+        return self._products[key]
 
     def _flags(self) -> tuple[frozenset[str], bool]:
         forward = self.forward
@@ -277,15 +279,19 @@ class EngineRules:
                 )  # fmt: skip
         return None
 
+    def deciding(self, evidence: list[Evidence]) -> Evidence:
+        """Return the line that is cited of a rule's: that of its value."""
+        return evidence[-1]
+
     def place(self, passes: Step | Passes, rule: str | None = None) -> str:
         """Return the source of a rule behind passes, by default the first: release, file, lines."""
         branch = dict(passes.places).get(rule or "", passes.places[0][1])
-        quoted = self._files.branch_evidence(branch)[-1]
+        quoted = self.deciding(self._files.branch_evidence(branch))
         lines = "" if quoted.lines is None else f":{quoted.lines[0]}-{quoted.lines[1]}"
         return f"{self.release_name}, {quoted.file}{lines}"
 
 
-def distinct_products(groups: Iterable[MatrixGroup]) -> list[PassRules]:
+def distinct_products(groups: Iterable[MatrixGroup]) -> list[RowProduct]:
     """Return the distinct products of matrix groups, in order."""
     return list({id(group.product): group.product for group in groups}.values())
 

@@ -1,4 +1,4 @@
-"""The forecast of a GGUF file's forward on a CPU, as text and as JSON."""
+"""The forecast of a GGUF file's forward on a CPU or a GPU, as text and as JSON."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -11,6 +11,10 @@ from nearfree.show.text.answer_json import finite
 from nearfree.show.text.forecast import NO_LIMIT, columns
 from nearfree.units import US_PER_MS
 
+_ASSUMED = "assumed: the library is compiled for it, with ggml's own options; attention is not read"
+_EXPERTS = (
+    "of experts, passes are over one expert's weights, at most: mmvq reads them for each token"
+)
 SCHEMA = "nearfree.predict.engine.v1"
 """The form of the JSON: a later form has another number."""
 
@@ -60,6 +64,47 @@ def engine_lines(query: dict[str, Any], forecast: EngineForecast, epsilon: float
             [head, *((str(n), f"{us / US_PER_MS:.2f}", f"{us / times[1]:.2f}",
                       f"{us / US_PER_MS / n:.2f}") for n, us in times.items())]
         )  # fmt: skip
+
+
+def gpu_engine_lines(query: dict[str, Any], forecast: EngineForecast) -> Iterator[str]:
+    """Yield the lines of one forward on a GPU; `query` has the model and the platform."""
+    forward, resolved = forecast.rules.forward, forecast.resolved
+    yield f"{query['model']} on {query['platform']}, {forward.engine} {forward.release}"
+    yield f"  b = {forward.batch}, all layers on the GPU; {_ASSUMED}"
+    yield ""
+    yield "N_max, up to which no product changes its kernel or its passes over the weights"
+    yield from columns([("principle_resolved", _amount(resolved["n_max"]), "", _reason(resolved))])
+    yield f"  work_model refused: {forecast.refusal}"
+    yield ""
+    yield f"steps up to {MOST_ROWS} rows (b N), by type of weights"
+    yield from _steps(forecast)
+    for note in _gpu_notes(forecast)[1:]:
+        yield f"  {note}"
+
+
+def _gpu_notes(forecast: EngineForecast) -> list[str]:
+    """Return what an answer about a GPU rests on."""
+    routed = any(group.matrix.routed for group in forecast.rules.matrix_groups)
+    return [_ASSUMED, *([_EXPERTS] if routed else [])]
+
+
+def gpu_engine_json(query: dict[str, Any], forecast: EngineForecast) -> dict[str, Any]:
+    """Return the same as data; an unbounded N_max is null."""
+    forward = forecast.rules.forward
+    answers = [
+        {"predictor": "principle_resolved"} | forecast.resolved,
+        {"predictor": "work_model", "n_max": None, "refusal": forecast.refusal},
+    ]
+    return {
+        "schema": SCHEMA,
+        **query,
+        "engine": forward.engine,
+        "release": forward.release,
+        "batch": forward.batch,
+        "predictors": [finite(answer) for answer in answers],
+        "steps": forecast.changes,
+        "notes": _gpu_notes(forecast),
+    }
 
 
 def engine_json(query: dict[str, Any], forecast: EngineForecast, epsilon: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ weights once for the rows that it holds. The matrix has `columns` outputs and `d
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -70,6 +70,13 @@ class Passes(Struct, frozen=True, kw_only=True):
     def kind(self) -> tuple[str, str, int, float]:
         """Return the values whose change is a step."""
         return self.path, self.kernel, self.holds, self.times
+
+
+class RowProduct(Protocol):
+    """The rules of one matrix's product, on a CPU or a GPU."""
+
+    def passes(self, rows: int) -> tuple[Passes, ...]:
+        """Return the passes that a number of rows takes, in their order."""
 
 
 class Step(Struct, frozen=True, kw_only=True):

@@ -20,8 +20,10 @@ def answer(call: Call, *argv: str) -> dict[str, Any]:
 
 
 def test_ranges_of_rows_have_kernel_columns_and_passes(call: Call) -> None:
-    """A known device has its compute capability; rows default to 64."""
+    """A known device has its compute capability; rows default to 33, as on a CPU."""
     document = answer(call, RELEASE, "--type", "Q4_K", *RTX_4090)
+    assert document["intervals"][-1]["to"] == 33
+    document = answer(call, RELEASE, "--type", "Q4_K", *RTX_4090, "--rows", "1:64")
     keys = ("from", "to", "path", "holds", "passes")
     assert [[interval[key] for key in keys] for interval in document["intervals"]] == [
         [1, 8, "mmvq", 8, 1],

@@ -4,14 +4,13 @@ import argparse
 from typing import TYPE_CHECKING
 
 from nearfree.cli.common import json_text
-from nearfree.cli.products import DEFAULT_SIDE
+from nearfree.cli.products import DEFAULT_ROWS, DEFAULT_SIDE
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
     from nearfree.sources.answers.ggml_cuda_granularity import CudaGranularity, KernelInterval
     from nearfree.sources.extraction import Extraction
 
-_DEFAULT_ROWS = (1, 64)
 _SHOWN_RULES = 2
 """Rules of a range that the table names: that of its kernel, and that of the columns it holds."""
 
@@ -50,7 +49,7 @@ def cuda_answer(
         sm=sm,
         routed=args.experts is not None,
     )
-    return cuda_granularity(extraction, query, *(args.rows or _DEFAULT_ROWS), notes=notes)
+    return cuda_granularity(extraction, query, *(args.rows or DEFAULT_ROWS), notes=notes)
 
 
 def print_cuda_products(args: argparse.Namespace, answer: "CudaGranularity") -> None:

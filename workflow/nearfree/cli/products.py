@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SIDE = 4096
 """Default of a matrix's sides, in elements: a multiple of every block and tile."""
-MAX_ROWS = 4096
+DEFAULT_ROWS, MAX_ROWS = (1, 33), 4096
 
 
 def product_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def product_answer(args: argparse.Namespace, extraction: "Extraction") -> "Produ
         threads=args.threads,
         repack=args.repack,
     )
-    first, last = args.rows or (1, 33)
+    first, last = args.rows or DEFAULT_ROWS
     return product_granularity(
         extraction, query, first, last, routed=args.expert, variant=variant, notes=notes
     )

@@ -177,6 +177,7 @@ def test_an_answer_has_files_lines_and_hashes(version: str) -> None:
     ]  # fmt: skip
     vectors, tiles = answer.intervals[:2]
     assert vectors.rules[0].quote == tiles.rules[0].quote == "return ne11 <= 4;"
+    assert vectors.rules[1].quote == "case 4: {"
     assert [rule.rule for rule in tiles.rules] == [
         "product", "mmq_config_ampere", "mmq_shared", "mmq_tiles",
     ]  # fmt: skip
@@ -184,4 +185,6 @@ def test_an_answer_has_files_lines_and_hashes(version: str) -> None:
     assert last - first == len(WIDTHS) - 1
     for interval in answer.intervals:
         assert all(len(rule.sha256 or "") == 64 for rule in interval.rules)
-    assert "compiled for this compute capability" in answer.notes[-1]
+    fused, assumed = answer.notes
+    assert fused == "products of gate and up are fused for one row (mechanism_fusion)"
+    assert "compiled for this compute capability" in assumed

@@ -13,8 +13,10 @@ from nearfree.sources.answers.granularity import Files
 from nearfree.sources.answers.intervals import Evidence
 from nearfree.sources.extraction import Extraction
 
-_LIMIT = re.compile(r"\b(?:ne11|ne2|src1_ncols|ncols_case|ncols_dst|nrows_x) *(?:<|>|<=|==) *\w")
-"""A comparison of a number of columns, in ggml's text."""
+_LIMIT = re.compile(r"\b(?:ne11|ne2|src1_ncols) *(?:<|>|<=|==) *\w")
+"""A comparison of a number of columns that chooses a kernel, in ggml's text."""
+FUSION = "mechanism_fusion"
+"""The rule that says which products are one kernel."""
 _ASSUMED = "assumed: the library is compiled for this compute capability, with ggml's own options"
 
 
@@ -93,8 +95,14 @@ def cuda_granularity(
         routed=query.routed,
         sm=query.sm,
         intervals=tuple(intervals),
-        notes=(*notes, _ASSUMED),
+        notes=(*notes, *_fusion(product), _ASSUMED),
     )
+
+
+def _fusion(product: CudaProduct) -> tuple[str, ...]:
+    """Return what the release fuses, if it is on record: that rule's words."""
+    rule = product.rules.get(FUSION)
+    return () if rule is None else (f"{rule.value({}).value} ({FUSION})",)
 
 
 def cited_rule(place: RuleBranch, files: Files) -> CitedRule:
@@ -105,7 +113,7 @@ def cited_rule(place: RuleBranch, files: Files) -> CitedRule:
 
 
 def deciding(quoted: list[Evidence]) -> Evidence:
-    """Return the last line that compares a number of columns, else the lines of the value.
+    """Return the last line by which a number of columns chooses, else the lines of the value.
 
     Of a value in several parts that are all of its lines, which come before those of a part.
     """

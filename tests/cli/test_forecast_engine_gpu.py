@@ -14,6 +14,9 @@ TYPES = {"attn_q": (12, 144), "ffn_up": (14, 210)}
 """Number and bytes of a block of 256 elements, Q4_K's and Q6_K's, by part."""
 
 
+F32 = 0
+
+
 def write_file(path: Path, experts: int = 0) -> Path:
     """Write a file of a layer with matrices of two types, with experts in place of an FFN's."""
     metadata = [
@@ -30,6 +33,9 @@ def write_file(path: Path, experts: int = 0) -> Path:
             part, dims = "ffn_up_exps", (256, 512, experts)  # noqa: PLW2901 (the experts' name)
         size = 512 * block * (dims[2] if len(dims) == 3 else 1)
         tensors.append(TensorEntry(f"blk.0.{part}.weight", dims, number, size))
+    if experts:
+        router = TensorEntry("blk.0.ffn_gate_inp.weight", (256, experts), F32, 4 * 256 * experts)
+        tensors.append(router)
     path.write_bytes(gguf(metadata, tensors))
     return path
 
@@ -96,7 +102,7 @@ def test_the_text_has_the_steps(call: Call, file: Path) -> None:
     assert (code, err) == (0, "")
     assert "principle_resolved  5    mul_mat q4_k: mmq by the rule product in place of mmvq" in out
     assert "work_model refused: no curve of llama.cpp on a GPU is on record" in out
-    assert "  q4_k, 50% of the weights' elements" in out
+    assert "  q4_k, 50% of the elements that a token reads" in out
     assert "    6  mmq by product  1 to 1 passes  llama-cpp-cuda 3.22.1, ggml/src/" in out
 
 

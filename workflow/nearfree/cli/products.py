@@ -117,7 +117,8 @@ def print_products(args: argparse.Namespace, answer: "ProductGranularity") -> No
     layout = "repacked where the release does" if answer.repack else "not repacked"
     library = f"the variant {answer.variant}" if answer.variant else "a library"
     owner = ", of an expert" if answer.routed else ""
-    print(f"  {answer.type}{owner}, {layout}; {library} with {' '.join(answer.cpu_flags) or 'no vectors'}")
+    flags = " ".join(answer.cpu_flags) or "no vectors"
+    print(f"  {answer.type}{owner}, {layout}; {library} with {flags}")
     for interval in answer.intervals:
         count = sum(tile_pass.times for tile_pass in interval.passes)
         step = f", a step of {interval.step}" if interval.step else ""

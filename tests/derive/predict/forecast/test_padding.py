@@ -13,7 +13,7 @@ from nearfree.derive.engine_step.launches import LAUNCH_US, launch_count
 from nearfree.derive.granularity.graphs import Graphs, Step
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.expand_deployments import deployments
-from nearfree.derive.predict.forecast.padding import padded, timed_grid
+from nearfree.derive.predict.forecast.padding import Rows, graph_rows, padded, timed_grid
 from nearfree.derive.predict.forecast.total import Total, total
 from nearfree.errors import ConfigError
 
@@ -34,18 +34,33 @@ def step(tokens: int, rows: int) -> Step:
     return Step(tokens, rows, rows, "file.py L1-2")
 
 
-def test_rows_between_two_n_are_interpolated() -> None:
-    """At b = 4 six rows are N = 1.5, between two N of the grid."""
+def test_padded_rows_are_those_of_one_request_and_states_of_each() -> None:
+    """At b = 4 six rows are N = 6 of one request; a state runs N = 1.5 of four, interpolated."""
     grid, steps = [1, 2], [[step(4, 6), step(8, 8)]]
-    assert timed_grid(grid, steps) == [1, 2]
-    assert timed_grid([1], [[step(4, 18)]]) == [1, 4, 5]
-    latency = np.array([[[10.0, 20.0], [1.0, 3.0]]])
+    assert timed_grid([1], [[step(4, 18)]], [0]) == [1, 4, 5]
+    assert timed_grid([1], [[step(4, 18)]], []) == [1]
+    assert graph_rows(steps) == [1, 6, 8]
+    assert graph_rows([[step(8, 8)], [Step(600, 600, None, "file.py L1-2")]]) == []
+    timed_questions = timed(deployment(graphs=VLLM)).timed
+    row_us = np.array([[[2.0, 12.0, 16.0], [0.0, 0.0, 0.0], [0.0] * 3, [1.0, 6.0, 8.0], [9.0] * 3]])
+    rows = Rows([1, 6, 8], row_us, np.array([[5, -1, -1, -1, -1]]), timed_questions)
+    latency = np.array([[[10.0, 16.0], [1.0, 3.0], [2.0, 4.0], [5.0, 8.0], [7.0, 7.0]]])
     padded_steps, padding = padded(
-        grid, grid, latency, steps, np.array([[False, True]]), launches=[0]
-    )
-    assert padded_steps.tolist() == [[[15.0, 20.0], [1.0, 3.0]]]
+        grid, grid, latency, steps, rows=rows, launches=[0],
+        has_state=np.array([[False, False, True, False, False]]),
+    )  # fmt: skip
+    assert padded_steps[0].tolist() == [
+        [12.0, 16.0],
+        [1.0, 3.0],
+        [3.0, 4.0],
+        [6.0, 8.0],
+        [7.0, 7.0],
+    ]
     assert padding.unpadded_us.tolist() == latency.tolist()
-    assert padding.at.tolist() == [[[1, 1], [0, 1]]]
+    assert padding.at[0].tolist() == [[0, 1], [0, 1], [1, 1], [0, 1], [0, 1]]
+    assert padding.row_step(0, 0, 0, 0) == (5, 1, 1)
+    assert padding.row_step(0, 0, 0, 1) is None  # the second step is not padded
+    assert padding.row_step(0, 1, 0, 0) is None  # attention runs what it is asked
     assert padding.stopped_by(0, 0) == "graph of 6 tokens: 4 rows run as 6"
     assert padding.stopped_by(0, 1) is None
 
@@ -55,7 +70,9 @@ def test_above_the_largest_graph_the_host_takes_what_launches_take_longer() -> N
     eager, us = Step(600, 600, None, "file.py L1-2"), 10 * LAUNCH_US
     latency = np.array([[[20.0, 20.0, us], [5.0, 5.0, 5.0], [7.0, 7.0, 7.0]]])
     steps, real = [[step(8, 8), eager, eager]], np.zeros((1, 3), dtype=bool)
-    padded_steps, padding = padded([1, 2, 3], [1, 2, 3], latency, steps, real, launches=[10])
+    padded_steps, padding = padded(
+        [1, 2, 3], [1, 2, 3], latency, steps, has_state=real, rows=None, launches=[10]
+    )
     assert padded_steps.sum(axis=1).tolist() == [[32.0, us + 7.0, us + 12.0]]
     assert padded_steps[0, :-1].tolist() == latency[0, :-1].tolist()
     assert padding.waits_us.tolist() == [[0.0, us - 25.0, 0.0]]
@@ -118,23 +135,30 @@ def test_without_graphs_nothing_is_padded() -> None:
 @pytest.mark.parametrize("graphs", [VLLM, SGLANG])
 @pytest.mark.parametrize("batch", [1, 3, 9, 33, 600])
 def test_products_run_the_rows_of_the_graph(graphs: Graphs, batch: int) -> None:
-    """T of each module is that of the padded N' on both sides, attention's that of N itself."""
+    """T of each module is that of one request with the graph's rows, attention's of N itself."""
     timed_forward = timed(deployment(batch=batch, graphs=graphs))
     steps = timed_forward.padding.steps[0] if timed_forward.padding else []
-    wide = timed(deployment(batch=batch), list(range(1, 40)))
+    by_rows = sorted({1, *(step.rows for step in steps)})
+    one, own = timed(deployment(), by_rows), timed(deployment(batch=batch))
     for at, (n, step) in enumerate(zip(SMALL, steps, strict=True)):
-        asked_n = step.rows / batch
-        low, high = int(np.floor(asked_n)), int(np.ceil(asked_n))
         for place, role in timed_forward.roles[0].items():
-            own = wide.latency_us[0, place]
+            expected = one.latency_us[0, place, by_rows.index(step.rows)]
             if role == ATTENTION:
-                assert timed_forward.latency_us[0, place, at] == own[n - 1]
-            else:
-                between = sorted((own[low - 1], own[high - 1]))
-                assert (
-                    between[0] - 1e-9 <= timed_forward.latency_us[0, place, at] <= between[1] + 1e-9
-                )
+                expected = own.latency_us[0, place, at]
+            if role != HOST:
+                assert timed_forward.latency_us[0, place, at] == expected
         assert step.padded == (step.rows > batch * n)
+
+
+@pytest.mark.parametrize("model", ["mixtral_8x7b", "qwen3_30b_a3b", DENSE])
+def test_batches_of_one_graph_differ_by_attention_and_host_alone(model: str) -> None:
+    """From b = 9 to 16 a step runs 16 rows, and no step of more requests is shorter."""
+    queries = [deployment(model, batch=batch, graphs=VLLM, served=True) for batch in range(9, 17)]
+    forward = total(Questions(queries, [1]), ANSWERER)
+    for place, role in forward.roles[0].items():
+        if role not in (ATTENTION, HOST):
+            assert len({*forward.latency_us[:, place, 0].tolist()}) == 1
+    assert (np.diff(forward.model_us[:, 0]) > 0).all()
 
 
 def test_one_request_of_a_speculating_engine_is_not_padded() -> None:

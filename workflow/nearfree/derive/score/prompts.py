@@ -12,16 +12,12 @@ import numpy as np
 import polars as pl
 from msgspec import structs
 
-from nearfree.core.modules.collective import COLLECTIVE
-from nearfree.core.modules.dense_ffn import DENSE_FFN, GEMM
-from nearfree.core.modules.moe_ffn import MOE_FFN
-from nearfree.core.modules.stream_mixing import STREAM_MIXING
 from nearfree.decoders.ranks.collectives import LOGITS
 from nearfree.decoders.ranks.engines import SGLANG
 from nearfree.decoders.ranks.modules import HEAD, requests
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.forecast.deployment import Deployment, Questions
+from nearfree.derive.predict.forecast.deployment import OF_ROWS, Deployment, Questions
 from nearfree.derive.predict.forecast.total import ROLES, total
 from nearfree.public.whole_models import WholeRow
 
@@ -35,9 +31,6 @@ _LAST_POSITION_ROLES = (HEAD, LOGITS)
 """Roles of modules that only a prompt's last position enters. Source: sglang 0.5.9, layers/
 logits_processor.py:320 (_get_pruned_states); logits_indices of vllm/v1/worker/gpu_model_runner.py;
 gather_ids of tensorrt_llm/_torch/pyexecutor/model_engine.py."""
-_ROW_MODULES = (GEMM.name, DENSE_FFN.name, MOE_FFN.name, COLLECTIVE.name, STREAM_MIXING.name)
-"""Modules whose T depends on the rows of a step, whichever request they are of; other modules run
-each request by itself."""
 
 
 class Prompts(NamedTuple):
@@ -87,7 +80,7 @@ def prompts_of(served: Sequence[tuple[WholeRow, Deployment]], answerer: Answerer
     is_row_module, is_last_only = (
         questions.places_of(condition, latency_us.shape[:2])
         for condition in (
-            pl.col("module").is_in(_ROW_MODULES),
+            pl.col("module").is_in(OF_ROWS),
             pl.col("role").is_in(_LAST_POSITION_ROLES),
         )
     )

@@ -1,6 +1,6 @@
 """A model on a platform under one serving condition, and the queries of its modules."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -15,8 +15,11 @@ from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.backends.records import BY_NAME
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.modules.collective import COLLECTIVE
 from nearfree.core.modules.dense_ffn import DENSE_FFN, GEMM
+from nearfree.core.modules.moe_ffn import MOE_FFN
 from nearfree.core.modules.routing import routing_baseline
+from nearfree.core.modules.stream_mixing import STREAM_MIXING
 from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import PLAIN, Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
@@ -54,6 +57,9 @@ prepare_finalize/naive_dp_ep.py:16-40 and 26-61, experts/flashinfer_cutlass_moe.
 _EIGHT_BIT_FORMAT: dict[Dtype, Dtype] = {"float8_block": "float8", "mxfp8": "float8"}
 DENSE = (GEMM.name, DENSE_FFN.name)
 """The modules of dense products."""
+OF_ROWS = (*DENSE, MOE_FFN.name, COLLECTIVE.name, STREAM_MIXING.name)
+"""Modules whose T depends on the rows of a step, whichever request they are of; other modules run
+each request by itself."""
 MOST_POINTS = 1_000_000
 """Most points T(N) of one query: deployments times N of the grid."""
 
@@ -276,6 +282,8 @@ class Questions:
         The deployments, in the order in which answers name them.
     grid
         N, rising from 1: the same for all.
+    only
+        The kinds of modules that are asked about; all if None. Places stay those of the forward.
 
     Raises
     ------
@@ -283,7 +291,13 @@ class Questions:
         There are more than MOST_POINTS points, which memory may not hold.
     """
 
-    def __init__(self, deployments: Sequence[Deployment], grid: Sequence[int]) -> None:
+    def __init__(
+        self,
+        deployments: Sequence[Deployment],
+        grid: Sequence[int],
+        *,
+        only: Collection[str] | None = None,
+    ) -> None:
         if len(deployments) * len(grid) > MOST_POINTS:
             raise ConfigError(
                 f"{len(deployments)} deployments with {len(grid)} N each are asked about",
@@ -300,6 +314,7 @@ class Questions:
             for place, use in enumerate(
                 uses_of(structs.replace(deployment, batch=1, memory=None, graphs=None))
             )
+            if only is None or use.setting.module in only
         ]  # fmt: skip
         self.uses = pl.DataFrame(uses, schema=_USES, orient="row")
 

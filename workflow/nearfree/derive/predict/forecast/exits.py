@@ -1,6 +1,6 @@
 """The boundary at which a model's T(N) leaves a tolerance, and the module that limits it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import polars as pl
@@ -210,9 +210,8 @@ def _boundary_rows(
     is_host = [role == HOST for role in roles]
     may_be_graph = (unpadded <= 1.0 + epsilon) | np.array(is_host, dtype=bool)
     graphs, graph_evidence = _graph_limits(latency, rows, boundary, may_be_graph)
-    grid, timed = latency.grid, _timed_places(latency, rows, place)
     step = _limiting_steps(latency.latency_us[rows, place], baseline_places, boundary)
-    step_end = np.minimum(step + 1, len(grid) - 1)
+    grid = latency.grid
     boundaries = pl.DataFrame(
         {
             "deployment": rows,
@@ -223,9 +222,6 @@ def _boundary_rows(
             "censored": boundary.censored,
             "limiting_module": roles,
             "margin": ratio / (1.0 + epsilon),
-            "asked": latency.asked[rows, place],
-            "last": np.minimum(timed[row, step], np.maximum(timed[row, step_end] - 1, 0)),
-            "after": timed[row, step_end],
             "graph": graphs,
             "graph_evidence": graph_evidence,
         },
@@ -235,8 +231,8 @@ def _boundary_rows(
             "graph": pl.String,
             "graph_evidence": pl.String,
         },
-    ).with_row_index("row")
-    causes = latency.timed.limits(boundaries.select("row", "asked", "last", "after"))
+    ).with_columns(pl.Series("row", row))
+    causes = _causes(latency, rows, place, step)
     unlimited = pl.col("censored")
     between = pl.when(pl.col("limiting_module") == BETWEEN).then(pl.lit(_MORE_ROWS))
     return (
@@ -250,7 +246,7 @@ def _boundary_rows(
             pl.when(~unlimited).then(pl.col(name)).alias(name)
             for name in ("limiting_module", "limiting_term", "margin")
         )
-        .drop("row", "asked", "last", "after", "graph", "graph_evidence")
+        .drop("row", "graph", "graph_evidence")
     )
 
 
@@ -268,11 +264,39 @@ def _limiting_steps(times_us: Array, baseline_places: Integers, boundary: Exits)
     return np.where(leads, rises.argmax(axis=1), boundary.last)
 
 
-def _timed_places(latency: Total, rows: Integers, place: Integers) -> Integers:
-    """Return the indices of modules' N in the timed grid, [rows, grid]."""
-    if latency.padding is None:
-        return np.broadcast_to(np.arange(len(latency.grid)), (len(rows), len(latency.grid)))
-    return latency.padding.at[rows, place]
+def _causes(latency: Total, rows: Integers, place: Integers, step: Integers) -> pl.DataFrame:
+    """Return the terms that change in a step of modules' T(N), with their sources, by row.
+
+    `step` is the index before it. A module that runs all rows of a graph is asked at the graphs'
+    rows, any other at its N.
+    """
+    padding, end = latency.padding, np.minimum(step + 1, len(latency.grid) - 1)
+    at_n, at_rows = list[_Point](), list[_Point]()
+    for row, (deployment, module, last, after) in enumerate(
+        zip(*(each.tolist() for each in (rows, place, step, end)), strict=True)
+    ):
+        point = padding.row_step(deployment, module, last, after) if padding else None
+        if point is not None:
+            at_rows.append((row, *point))
+            continue
+        at = padding.at[deployment, module] if padding else range(len(latency.grid))
+        at_n.append((row, int(latency.asked[deployment, module]), int(at[last]), int(at[after])))
+    frames = [latency.timed.limits(_points(at_n))]
+    if padding is not None and padding.rows is not None:
+        frames.append(padding.rows.timed.limits(_points(at_rows)))
+    return pl.concat(frames)
+
+
+_Point = tuple[int, int, int, int]
+"""A row, the number of its query, and two successive indices into the query's grid."""
+
+
+def _points(points: Iterable[_Point]) -> pl.DataFrame:
+    """Return points as the queries of `limits`."""
+    return pl.DataFrame(
+        [(row, asked, min(last, max(after - 1, 0)), after) for row, asked, last, after in points],
+        schema=dict.fromkeys(("row", "asked", "last", "after"), pl.Int64), orient="row",
+    )  # fmt: skip
 
 
 def _graph_limits(

@@ -1,18 +1,21 @@
 """T(N) of a step that an engine pads to a captured graph: its products run the graph's rows.
 
-Attention runs the actual positions; dense products, experts and collectives run the padded rows.
-Padded rows amount to N' = rows / b positions per request and take T(N'), interpolated linearly
-between whole N'. Above the largest graph, kernels are launched one by one: T(N) is the longer of
-the GPU's time and of the host's launches. vLLM compiles the code between attention and launches
-fewer kernels, but no published step shows how many: its launches are counted as eager ones, which
-is an upper bound.
+Attention runs the actual positions; dense products, experts and collectives run the padded rows,
+and take what they take of one request with as many positions, since they do not tell requests
+apart. A layer with a state runs rows / b positions of each request: T between two whole N is
+interpolated, as it is linear. Above the largest graph, kernels are launched one by one: T(N) is the
+longer of the GPU's time and of the host's launches. vLLM compiles the code between attention and
+launches fewer kernels, but no published step shows how many: its launches are counted as eager
+ones, which is an upper bound.
 """
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.indexer import INDEXER
@@ -21,6 +24,7 @@ from nearfree.decoders.ranks.modules import requests
 from nearfree.derive.granularity.graphs import GraphSteps, Step
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.work_model.family import Array, Flags, Integers
 from nearfree.derive.work_model.launches import LAUNCH_US
 from nearfree.errors import NearfreeError
@@ -36,16 +40,33 @@ class Padding(Struct, frozen=True, kw_only=True):
 
     `steps` are the steps of each deployment by index in the grid, empty without graphs.
     `unpadded_us` is the time of each module at N itself, [deployments, places, grid]. `at` is the
-    index in the timed grid of N, or of the padded N, [deployments, places, grid]. `launches` is the
-    number of kernels that an eager step of each deployment launches, and `waits_us` the time that
-    the GPU waits for them, [deployments, grid].
+    index in the timed grid of N, or of the padded N, [deployments, places, grid], and `rows` has
+    the modules that run all padded rows, None if no step is padded. `launches` is the number of
+    kernels that an eager step of each deployment launches, and `waits_us` the time that the GPU
+    waits for them, [deployments, grid].
     """
 
     steps: Sequence[Sequence[Step]]
     unpadded_us: Array
     at: Integers
+    rows: "Rows | None"
     launches: Sequence[int]
     waits_us: Array
+
+    def row_step(
+        self, deployment: int, module: int, last: int, after: int
+    ) -> tuple[int, int, int] | None:
+        """Return the query of a module at the graphs' rows, and the indices of two steps there.
+
+        Return None where the step after is not padded, or where the module does not run its rows.
+        """
+        steps = self.steps[deployment]
+        if self.rows is None or not steps or not steps[after].padded:
+            return None
+        number = int(self.rows.asked[deployment, module])
+        if number < 0:
+            return None
+        return number, self.rows.place(steps[last]), self.rows.place(steps[after])
 
     def stopped_by(self, deployment: int, place: int) -> str | None:
         """Return the limiting term of a step that is padded to a graph, or waits for launches.
@@ -63,6 +84,42 @@ class Padding(Struct, frozen=True, kw_only=True):
             return None
         counted = "tokens" if step.size == step.rows else "requests"
         return f"{PADDED} {step.size} {counted}: {step.tokens} rows run as {step.rows}"
+
+
+class Rows(NamedTuple):
+    """Modules that run a step's rows, whichever request they are of, at the rows of all graphs.
+
+    `grid` are the rows of a data parallel group. `latency_us` [deployments, places, rows] and the
+    queries `asked` [deployments, places], -1 where there is none, are by a deployment's own places;
+    `timed` answers these queries.
+    """
+
+    grid: Sequence[int]
+    latency_us: Array
+    asked: Integers
+    timed: TimedQuestions
+
+    def place(self, step: Step) -> int:
+        """Return the index of a step's rows in the grid."""
+        return bisect_left(self.grid, step.rows)
+
+    def modules(self, deployment: int) -> Flags:
+        """Return the mask of a deployment's places: these modules, and the time between modules."""
+        places = self.asked[deployment] >= 0
+        places[-2] = True
+        return np.asarray(places)
+
+
+def of_one_request(deployment: Deployment) -> Deployment:
+    """Return a deployment of one request per data parallel group, whose N are its group's rows."""
+    return structs.replace(deployment, batch=deployment.parallel.dp, context=1, memory=None)
+
+
+def graph_rows(steps: Sequence[Sequence[Step]]) -> list[int]:
+    """Return the rows of all graphs of deployments with a padded step, rising from 1; or none."""
+    padding = [each for each in steps if any(step.padded for step in each)]
+    rows = {step.rows for each in padding for step in each if step.size is not None}
+    return sorted({1, *rows}) if rows else []
 
 
 def steps_of(
@@ -89,10 +146,16 @@ def steps_of(
     return steps, reasons
 
 
-def timed_grid(grid: Sequence[int], steps: Sequence[Sequence[Step]]) -> list[int]:
-    """Return the N to be timed: those of the grid, and the whole N around each padded step's N."""
+def timed_grid(
+    grid: Sequence[int], steps: Sequence[Sequence[Step]], with_states: Collection[int]
+) -> list[int]:
+    """Return the N to be timed: those of the grid, and those around a padded N.
+
+    The latter are of deployments `with_states` alone.
+    """
     numbers = set(grid)
-    for deployment_steps in steps:
+    for deployment in with_states:
+        deployment_steps = steps[deployment]
         for n, step in zip(grid, deployment_steps, strict=bool(deployment_steps)):
             if step.padded:
                 padded = step.rows * n / step.tokens
@@ -105,8 +168,9 @@ def padded(
     grid: Sequence[int],
     latency_us: Array,
     steps: Sequence[Sequence[Step]],
-    is_attention: Flags,
     *,
+    has_state: Flags,
+    rows: Rows | None,
     launches: Sequence[int],
 ) -> tuple[Array, Padding]:
     """Return the times of modules in padded steps, and the padding.
@@ -124,8 +188,10 @@ def padded(
         Time of each module, [deployments, places, timed].
     steps
         The steps of each deployment by index in `grid`, empty without graphs.
-    is_attention
-        Mask of the modules that run the actual positions, [deployments, places].
+    has_state
+        Mask of the modules that run each request's share of the padded rows, [deployments, places].
+    rows
+        The modules that run all padded rows; None if no step is padded.
     launches
         The number of kernels that a step of each deployment launches.
     """
@@ -135,7 +201,7 @@ def padded(
     timed_places = np.broadcast_to(places, latency.shape).copy()
     waits_us = np.zeros((len(steps), len(grid)))
     for deployment, deployment_steps in enumerate(steps):
-        rows = ~is_attention[deployment]
+        stateful = has_state[deployment]
         for place, (n, step) in enumerate(
             zip(grid, deployment_steps, strict=bool(deployment_steps))
         ):
@@ -145,20 +211,27 @@ def padded(
                 waits_us[deployment, place] = np.fmax(wait_us, 0.0)  # 0 where T(N) is not known
             if not step.padded:
                 continue
+            if rows is not None:
+                padded_modules = rows.modules(deployment)
+                row_us = rows.latency_us[deployment, padded_modules, rows.place(step)]
+                latency[deployment, padded_modules, place] = row_us
+            if not stateful.any():
+                continue
             padded_n = step.rows * n / step.tokens
             low, high = (
                 int(np.searchsorted(timed, n_around))
                 for n_around in (math.floor(padded_n), math.ceil(padded_n))
             )
             share = padded_n - math.floor(padded_n)
-            low_us, high_us = latency_us[deployment, rows, low], latency_us[deployment, rows, high]
-            latency[deployment, rows, place] = (1 - share) * low_us + share * high_us
-            timed_places[deployment, rows, place] = high
+            low_us, high_us = (latency_us[deployment, stateful, end] for end in (low, high))
+            latency[deployment, stateful, place] = (1 - share) * low_us + share * high_us
+            timed_places[deployment, stateful, place] = high
     latency[:, -1] += waits_us
     return latency, Padding(
         steps=steps,
         unpadded_us=unpadded,
         at=timed_places,
+        rows=rows,
         launches=launches,
         waits_us=waits_us,
     )

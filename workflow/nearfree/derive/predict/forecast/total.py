@@ -16,9 +16,19 @@ from nearfree.decoders.ranks.modules import BETWEEN, HOST, MOE, ROUTER, SHARED, 
 from nearfree.derive.engine_step.form import between_us, hidden_us, host_us
 from nearfree.derive.engine_step.launches import launch_count
 from nearfree.derive.engine_step.recorded import RecordedStep
+from nearfree.derive.granularity.graphs import Step
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.forecast.deployment import Deployment, Questions
-from nearfree.derive.predict.forecast.padding import REAL, Padding, padded, steps_of, timed_grid
+from nearfree.derive.predict.forecast.deployment import OF_ROWS, Deployment, Questions
+from nearfree.derive.predict.forecast.padding import (
+    REAL,
+    Padding,
+    Rows,
+    graph_rows,
+    of_one_request,
+    padded,
+    steps_of,
+    timed_grid,
+)
 from nearfree.derive.reference.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
 from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.work_model.family import Array, Flags, Integers
@@ -126,9 +136,11 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     steps, reasons = steps_of(questions.deployments, grid, answerer)
     if not any(steps) and not any(reasons):
         return _timed(questions, answerer)
-    timed_questions = Questions(questions.deployments, timed_grid(grid, steps))
+    stateful = ~pl.col("module").is_in((*REAL, *OF_ROWS))
+    with_states = questions.uses.filter(stateful)["deployment"].unique().to_list()
+    timed_questions = Questions(questions.deployments, timed_grid(grid, steps, with_states))
     timed = _timed(timed_questions, answerer)
-    is_attention = timed_questions.places_of(pl.col("module").is_in(REAL), timed.asked.shape)
+    has_state = timed_questions.places_of(stateful, timed.asked.shape)
     launches = [
         launch_count(deployment.uses(), deployment.decoder.pairs)
         if any(step.size is None for step in deployment_steps)
@@ -136,8 +148,9 @@ def total(questions: Questions, answerer: Answerer) -> Total:
         for deployment, deployment_steps in zip(questions.deployments, steps, strict=True)
     ]
     latency, padding = padded(
-        timed_questions.grid, grid, timed.latency_us, steps, is_attention, launches=launches
-    )
+        timed_questions.grid, grid, timed.latency_us, steps, has_state=has_state, launches=launches,
+        rows=_rows(questions.deployments, steps, timed.asked.shape[1], answerer),
+    )  # fmt: skip
     refusals = [
         module_refusal or graph_refusal
         for module_refusal, graph_refusal in zip(timed.refusals, reasons, strict=True)
@@ -156,6 +169,33 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     )
 
 
+def _rows(
+    deployments: Sequence[Deployment],
+    steps: Sequence[Sequence[Step]],
+    places: int,
+    answerer: Answerer,
+) -> Rows | None:
+    """Return the modules that run all rows of padded steps, None if no step is padded."""
+    grid = graph_rows(steps)
+    if not grid:
+        return None
+    ones = {
+        row: of_one_request(deployment)
+        for row, (deployment, of_deployment) in enumerate(zip(deployments, steps, strict=True))
+        if any(step.padded for step in of_deployment)
+    }
+    distinct = {one: index for index, one in enumerate(dict.fromkeys(ones.values()))}
+    forward = _timed(Questions([*distinct], grid, only=OF_ROWS), answerer)
+    latency = np.zeros((len(deployments), places, len(grid)))
+    asked = np.full((len(deployments), places), -1)
+    modules, outside = forward.asked.shape[1] - len(ROLES), -len(ROLES)
+    for row, one in ones.items():
+        times = forward.latency_us[distinct[one]]
+        latency[row, :modules], latency[row, outside:] = times[:modules], times[outside:]
+        asked[row, :modules] = forward.asked[distinct[one], :modules]
+    return Rows(grid, latency, asked, forward.timed)
+
+
 def _timed(questions: Questions, answerer: Answerer) -> Total:
     """Return T(N) of deployments without padding of steps."""
     grid, uses = np.array(questions.grid), questions.uses
@@ -166,16 +206,18 @@ def _timed(questions: Questions, answerer: Answerer) -> Total:
     shape = len(questions.deployments), int(uses["place"].max() or 0) + 1  # type: ignore[arg-type]
     module_us = np.zeros((*shape, len(grid)))
     module_us[position] = query_us[numbers] * uses["count"].to_numpy()[:, None]
-    modules: list[list[tuple[str, int]]] = [[] for _ in questions.deployments]
-    for deployment, role, number in uses.select("deployment", "role", "asked").iter_rows():
-        modules[deployment].append((role, number))
-    module_roles = [dict(enumerate(role for role, _ in part)) for part in modules]
+    modules: list[dict[int, tuple[str, int]]] = [{} for _ in questions.deployments]
+    for deployment, place, role, number in uses.select(
+        "deployment", "place", "role", "asked"
+    ).iter_rows():
+        modules[deployment][place] = role, number
+    module_roles = [{place: role for place, (role, _) in part.items()} for part in modules]
     latency, roles = with_step_times(answerer, questions.deployments, module_roles, module_us, grid)
     shape = latency.shape[:2]
     band, asked = np.zeros(shape), np.full(shape, -1)
     band[position], asked[position] = query_band[numbers], numbers
     known = [
-        {place: evidence[number] for place, (_, number) in enumerate(part) if number in evidence}
+        {place: evidence[number] for place, (_, number) in part.items() if number in evidence}
         for part in modules
     ]
     behind = [
@@ -189,7 +231,7 @@ def _timed(questions: Questions, answerer: Answerer) -> Total:
         asked=asked,
         roles=roles,
         grid=grid,
-        refusals=[_refusal(part, reasons) for part in modules],
+        refusals=[_refusal([*part.values()], reasons) for part in modules],
         constants=["; ".join(sorted({each.constants for each in part})) for part in behind],
         calibration=[
             tuple(sorted({event for each in part for event in each.calibration})) for part in behind

@@ -33,11 +33,17 @@ def question_with(**changes: Any) -> dict[str, Any]:
     return {**ROWS, "d_model": BETWEEN} | changes
 
 
-def form_of(known: Reference, platform: str, question: dict[str, Any]) -> np.ndarray:
-    """Return T(N) by the form with the constants of a platform's group, without a residual."""
+def form_of(
+    known: Reference, platform: str, question: dict[str, Any], *, ratio: float | None = None
+) -> np.ndarray:
+    """Return T(N) by the form with the constants of a platform's group, without a residual.
+
+    `ratio` is the balance of the question's chip over the platform's, a sibling.
+    """
     (part,) = prepared(question)
     group = group_on(known, platform)
-    return form_us(group.key.family, group.values, part.features)
+    of_sibling = {} if ratio is None else {"balance_ratio": np.array([[ratio]])}
+    return form_us(group.key.family, group.values, {**part.features, **of_sibling})
 
 
 def group_on(known: Reference, platform: str) -> Group:

@@ -80,8 +80,10 @@ def test_a_sibling_answers_by_its_constants_and_residuals() -> None:
     known = reference(*products("h100", "h800", "a100"), bent=by_depth)
     question = question_with(platform="h200")
     times = times_of(known, question)
+    balance = {name: chip.balance or np.nan for name, chip in CHIPS.items()}
     logs = [
-        np.log(form_of(known, name, question)) + residual_of(known, name, question)
+        np.log(form_of(known, name, question, ratio=balance["h200"] / balance[name]))
+        + residual_of(known, name, question)
         for name in ("h100", "h800")
     ]
     assert times.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))

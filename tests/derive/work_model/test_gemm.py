@@ -61,6 +61,41 @@ def test_no_tile_outlasts_its_weights(flop_per_byte: float, tile: int) -> None:
     assert core[2] > core[0] * (1 + 1e-6)
 
 
+def at_rows(n: list[int], balance: float, ratio: float | None = None) -> np.ndarray:
+    """Return T of a product on a chip of some balance in FLOP/byte, without its rows' traffic.
+
+    `ratio` is that balance over a sibling's whose constants they are.
+    """
+    facts = {**H100, "phi": balance * H100["beta"]}
+    features = arrays(n, **facts) | {"matrices": [(np.array([[8192.0]]), np.array([[8192.0]]), 1)]}
+    of_sibling = {} if ratio is None else {"balance_ratio": np.array([[ratio]])}
+    time_us = latency_us(features | of_sibling, VALUES, "tile_128")[0]
+    moved = np.array(n) * 2 * 8192 * 2 / (VALUES["bandwidth_share"] * H100["beta"])
+    return np.asarray(time_us - moved)
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [(164.0, 419.0), (117.0, 293.0), (206.0, 295.0), (295.0, 206.0), (70.0, 90.0)],
+)
+def test_few_rows_take_the_share_of_bandwidth_that_they_take_on_a_sibling(
+    here: float, there: float
+) -> None:
+    """With equal beta T(1) is the sibling's; rows beyond a tile are padded as ever."""
+    ratio = here / there
+    assert at_rows([1], here, ratio) == pytest.approx(at_rows([1], there))
+    many = [129, 256, 1024]
+    assert at_rows(many, here, ratio) == pytest.approx(at_rows(many, here))
+    rising = at_rows([*range(1, 300)], here, ratio)
+    assert (np.diff(rising) >= -1e-9).all()
+
+
+def test_a_chip_of_equal_balance_is_padded_as_its_sibling() -> None:
+    """At a ratio of one nothing differs."""
+    n = [*range(1, 300)]
+    assert at_rows(n, 295.0, 1.0).tolist() == at_rows(n, 295.0).tolist()
+
+
 def one_product(n: list[int], depth: float, columns: float, **values: float) -> np.ndarray:
     """Return T(N) of a product of K by columns, without the traffic of its own rows."""
     matrix = (np.array([[depth]]), np.array([[columns]]), 1)

@@ -20,8 +20,13 @@ _RULED = {BY_NAME[name].engine for name in ENGINES}
 """Engines whose rules give the row tiles of products."""
 
 
-def times_by_group(part: Prepared, group: Group | Constants) -> tuple[Array, Array, Flags]:
+def times_by_group(
+    part: Prepared, group: Group | Constants, balance_ratio: Array | None = None
+) -> tuple[Array, Array, Flags]:
     """Return T(N) of questions by one group, or by its constants only.
+
+    `balance_ratio` [rows, 1] is the balance of each question's chip over that of the group's, where
+    the group is a sibling's.
 
     Returns
     -------
@@ -36,6 +41,8 @@ def times_by_group(part: Prepared, group: Group | Constants) -> tuple[Array, Arr
         group_features = gates.with_curve_matrices(shape, features, group)
         if isinstance(group, Group) and group.key.backend in _RULED:
             group_features = without_rules(group_features)
+        if balance_ratio is not None:
+            group_features = {**group_features, "balance_ratio": balance_ratio}
         call_us = form_us(group.key.family, group.values, group_features)
         if isinstance(group, Group):
             residual, call_nearness = group.residuals(coordinates(family, shape, n))

@@ -142,6 +142,11 @@ class Reference:
         """Return whether two platforms are siblings."""
         return siblings(self._chip(one), self._chip(other))
 
+    def _balance_ratio(self, part: Prepared, sibling: Key) -> Array:
+        """Return the balance of each question's chip over that of a sibling, [rows, 1]."""
+        own = [self._chip(platform).balance or np.nan for platform in part.rows["platform"]]
+        return np.array(own)[:, None] / (self._chip(sibling.platform).balance or np.nan)
+
     def _chip(self, platform: str) -> Chip:
         return self._chips.get(platform, Chip(None, None))
 
@@ -297,7 +302,8 @@ class Reference:
         nearest: list[tuple[int, ...]] = [()] * part.rows.height
         regimes = [regime] * part.rows.height
         for number, group in enumerate(groups):
-            latency_us, nearness, measured = times_by_group(part, group)
+            ratio = self._balance_ratio(part, group.key) if regime == R1 else None
+            latency_us, nearness, measured = times_by_group(part, group, ratio)
             logs += np.log(latency_us) / len(groups)
             if number == 0 and regime != R0:
                 nearest = nearest_curves(nearness)

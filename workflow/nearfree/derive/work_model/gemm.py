@@ -61,15 +61,13 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
         `tokens` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `weight_bytes` (s),
         `element_bytes` (s_in) and `result_bytes` (s_out); `matrices` lists (K, N, times) of the
         products, K and N [rows, 1]. `padded_i` (pad(m)) and `passes_i` (r) of product i, [rows,
-        grid], are those of a rule, NaN without one.
+        grid], are those of a rule, NaN without one. `balance_ratio` [rows, 1] is rho over that of
+        the sibling whose constants the values are; without it they are the GPU's own.
     """
     m = features["tokens"]
-    # No library pads to a tile whose compute alone takes longer than the weights' traffic.
-    largest_tile = features["phi"] / features["beta"] * features["weight_bytes"] / 2
-    tile = np.minimum(_TILES[hypothesis], np.exp2(np.floor(np.log2(largest_tile))))
     phi = values["compute_share"] * features["phi"]
     beta = values["bandwidth_share"] * features["beta"]
-    padded = np.ceil(m / tile) * tile
+    padded = _padded_rows(features, _TILES[hypothesis])
     total_us = np.full(m.shape, values["fixed_us"])
     for number, (depth, columns, times) in enumerate(features["matrices"]):
         elements = depth * columns
@@ -88,6 +86,31 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
         product_us = power_mean_sum(values["sharpness"], *parts)
         total_us = total_us + times * (product_us + row_us)
     return np.asarray(total_us)
+
+
+def _padded_rows(features: Features, widest: int) -> Array:
+    """Return the rows of a product in whole tiles of a hypothesis, [rows, grid].
+
+    A sibling's curve tells T of few rows as a share of its bandwidth, and not whether a part of it
+    is a tile's compute: constants of either hypothesis meet it. On a chip with less compute beside
+    its memory the same tile would take a larger share, and a library has smaller ones. So few rows
+    are padded to what takes the weights' time as it does on the sibling.
+    """
+    m = features["tokens"]
+    # No library pads to a tile whose compute alone takes longer than the weights' traffic.
+    largest_tile = features["phi"] / features["beta"] * features["weight_bytes"] / 2
+    tile = _tile_within(widest, largest_tile)
+    padded = np.ceil(m / tile) * tile
+    if "balance_ratio" not in features:
+        return np.asarray(padded)
+    ratio = features["balance_ratio"]
+    least = ratio * _tile_within(widest, largest_tile / ratio)
+    return np.asarray(np.maximum(np.where((ratio < 1) & (m <= tile), m, padded), least))
+
+
+def _tile_within(widest: int, largest: Array) -> Array:
+    """Return the largest power of two within two limits."""
+    return np.asarray(np.minimum(widest, np.exp2(np.floor(np.log2(largest)))))
 
 
 def _by_rule(features: Features, name: str, default: Array) -> Array:

@@ -12,7 +12,7 @@ from nearfree.derive.reference.group_times import NEAREST
 from nearfree.derive.reference.groups import Key
 from nearfree.derive.reference.kriging import coordinates
 from nearfree.derive.reference.regimes import REGIME_MEANINGS, REGIMES, Reference
-from nearfree.derive.reference.siblings import Chip
+from nearfree.derive.reference.siblings import Chip, carried_ratio
 
 from derive.reference.made import (
     CHIPS,
@@ -75,19 +75,35 @@ def test_a_gpu_and_kernel_that_are_known_answer_by_form_and_residual() -> None:
     assert np.abs(residual).min() > 0.001
 
 
-def test_a_sibling_answers_by_its_constants_and_residuals() -> None:
-    """R1 uses the siblings' constants and residuals with this GPU's facts: their geometric mean."""
-    known = reference(*products("h100", "h800", "a100"), bent=by_depth)
+@pytest.mark.parametrize(("balance", "ratio"), [(206.0, None), (98.0, 98.0 / 295.0)])
+def test_a_sibling_answers_by_its_constants_and_residuals(
+    balance: float, ratio: float | None
+) -> None:
+    """R1 uses the siblings' constants and residuals with this GPU's facts: their geometric mean.
+
+    On a chip of far less balance few rows of a product keep their share of the bandwidth.
+    """
+    groups = reference(*products("h100", "h800", "a100"), bent=by_depth).groups
+    known = Reference(groups, {**CHIPS, "h200": Chip(90, balance)})
     question = question_with(platform="h200")
     times = times_of(known, question)
-    balance = {name: chip.balance or np.nan for name, chip in CHIPS.items()}
     logs = [
-        np.log(form_of(known, name, question, ratio=balance["h200"] / balance[name]))
-        + residual_of(known, name, question)
+        np.log(form_of(known, name, question, ratio=ratio)) + residual_of(known, name, question)
         for name in ("h100", "h800")
     ]
     assert times.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
     assert [group.key.platform for group in times.groups] == ["h100", "h800"]
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "ratio"),
+    [(206.0, 295.0, 1.0), (295.0, 206.0, 1.0), (164.0, 419.0, 164 / 419), (419.0, 164.0, 1.0)],
+)
+def test_only_a_far_smaller_balance_changes_how_a_sibling_is_carried(
+    here: float, there: float, ratio: float
+) -> None:
+    """Public siblings, up to 1.43, are carried by the form alone, and so is more compute."""
+    assert carried_ratio(Chip(89, here), Chip(89, there)) == pytest.approx(ratio)
 
 
 def test_strangers_answer_by_constants_alone() -> None:

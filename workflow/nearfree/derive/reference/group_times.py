@@ -25,8 +25,8 @@ def times_by_group(
 ) -> tuple[Array, Array, Flags]:
     """Return T(N) of questions by one group, or by its constants only.
 
-    `balance_ratio` [rows, 1] is the balance of each question's chip over that of the group's, where
-    the group is a sibling's.
+    `balance_ratio` [rows, 1] is the balance of each question's chip over that of the group's, a
+    sibling, at most 1 (`siblings.carried_ratio`).
 
     Returns
     -------

@@ -20,7 +20,7 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference import gates
 from nearfree.derive.reference.group_times import has_routing, nearest_curves, times_by_group
 from nearfree.derive.reference.groups import Constants, Group, Key, keys_of, version_of
-from nearfree.derive.reference.siblings import Chip, alike_built, siblings
+from nearfree.derive.reference.siblings import Chip, alike_built, carried_ratio, siblings
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.families import OF_KERNELS
 from nearfree.derive.work_model.family import Array, Flags
@@ -142,10 +142,11 @@ class Reference:
         """Return whether two platforms are siblings."""
         return siblings(self._chip(one), self._chip(other))
 
-    def _balance_ratio(self, part: Prepared, sibling: Key) -> Array:
-        """Return the balance of each question's chip over that of a sibling, [rows, 1]."""
-        own = [self._chip(platform).balance or np.nan for platform in part.rows["platform"]]
-        return np.array(own)[:, None] / (self._chip(sibling.platform).balance or np.nan)
+    def _carried_ratios(self, part: Prepared, sibling: Key) -> Array:
+        """Return the balance of each question's chip over a sibling's, 1 if alike, [rows, 1]."""
+        there = self._chip(sibling.platform)
+        platforms = part.rows["platform"].to_list()
+        return np.array([[carried_ratio(self._chip(name), there)] for name in platforms])
 
     def _chip(self, platform: str) -> Chip:
         return self._chips.get(platform, Chip(None, None))
@@ -302,7 +303,7 @@ class Reference:
         nearest: list[tuple[int, ...]] = [()] * part.rows.height
         regimes = [regime] * part.rows.height
         for number, group in enumerate(groups):
-            ratio = self._balance_ratio(part, group.key) if regime == R1 else None
+            ratio = self._carried_ratios(part, group.key) if regime == R1 else None
             latency_us, nearness, measured = times_by_group(part, group, ratio)
             logs += np.log(latency_us) / len(groups)
             if number == 0 and regime != R0:

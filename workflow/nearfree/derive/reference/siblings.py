@@ -18,6 +18,10 @@ _MINOR_COMPATIBLE_SM = 100
 _BALANCE_RATIO = 4.0
 """Largest ratio of two siblings' balances: as far as a curve is kept beyond its boundary."""
 
+_TESTED_RATIO = 1.5
+"""Largest ratio of two balances within which public curves of siblings, H100 and H200 at 1.43, say
+that T of few rows is carried by the form."""
+
 
 class Chip(NamedTuple):
     """Compute capability, 90 for 9.0, and rho of 16 bits in FLOP/byte: they decide siblings."""
@@ -38,6 +42,12 @@ def siblings(one: Chip, other: Chip) -> bool:
     """Return whether two chips are siblings."""
     low, high = sorted(chip.balance or np.nan for chip in (one, other))
     return high <= _BALANCE_RATIO * low and alike_built(one, other)
+
+
+def carried_ratio(one: Chip, sibling: Chip) -> float:
+    """Return a chip's balance over a sibling's where that is less than was tested, else 1."""
+    ratio = (one.balance or np.nan) / (sibling.balance or np.nan)
+    return ratio if ratio * _TESTED_RATIO < 1.0 else 1.0
 
 
 def alike_built(one: Chip, other: Chip) -> bool:

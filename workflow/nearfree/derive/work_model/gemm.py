@@ -61,8 +61,8 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
         `tokens` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `weight_bytes` (s),
         `element_bytes` (s_in) and `result_bytes` (s_out); `matrices` lists (K, N, times) of the
         products, K and N [rows, 1]. `padded_i` (pad(m)) and `passes_i` (r) of product i, [rows,
-        grid], are those of a rule, NaN without one. `balance_ratio` [rows, 1] is rho over that of
-        the sibling whose constants the values are; without it they are the GPU's own.
+        grid], are those of a rule, NaN without one. `balance_ratio` [rows, 1], at most 1, is rho
+        over that of the sibling whose constants the values are; without it it is 1.
     """
     m = features["tokens"]
     phi = values["compute_share"] * features["phi"]
@@ -92,9 +92,9 @@ def _padded_rows(features: Features, widest: int) -> Array:
     """Return the rows of a product in whole tiles of a hypothesis, [rows, grid].
 
     A sibling's curve tells T of few rows as a share of its bandwidth, and not whether a part of it
-    is a tile's compute: constants of either hypothesis meet it. On a chip with less compute beside
-    its memory the same tile would take a larger share, and a library has smaller ones. So few rows
-    are padded to what takes the weights' time as it does on the sibling.
+    is a tile's compute: constants of either hypothesis meet it. On a chip with far less compute
+    beside its memory the same tile would take much longer than the weights, and a library has
+    smaller ones. So few rows are padded to what takes the share that the tile takes there.
     """
     m = features["tokens"]
     # No library pads to a tile whose compute alone takes longer than the weights' traffic.
@@ -105,7 +105,8 @@ def _padded_rows(features: Features, widest: int) -> Array:
         return np.asarray(padded)
     ratio = features["balance_ratio"]
     least = ratio * _tile_within(widest, largest_tile / ratio)
-    return np.asarray(np.maximum(np.where((ratio < 1) & (m <= tile), m, padded), least))
+    fewer = (ratio < 1.0) & (m <= tile)
+    return np.asarray(np.maximum(np.where(fewer, m, padded), least))
 
 
 def _tile_within(widest: int, largest: Array) -> Array:

@@ -390,4 +390,11 @@ def test_steps_are_padded_to_the_engines_graphs(call: Call) -> None:
     (unpadded,) = as_json(call, *options, "--graphs", "none")
     assert unpadded["graphs"] is None
     assert "graphs" not in unpadded["deployment"]
-    assert unpadded["curve"][0]["latency_us"] < answer["curve"][0]["latency_us"]
+    full = (*DENSE, *H800, "--batch", "40", *SHORT)
+    (of_forty,) = as_json(call, *full, "--graphs", "vllm==0.9.1")
+    padded_us, own_us, full_us = (
+        entry["curve"][0]["latency_us"] * entry["curve"][0]["Dense FFN"]
+        for entry in (answer, unpadded, of_forty)
+    )
+    assert padded_us == pytest.approx(full_us, rel=1e-9)
+    assert padded_us != pytest.approx(own_us, rel=1e-5)

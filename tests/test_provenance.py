@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from browsing import dice, open_report, quiet, until
 from nearfree.config.files import Config
+from nearfree.core.parallel import DEGREES
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.expand_deployments import deployments
 from nearfree.derive.predict.forecast.forecast import forecast
@@ -26,7 +27,6 @@ from selenium.webdriver.common.by import By
 
 pytestmark = pytest.mark.browser
 REPORT = "results/report/index.html"
-DEGREES = ("tp", "dp", "ep", "pp")
 CHOICES = (
     "model",
     "platform",

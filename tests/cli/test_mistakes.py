@@ -244,6 +244,8 @@ def test_the_copy_has_no_damage(project: Path, call: Call) -> None:
     ("line", "suggestion"),
     [
         ("predict --model qwen3_8b --platform h100 --tensor-parallel-size 4", "--tp"),
+        ("predict --model qwen3_8b --platform h100 --expert-parallel-size 4", "--ep"),
+        ("predict --model qwen3_8b --platform h100 --pp-size=2", "--pp"),
         ("predict --model qwen3_8b --platform h100 --max-model-len=8192", "--context"),
         ("predict --model qwen3_8b --platform h100 --kv-cache-dtype fp8", "--kv-dtype"),
         ("schedule vllm --model qwen3_8b --platform h100 --acceptence 0.7", "--acceptance"),

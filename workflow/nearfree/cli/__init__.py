@@ -33,20 +33,13 @@ for _module in MODULES:
 
 
 ENGINE_OPTION_NAMES = {
-    "--tensor-parallel-size": "--tp",
-    "--tp-size": "--tp",
-    "--data-parallel-size": "--dp",
-    "--dp-size": "--dp",
     "--enable-expert-parallel": "--ep",
-    "--ep-size": "--ep",
-    "--pipeline-parallel-size": "--pp",
-    "--pp-size": "--pp",
     "--max-model-len": "--context",
     "--max-num-seqs": "--batch",
     "--quantization": "--weights",
 }
-"""Options of vLLM and SGLang, with the option here that means the same but is spelled too
-differently for a suggestion by similarity."""
+"""Options of vLLM and SGLang other than sizes of parallelism, with the option here that means the
+same but is spelled too differently for a suggestion by similarity."""
 
 
 class _Paragraphs(argparse.HelpFormatter):
@@ -135,7 +128,7 @@ def _parse_args(words: Sequence[str]) -> argparse.Namespace:
         suggestions: list[str] = []
         elsewhere: list[str] = []
         for word in dict.fromkeys(argument.partition("=")[0] for argument in unknown):
-            own_option = ENGINE_OPTION_NAMES.get(word, "")
+            own_option = _own_option(word)
             owners = [name for name in COMMANDS if word in _options_of(name)]
             if own_option in known:
                 suggestions.append(own_option)
@@ -151,6 +144,18 @@ def _parse_args(words: Sequence[str]) -> argparse.Namespace:
             remedy=f"`nearfree {args.command} --help` lists its options",
         )
     return args
+
+
+def _own_option(word: str) -> str:
+    """Return the option here that means what a differently spelled one of an engine does, or ""."""
+    from nearfree.core.parallel import KINDS
+
+    degrees = {
+        f"--{spelled}": f"--{name}"
+        for name, kind in KINDS.items()
+        for spelled in (f"{kind}-parallel-size", f"{name}-size")
+    }
+    return (ENGINE_OPTION_NAMES | degrees).get(word, "")
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nearfree.cli.common import layout_of, positions, positive, refuse_leading_zero, tolerance
 from nearfree.errors import ConfigError
@@ -31,11 +31,10 @@ LARGEST = 512
 """The default of `--largest`."""
 ENGINE_GRAPHS = "engine"
 """The value of `graphs` for which a deployment's own engine pads its steps."""
-CONDITIONS = (
+_CONDITIONS = (
     "attention", "moe", "moe_backend", "dense", "batch", "context", "routing", "loads", "dtype",
-    "weights", "activations", "kv_dtype", "tp", "dp", "ep", "pp", "gpus", "graphs",
+    "weights", "activations", "kv_dtype", "gpus", "graphs",
 )  # fmt: skip
-"""Options that describe how a model is deployed on a platform."""
 MODEL = (
     "a name under config/models; else the path of a config.json, a GGUF file or a folder with one; "
     "else a Hugging Face id, ORG/NAME or ORG/NAME@REVISION, whose config files are read from its "
@@ -45,9 +44,18 @@ MODEL = (
 Value = TypeVar("Value")
 
 
+def conditions() -> tuple[str, ...]:
+    """Return the options that describe how a model is deployed on a platform."""
+    from nearfree.core.parallel import DEGREES
+
+    return *_CONDITIONS, *DEGREES
+
+
 GRID = "; a grid for surfaces and --positions"
 BOTH = "; surfaces: both bounds"
 SGLANG_DP_NOTE = "SGLang's DP attention with --tp 8 --dp 8 on 8 GPUs is --tp 1 --dp 8 here"
+_DEGREE_NOTES = {"dp": f"; {SGLANG_DP_NOTE}", "ep": "; it divides tp x dp"}
+"""What the options of degrees of parallelism say besides the meaning of their field."""
 
 
 def add_deployment(
@@ -63,6 +71,9 @@ def add_deployment(
     required
         Whether `--model` and `--platform` are required.
     """
+    from nearfree.core.parallel import KINDS
+    from nearfree.core.setting import FIELDS
+
     list_hint = ", or several: a,b,c"
     hint = list_hint if many else ""
 
@@ -122,13 +133,9 @@ def add_deployment(
         help="measured loads of the experts, instead of --routing: a .csv or .json file with "
         "expert, share (or count) and, if layers differ, layer",
     )
-    for option, meaning in (
-        ("--tp", "tensor parallelism: GPUs that share each matrix and the heads"),
-        ("--dp", f"data parallelism: groups with requests of their own; {SGLANG_DP_NOTE}"),
-        ("--ep", "expert parallelism: groups of the tp x dp GPUs that hold whole experts"),
-        ("--pp", "pipeline parallelism: stages that share the layers"),
-    ):
-        parser.add_argument(option, type=positive, help=f"{meaning} (default: 1)")
+    for name, kind in KINDS.items():
+        meaning = f"{kind} parallelism: {FIELDS[name].meaning}{_DEGREE_NOTES.get(name, '')}"
+        parser.add_argument(f"--{name}", type=positive, help=f"{meaning} (default: 1)")
     parser.add_argument(
         "--gpus",
         type=positive,
@@ -284,6 +291,7 @@ def make_spec(
         A model is unknown, or the config files of its Hugging Face id cannot be fetched.
     """
     from nearfree.config.files import DeploymentSpec
+    from nearfree.core.parallel import DEGREES
     from nearfree.hub.model_name import resolve_model
 
     return DeploymentSpec(
@@ -300,10 +308,7 @@ def make_spec(
         weights=args.weights,
         activations=args.activations,
         kv_dtype=args.kv_dtype,
-        tp=args.tp or 1,
-        dp=args.dp or 1,
-        ep=args.ep or 1,
-        pp=args.pp or 1,
+        **dict[str, Any]({name: getattr(args, name) or 1 for name in DEGREES}),
         gpus=args.gpus,
         graphs=args.graphs or ENGINE_GRAPHS,
     )

@@ -19,10 +19,10 @@ from nearfree.cli.common import (
     tokens,
 )
 from nearfree.cli.deployment_options import (
-    CONDITIONS,
     LARGEST,
     add_answer_options,
     add_deployment,
+    conditions,
     fit,
     loads_of,
     make_answerer,
@@ -52,11 +52,8 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
 """Default batch sizes of `surface` and `--positions`, and default contexts of `--positions`."""
-_UNUSED = (
-    *("model", *CONDITIONS, "engine", "epsilon", "all", "positions", "accepted"),
-    *("largest", "ignore_memory"),
-)
-"""Options that `--curves` refuses."""
+_UNUSED = ("engine", "epsilon", "all", "positions", "accepted", "largest", "ignore_memory")
+"""Options that `--curves` refuses, besides the model and its conditions."""
 
 
 @command(
@@ -296,7 +293,7 @@ def write_curves(args: argparse.Namespace, folder: Path) -> None:
     from nearfree.log.document import replace
 
     where = "with --curves, which covers the studies of config/"
-    refuse_options(args, _UNUSED, where, "--curves")
+    refuse_options(args, ("model", *conditions(), *_UNUSED), where, "--curves")
     config = config_of(args)
     platforms = args.platform or config.site.here
     answerer = Answerer(layout_of(args), config, offline=not args.online)

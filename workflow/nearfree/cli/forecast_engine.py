@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearfree.cli.common import config_of, json_text, layout_of, positive
-from nearfree.cli.deployment_options import CONDITIONS, refuse_options, tolerance_of
+from nearfree.cli.deployment_options import conditions, refuse_options, tolerance_of
 from nearfree.cli.forecast_engine_gpu import predict_engine_on_gpus
 from nearfree.cli.serving_engine import SERVING_HELP
 from nearfree.errors import ConfigError
@@ -21,14 +21,7 @@ CONTEXT = 64
 """The default of L, which is that of the project's own curves."""
 _ENGINE_OPTIONS = ("release", "threads", "no_repack", "cpu_flags")
 _ENGINE_CONDITIONS = ("batch", "context")
-_REFUSED = (
-    *(name for name in CONDITIONS if name not in _ENGINE_CONDITIONS),
-    "positions",
-    "accepted",
-    "all",
-    "largest",
-    "ignore_memory",
-)
+_REFUSED = ("positions", "accepted", "all", "largest", "ignore_memory")
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +80,8 @@ def predict_engine(args: argparse.Namespace) -> int:
     from nearfree.show.text.engine_forecast import engine_json, engine_lines
     from nearfree.sources.packages import parse_release
 
-    refuse_options(args, _REFUSED, f"with --engine {args.engine}", "leave out --engine")
+    refused = (*(name for name in conditions() if name not in _ENGINE_CONDITIONS), *_REFUSED)
+    refuse_options(args, refused, f"with --engine {args.engine}", "leave out --engine")
     if args.format == "csv":
         raise ConfigError("--format csv is not written with --engine", remedy="Choose json or text")
     config = config_of(args)

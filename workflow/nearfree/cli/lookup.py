@@ -17,10 +17,10 @@ from nearfree.cli.common import (
     output_format,
 )
 from nearfree.cli.deployment_options import (
-    CONDITIONS,
     LARGEST,
     add_answer_options,
     add_deployment,
+    conditions,
     fit,
     loads_of,
     make_answerer,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _ENGINE = ("engine", "release")
 """Options of `add_serving_engine`."""
+_ANSWER = ("epsilon", "largest", "ignore_memory")
 
 
 @command(
@@ -60,7 +61,7 @@ def run_lookup(args: argparse.Namespace) -> int:
     in_one_thread()
     config = config_of(args)
     if args.published:
-        unused = ("model", "platform", *CONDITIONS, *_ENGINE, "epsilon", "largest", "ignore_memory")
+        unused = ("model", "platform", *conditions(), *_ENGINE, *_ANSWER)
         where = "with --published, which covers the paper's deployments"
         refuse_options(args, unused, where, "--published")
         print(_published(args, config))
@@ -114,7 +115,7 @@ def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]"
         use_only_serving_engine(args)
         return [make_spec(args, routing=BOUNDS)]
     where = "without --model and --platform, on the deployments of deployments.yaml"
-    refuse_options(args, (*CONDITIONS, *_ENGINE), where, "name a model and a platform")
+    refuse_options(args, (*conditions(), *_ENGINE), where, "name a model and a platform")
     if not config.deployments:
         raise ConfigError(
             f"{config.folder}/deployments.yaml lists no deployment",

@@ -21,6 +21,7 @@ from nearfree.core.modules.registry import STUDIES
 from nearfree.core.modules.routing import LAW_ROUTINGS
 from nearfree.core.modules.study import StudyBase
 from nearfree.core.names import Name
+from nearfree.core.parallel import Degrees
 from nearfree.core.plan import MODULES_SUFFIX, PREDICTIONS_SUFFIX, PROFILE_SUFFIX, Sweep
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
@@ -43,7 +44,7 @@ Contexts = Annotated[tuple[Annotated[int, Meta(ge=1, lt=100_000_000)], ...], Met
 """Cached positions; models exist for ten million."""
 
 
-class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DeploymentSpec(Degrees, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Deployments, one for each combination of the listed values.
 
     `models` are names under config/models or paths of files. `attention` and `moe` are releases as
@@ -51,14 +52,14 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     engine's default on the platform. `dense` is the release that runs dense products of quantised
     weights, torch for a library; its default is the engine of `moe`. `batch` is b, `context` L.
     `moe` and `routing` apply to models with experts. `dtype` sets all formats; `weights`,
-    `activations` and `kv_dtype` set one each; the model's files give the rest. `tp`, `dp`, `ep` and
-    `pp` are the degrees of parallelism. `gpus` stands for tp if tp, dp and pp are 1, else it must
-    be their product. The default of `moe` is vllm, or sglang if ep is neither 1 nor tp x dp, or if
-    only sglang's kernel for the format is read. `moe_backend` is the value of the engine's option
-    for MoE kernels, in the engine's words (backends/named_kernels.py). `graphs` is the release of
-    vllm or sglang to whose CUDA graphs steps are padded; `engine` means the deployment's engine, if
-    its graphs are on record, and `none` (the default) no padding. `drawn` says whether figures show
-    the deployments.
+    `activations` and `kv_dtype` set one each; the model's files give the rest. A degree of
+    parallelism, such as `tp`, is 1 unless given. `gpus` stands for tp if tp, dp and pp are 1, else
+    it must be their product. The default of `moe` is vllm, or sglang if ep is neither 1 nor tp x
+    dp, or if only sglang's kernel for the format is read. `moe_backend` is the value of the
+    engine's option for MoE kernels, in the engine's words (backends/named_kernels.py). `graphs` is
+    the release of vllm or sglang to whose CUDA graphs steps are padded; `engine` means the
+    deployment's engine, if its graphs are on record, and `none` (the default) no padding. `drawn`
+    says whether figures show the deployments.
     """
 
     models: Texts
@@ -74,10 +75,6 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weights: Dtype | None = None
     activations: Dtype | None = None
     kv_dtype: Dtype | None = None
-    tp: Positive = 1
-    dp: Positive = 1
-    ep: Positive = 1
-    pp: Positive = 1
     gpus: Positive | None = None
     graphs: Text = "none"
     drawn: bool = True

@@ -6,19 +6,40 @@ from nearfree.core.protocols import Positive
 from nearfree.errors import ConfigError
 
 
-class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The degrees of parallelism of a deployment.
+class Degrees(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The degrees of parallelism that a deployment is asked about, not yet checked.
 
     `tp` GPUs shard each matrix and the attention heads; `dp` such groups each run attention for
     their own requests. The `tp * dp` ranks of a stage share the experts: experts are distributed
     over `ep` groups of ranks, and each expert is sharded over the `moe_tp` ranks of its group. `pp`
-    stages share the layers.
+    stages share the layers. Each is a field of settings, too, which says its meaning.
     """
 
     tp: Positive = 1
     dp: Positive = 1
     ep: Positive = 1
     pp: Positive = 1
+
+    @property
+    def by_name(self) -> dict[str, int]:
+        """The degrees by name."""
+        return {name: getattr(self, name) for name in DEGREES}
+
+
+DEGREES = Degrees.__struct_fields__
+"""The names of the degrees; options of the command line, columns and figures follow."""
+KINDS = {"tp": "tensor", "dp": "data", "ep": "expert", "pp": "pipeline"}
+"""The kind of parallelism of each degree, as options of engines spell it."""
+
+
+class Parallel(Degrees, frozen=True, omit_defaults=True):
+    """The degrees of parallelism of a deployment, which go with each other.
+
+    Raises
+    ------
+    ConfigError
+        ep does not divide the ranks of a stage.
+    """
 
     def __post_init__(self) -> None:
         if self.ranks % self.ep:
@@ -42,7 +63,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     @property
     def degrees(self) -> dict[str, int]:
         """The degrees by name, with the number of GPUs."""
-        return {"tp": self.tp, "dp": self.dp, "ep": self.ep, "pp": self.pp, "gpus": self.gpus}
+        return self.by_name | {"gpus": self.gpus}
 
     @property
     def moe_tp(self) -> int:

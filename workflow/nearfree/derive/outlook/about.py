@@ -6,7 +6,7 @@ import msgspec
 import polars as pl
 
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.core.parallel import Parallel
+from nearfree.core.parallel import DEGREES
 from nearfree.core.precision import FORMATS
 from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.derive.memory import COLLECTIVE_BYTES, ENGINE_BYTES, PAGE_POSITIONS, PROMPT_TOKENS
@@ -26,7 +26,7 @@ CONDITION = {
     "dtype": text("format of the rows that enter the products of most weights"),
     "weights": text("format that most weights are stored in: the experts', or the FFN's"),
     "kv_dtype": text("format of the KV cache"),
-    **{name: SETTING_COLUMNS[name] for name in Parallel.__struct_fields__},
+    **{name: SETTING_COLUMNS[name] for name in DEGREES},
     "batch": count("b, requests in one forward"),
     "context": count("L, cached positions a request"),
 }

@@ -8,7 +8,7 @@ import polars as pl
 
 from nearfree.core.label import label, ordered
 from nearfree.core.modules.kind import ModuleKind
-from nearfree.core.parallel import Parallel
+from nearfree.core.parallel import DEGREES
 from nearfree.core.plan import PROFILE_SUFFIX
 from nearfree.core.setting import FIELDS
 from nearfree.derive.tables.settings import distinguishing_fields
@@ -19,7 +19,7 @@ CURVE = ("platform", "stream", "take", "plan8", "setting_key")
 LEADING_FIELDS = ("routing", "backend")
 """The first fields of a variant, so that backends of one routing are side by side."""
 CONDITION_FIELDS = ("deployment", "attention", "moe", "dtype", "weights", "kv_dtype")
-PARALLEL_FIELDS = Parallel.__struct_fields__
+PARALLEL_FIELDS = DEGREES
 """Fields that a condition names if another one has the same model, platform and routing."""
 _MOST_ACROSS = 6
 Layers = alt.LayerChart | alt.FacetChart

@@ -136,7 +136,7 @@ def shared(platform: str, degrees: Mapping[str, int]) -> str:
     Parameters
     ----------
     degrees
-        The degrees by name, and their product as `gpus`: `Parallel.said`.
+        The degrees by name, and their product as `gpus`: `Parallel.degrees`.
     """
     several = ", ".join(
         f"{name} {degree}" for name, degree in degrees.items() if name != "gpus" and degree > 1

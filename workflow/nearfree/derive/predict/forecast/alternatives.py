@@ -11,7 +11,7 @@ from msgspec import structs
 from nearfree.backends.names import moe_backend
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
-from nearfree.core.parallel import Parallel
+from nearfree.core.parallel import DEGREES, Parallel
 from nearfree.core.precision import FORMATS, PLAIN
 from nearfree.decoders.model_file import find_model_file
 from nearfree.decoders.ranks.engines import SGLANG, VLLM
@@ -36,7 +36,7 @@ from nearfree.errors import ConfigError, Refusal
 _ENGINES = (VLLM.name, SGLANG.name)
 _OTHER_ENGINE = re.compile(r"--moe ([\w.=-]*\w)")
 """The release of another engine in a remedy."""
-_ONE_GPU: dict[str, Any] = {"tp": 1, "dp": 1, "ep": 1, "pp": 1, "gpus": None}
+_ONE_GPU: dict[str, Any] = {**dict.fromkeys(DEGREES, 1), "gpus": None}
 _OWN_ATTENTION: dict[str, Any] = {"attention": ()}
 """Attention by the engine's own kernels."""
 
@@ -262,7 +262,7 @@ class Alternatives:
         The first that tp concerns names another tp; of an unknown network, a platform that has one.
         """
         sheets, platform = self._config.platforms, query.about["platform"]
-        degrees = {name: query.about["parallel"][name] for name in ("tp", "dp", "ep", "pp")}
+        degrees = {name: query.about["parallel"][name] for name in DEGREES}
         parallel = Parallel(**degrees)
         apart = set(node_refusals(parallel, platform, sheets[platform]))
         refusals = list(query.refusals)

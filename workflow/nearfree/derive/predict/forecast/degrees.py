@@ -42,7 +42,7 @@ def spread_of(spec: DeploymentSpec) -> Spread:
 
     A number of GPUs without tp, dp or pp is taken as tp, as engines do.
     """
-    degrees = {"tp": spec.tp, "dp": spec.dp, "ep": spec.ep, "pp": spec.pp}
+    degrees = spec.by_name
     if spec.gpus is not None and spec.tp == spec.dp == spec.pp == 1:
         degrees["tp"] = spec.gpus
     uneven = None
@@ -53,8 +53,8 @@ def spread_of(spec: DeploymentSpec) -> Spread:
         parallel = Parallel(**degrees | {"ep": 1})
     refusals = list[Refusal]()
     if spec.gpus not in (None, parallel.gpus):
-        tp, dp, _, pp, gpus = parallel.degrees.values()
-        reason = f"{spec.gpus} is not the {gpus} of tp {tp} x dp {dp} x pp {pp}"
+        gpus, sizes = parallel.gpus, f"tp {parallel.tp} x dp {parallel.dp} x pp {parallel.pp}"
+        reason = f"{spec.gpus} is not the {gpus} of {sizes}"
         refusals.append(Refusal("", "gpus", reason, f"Give {gpus}, or leave --gpus out"))
     return Spread(parallel=parallel, refusals=tuple(refusals), ep=spec.ep, uneven=uneven)
 

@@ -224,7 +224,7 @@ def test_a_platform_s_own_factors_are_found(name: str) -> None:
     family = type(part.family)(
         name=name, meaning="", modules=part.family.modules,
         constants=part.family.constants, hypotheses=(hypothesis,),
-        latency_us=part.family.latency_us,
+        latency_us=part.family.latency_us, limit=part.family.limit,
     )  # fmt: skip
     times = family.latency_us(part.features, scaled(alone.values[hypothesis], real), hypothesis)
     factor_values = factors(

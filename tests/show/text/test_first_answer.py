@@ -20,6 +20,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.first_answer import FirstAnswer, first_answer
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.reference import places
+from nearfree.derive.work_model.families import FAMILIES
 from nearfree.show.text.answer_json import answer
 from nearfree.show.text.first_answer import WORDS, first_block, heading, plain
 
@@ -187,7 +188,7 @@ def test_a_graph_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_term_has_plain_words() -> None:
     """Each limiting term has plain words that do not start like the paper's."""
     terms = [
-        *places._DEFAULT_TERMS.values(),
+        *(family.limit.term for family in FAMILIES.values()),
         *(f"{name} 16 -> 64" for name in places._STEP_NAMES.values()),
     ]
     for term in (*terms, "active experts 8 -> 16", "all-reduce one shot -> two shots"):

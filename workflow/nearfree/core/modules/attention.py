@@ -23,6 +23,8 @@ _SPLIT_KV = Granularity(rows=64, place="paper sec. 4.1, M_attn of tab:fa2-kblock
 _FA2 = Granularity(rows=16, place="paper sec. 4.1, M_attn of tab:flashinfer-cta-tile-q, x <= 16")
 _PRINTED = {"flash_attn_2": _SPLIT_KV, "flashinfer": _FA2, "flashinfer_fa2": _FA2}
 _TILED = ("bfloat16", "float16")
+SHORTER = "context (the shorter, the smaller attention's share of T(N))"
+"""What moves the boundary of a call over a cache."""
 
 
 class AttentionShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -231,6 +233,12 @@ def printed_granularity(setting: Setting, kernel: str | None = None) -> Granular
 ATTENTION = ModuleKind(
     name="attention",
     title="attention",
+    several="attention",
+    knobs=(
+        "backend and its version (another query tile)",
+        "tile (rows of it that a position takes: heads / kv_heads where heads are packed)",
+        SHORTER,
+    ),
     own="context",
     main=True,
     has_cache=True,

@@ -65,6 +65,11 @@ def layer_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
 ATTENTION_LAYER = ModuleKind(
     name="attention_layer",
     title="attention layer",
+    knobs=(
+        "engine and its version (the kernels of its attention layers)",
+        "tensor parallelism (the fewer heads a rank has, the smaller its projections)",
+        "batch (b N rows are decoded)",
+    ),
     own="context",
     has_cache=True,
     work=layer_work,

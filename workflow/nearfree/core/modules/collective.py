@@ -119,6 +119,17 @@ def collective_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     return unpadded_work(0, sent_bytes(setting, n), basis)
 
 
-COLLECTIVE = ModuleKind(name="collective", title="collective", own="gpus", work=collective_work)
+COLLECTIVE = ModuleKind(
+    name="collective",
+    title="collective",
+    own="gpus",
+    work=collective_work,
+    knobs=(
+        "degrees of parallelism (among how many GPUs, and what each of them sends)",
+        "links between GPUs",
+        "engine and its version (one shot, two shots, or NCCL)",
+        "batch (b N rows are sent)",
+    ),
+)
 """The paper has no law for it: its laws are for one GPU, and a collective computes nothing, so the
 balance of compute and memory does not bound it."""

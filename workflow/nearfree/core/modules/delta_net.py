@@ -45,5 +45,20 @@ def state_work(setting: Setting, n: int, basis: str, *, flop_an_element: int) ->
     return unpadded_work(setting.batch * flop, setting.batch * moved, basis)
 
 
-DELTA_NET = ModuleKind(name="delta_net", title="gated delta net", own="heads", work=delta_work)
+def state_knobs(key: str) -> tuple[str, ...]:
+    """Return what moves the boundary of a kind that keeps a state, whose format a key names."""
+    return (
+        "batch (each request has states of its own)",
+        f"format of the state ({key})",
+        "tensor parallelism (the fewer heads a rank has, the smaller its states)",
+    )
+
+
+DELTA_NET = ModuleKind(
+    name="delta_net",
+    title="gated delta net",
+    own="heads",
+    work=delta_work,
+    knobs=state_knobs("mamba_ssm_dtype"),
+)
 """The paper has no law for it: its laws are for attention, whose cache is read and not written."""

@@ -113,7 +113,19 @@ LAWS = Laws(
     principle_place="paper sec. 4.1",
     principle=Equation("N_max = rho s / (2 b)", "sec. 4.1"),
 )
-GEMM = ModuleKind(name="gemm", title="matrix product", own="batch", work=gemm_work, laws=LAWS)
+GEMM = ModuleKind(
+    name="gemm",
+    title="matrix product",
+    several="products",
+    knobs=(
+        "batch (the boundary falls as 1 / b)",
+        "hardware (it grows with rho = phi / beta)",
+        "element type (through rho s)",
+    ),
+    own="batch",
+    work=gemm_work,
+    laws=LAWS,
+)
 """One product, [rows, d_model] by [d_model, d_ff]. Its laws are those of a Dense FFN, since the
 number of matrices cancels."""
 DENSE_FFN = ModuleKind(

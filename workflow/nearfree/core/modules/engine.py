@@ -44,5 +44,7 @@ class EngineStudy(StudyBase, frozen=True, kw_only=True, tag="engine"):
         )
 
 
-ENGINE = ModuleKind(name="engine", title="real engines", own="context", study=EngineStudy)
+ENGINE = ModuleKind(
+    name="engine", title="real engines", several="real engines", own="context", study=EngineStudy
+)
 """It has no law of its own: the kernels and tiles of its matrices follow the source's rules."""

@@ -93,6 +93,8 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
 
     name: Module
     title: str
+    several: str = ""
+    """The name of several of them; the title with an s if empty."""
     own: str
     study: type[StudyBase] | None = None
     work: Callable[[Setting, int, str], ExecutedWork] | None = None
@@ -101,9 +103,17 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
     laws: Laws | None = None
     question: type[Any] | None = None
     """The question to the rules of releases, with columns of a setting and its platform's facts."""
+    knobs: tuple[str, ...] = ()
+    """What moves the boundary where it limits a model, the strongest first; those of a matrix
+    product if empty."""
     main: bool = False
     has_cache: bool = False
     routed: bool = False
+
+    @property
+    def plural(self) -> str:
+        """The name of several of them."""
+        return self.several or f"{self.title}s"
 
     @property
     def variable(self) -> str:

@@ -7,7 +7,7 @@ eq. 16 with a scalar A). Before it a convolution spans a few positions of x, B a
 gated delta net of these sizes.
 """
 
-from nearfree.core.modules.delta_net import state_work
+from nearfree.core.modules.delta_net import state_knobs, state_work
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -27,5 +27,11 @@ def mamba2_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
     return state_work(setting, n, basis, flop_an_element=_FLOP_AN_ELEMENT)
 
 
-MAMBA2 = ModuleKind(name="mamba2", title="Mamba-2 state", own="heads", work=mamba2_work)
+MAMBA2 = ModuleKind(
+    name="mamba2",
+    title="Mamba-2 state",
+    own="heads",
+    work=mamba2_work,
+    knobs=state_knobs("mamba_ssm_cache_dtype"),
+)
 """The paper has no law for it, as for a gated delta net."""

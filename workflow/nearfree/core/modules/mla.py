@@ -9,7 +9,13 @@ selection each query attends to `selected` positions that an indexer chose.
 
 from msgspec import Struct
 
-from nearfree.core.modules.attention import idle_by_reuse, is_causal, tiled_pairs, visible_pairs
+from nearfree.core.modules.attention import (
+    SHORTER,
+    idle_by_reuse,
+    is_causal,
+    tiled_pairs,
+    visible_pairs,
+)
 from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.modules.study import Axis, StudyBase
 from nearfree.core.protocols import Positive
@@ -190,6 +196,12 @@ def principle_terms(
 MLA = ModuleKind(
     name="mla",
     title="latent attention",
+    several="latent attention",
+    knobs=(
+        "backend and its version (another tile, or another path for several positions)",
+        "tensor parallelism (the fewer heads a rank has, the more positions fill a tile)",
+        SHORTER,
+    ),
     own="context",
     has_cache=True,
     study=MlaStudy,

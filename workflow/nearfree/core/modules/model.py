@@ -86,5 +86,7 @@ def principle_terms(
     return terms if m_attn is None else {**terms, attention.M_ATTN: m_attn}
 
 
-MODEL = ModuleKind(name="model", title="whole models", own="context", study=ModelStudy)
+MODEL = ModuleKind(
+    name="model", title="whole models", several="whole models", own="context", study=ModelStudy
+)
 """It has no law of its own: the terms of its attention and its FFN compete."""

@@ -246,6 +246,15 @@ def _unprinted(case: str) -> EvidenceError:
 MOE_FFN = ModuleKind(
     name="moe_ffn",
     title="MoE FFN",
+    several="MoE layers",
+    knobs=(
+        "backend and its version (M_moe and tau)",
+        "tile (a tuned file of your own sets BLOCK_SIZE_M)",
+        "top-k (fewer experts a token)",
+        "routing (balanced wakes experts with each position; skewed fills the blocks of k alone)",
+        "batch (b N tokens share the padding)",
+        "hardware",
+    ),
     own="top_k",
     main=True,
     routed=True,

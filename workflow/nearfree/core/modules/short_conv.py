@@ -25,6 +25,13 @@ def short_conv_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
 
 
 SHORT_CONV = ModuleKind(
-    name="short_conv", title="short convolution", own="d_model", work=short_conv_work
+    name="short_conv",
+    title="short convolution",
+    own="d_model",
+    work=short_conv_work,
+    knobs=(
+        "batch (each request has rows of its own)",
+        "tensor parallelism (the fewer channels a rank has, the narrower its rows)",
+    ),
 )
 """The paper has no law for it: it reads no KV cache."""

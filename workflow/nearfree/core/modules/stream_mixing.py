@@ -39,6 +39,14 @@ def mixing_work(setting: Setting, n: int, basis: str) -> ExecutedWork:
 
 
 STREAM_MIXING = ModuleKind(
-    name="stream_mixing", title="mixing of streams", own="streams", work=mixing_work
+    name="stream_mixing",
+    title="mixing of streams",
+    several="mixed residual streams",
+    own="streams",
+    work=mixing_work,
+    knobs=(
+        "batch (b N positions read and write their residual streams)",
+        "engine and its version (how many calls mix them)",
+    ),
 )
 """The paper has no law for it: its models have one stream."""

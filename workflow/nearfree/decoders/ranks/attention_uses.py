@@ -11,9 +11,13 @@ from typing import Any, NamedTuple
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.attention import ATTENTION as ATTENTION_CALL
-from nearfree.core.modules.attention_layer import DECODE, VERIFY
+from nearfree.core.modules.attention_layer import ATTENTION_LAYER, DECODE, VERIFY
+from nearfree.core.modules.delta_net import DELTA_NET as DELTA_STATE
+from nearfree.core.modules.indexer import INDEXER as INDEXING
 from nearfree.core.modules.indexer import LOGITS, SELECT
-from nearfree.core.modules.mla import ABSORBED
+from nearfree.core.modules.mamba2 import MAMBA2
+from nearfree.core.modules.mla import ABSORBED, MLA
+from nearfree.core.modules.short_conv import SHORT_CONV
 from nearfree.decoders.attention_kinds import (
     Compressed,
     DeltaNet,
@@ -25,17 +29,17 @@ from nearfree.decoders.attention_kinds import (
 )
 from nearfree.decoders.decoder import Decoder
 
-QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
+QKV, ATTENTION, OUTPUT = "qkv projection", ATTENTION_CALL.title, "output projection"
 HEAD_GATES, OUTPUT_GATE = "head gates", "output gate"
-LATENTS, QUERY, LATENT = "latent projection", "query projection", "latent attention"
+LATENTS, QUERY, LATENT = "latent projection", "query projection", MLA.title
 ABSORB, RELEASE = "key absorption", "value release"
 EXPANSION = "key and value expansion"
-INDEX_QUERY, INDEX_KEY, INDEXER = "index query projection", "index key projection", "indexer"
-SELECTION, LAYER = "index selection", "attention layer"
+INDEX_QUERY, INDEX_KEY, INDEXER = "index query projection", "index key projection", INDEXING.title
+SELECTION, LAYER = "index selection", ATTENTION_LAYER.title
 """The modules of attention. Source for latent attention: vllm 0.33.0,
 vllm/model_executor/layers/attention/mla_attention.py and models/deepseek_v2.py."""
 DELTA_IN, DELTA_GATES, DELTA_OUT = "state input", "state gates", "state output"
-DELTA_NET, MAMBA, CONVOLUTION = "gated delta net", "Mamba-2 state", "short convolution"
+DELTA_NET, MAMBA, CONVOLUTION = DELTA_STATE.title, MAMBA2.title, SHORT_CONV.title
 STATE_CALLS = (DELTA_NET, MAMBA, CONVOLUTION)
 """Modules that update a state."""
 CALLS = (ATTENTION, LATENT, INDEXER, SELECTION, LAYER, *STATE_CALLS)
@@ -137,7 +141,7 @@ def _in_blocks(d_model: int, context: int, kind: Grouped) -> Part:
     return Part(
         LAYER,
         {
-            "module": "attention_layer",
+            "module": ATTENTION_LAYER.name,
             "context": context,
             "d_model": d_model,
             **_sizes(kind, "heads", "kv_heads", "head_dim", *_SELECTING),
@@ -168,15 +172,16 @@ def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -
         sizes = {"heads": kind.index_heads, "head_dim": kind.index_dim, "context": context}
         has_selection_kernel = BY_NAME[backend.name].engine is not None
         yield Part(
-            INDEXER, {"module": "indexer", "api": LOGITS if has_selection_kernel else None, **sizes}
+            INDEXER,
+            {"module": INDEXING.name, "api": LOGITS if has_selection_kernel else None, **sizes},
         )
         if has_selection_kernel:
-            yield Part(SELECTION, {"module": "indexer", "api": SELECT, **sizes})
+            yield Part(SELECTION, {"module": INDEXING.name, "api": SELECT, **sizes})
     yield _product(ABSORB, kind.nope_dim, kind.heads * kind.latent)
     yield Part(
         LATENT,
         {
-            "module": "mla",
+            "module": MLA.name,
             "context": context,
             **_sizes(kind, "heads", "latent", "rope_dim", "nope_dim", "value_dim", "selected"),
             "api": ABSORBED,
@@ -200,7 +205,7 @@ def _compressed(d_model: int, context: int, kind: Compressed) -> Part:
     return Part(
         LAYER,
         {
-            "module": "attention_layer",
+            "module": ATTENTION_LAYER.name,
             "context": min(context, kind.window) if window_only else context,
             "d_model": d_model,
             "heads": kind.heads,
@@ -240,7 +245,7 @@ def _delta_net(decoder: Decoder, kind: DeltaNet) -> Iterator[Part]:
     yield Part(
         DELTA_NET,
         {
-            "module": "delta_net",
+            "module": DELTA_STATE.name,
             "heads": kind.heads,
             "kv_heads": kind.key_heads,
             "head_dim": kind.key_dim,
@@ -261,7 +266,7 @@ def _mamba2(decoder: Decoder, kind: Mamba2) -> Iterator[Part]:
     yield Part(
         MAMBA,
         {
-            "module": "mamba2",
+            "module": MAMBA2.name,
             "heads": kind.heads,
             "kv_heads": kind.groups,
             "head_dim": kind.state_dim,
@@ -281,7 +286,9 @@ def _short_conv(d_model: int, kind: ShortConv) -> Iterator[Part]:
     sglang/srt/models/lfm2.py (Lfm2ShortConv).
     """
     yield _product(DELTA_IN, d_model, 3 * kind.channels)
-    yield Part(CONVOLUTION, {"module": "short_conv", "d_model": kind.channels, "conv": kind.conv})
+    yield Part(
+        CONVOLUTION, {"module": SHORT_CONV.name, "d_model": kind.channels, "conv": kind.conv}
+    )
     yield _product(DELTA_OUT, kind.inputs, d_model)
 
 

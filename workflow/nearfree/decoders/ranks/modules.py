@@ -8,6 +8,8 @@ from msgspec import Struct, structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import engine_backend
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER
+from nearfree.core.modules.moe_ffn import MOE_FFN
+from nearfree.core.modules.stream_mixing import STREAM_MIXING
 from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import PLAIN, Dtype, Precision, uniform
 from nearfree.core.routing_names import Routing
@@ -42,10 +44,10 @@ from nearfree.errors import ConfigError
 BETWEEN, HOST = "between", "host"
 """Parts of a step that are no modules. BETWEEN: embedding, norms, rotations, writes to the cache,
 and sums. HOST: the engine's work on the host, such as scheduling, sampling and output."""
-DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", "MoE FFN", "shared experts"
+DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", MOE_FFN.title, "shared experts"
 INPUTS, INPUT_GATE, INPUT_OUTPUT = "layer inputs", "layer input gate", "layer input projection"
 LATENT_IN, LATENT_OUT = "expert latent", "expert latent output"
-MIXING = "mixing of streams"
+MIXING = STREAM_MIXING.title
 HEAD = "LM head"
 """The modules of a forward after attention, in the order in which they first run."""
 STATES = "states projection"
@@ -196,7 +198,7 @@ def modules(
                 moe_layers,
                 backend=_required(moe, whole, experts),
                 main=True,
-                module="moe_ffn",
+                module=MOE_FFN.name,
                 d_model=latent or d_model,
                 d_ff=experts.d_ff,
                 experts=experts.experts,
@@ -226,7 +228,7 @@ def modules(
         )
     ]
     if decoder.streams:  # once for attention and once for the FFN
-        mixing = {"module": "stream_mixing", "d_model": d_model, "streams": decoder.streams}
+        mixing = {"module": STREAM_MIXING.name, "d_model": d_model, "streams": decoder.streams}
         groups = part.attention
         uses.append(call(MIXING, 2 * decoder.layers, groups=groups, **mixing))
     uses.append(gemm(HEAD, 1, d_model=d_model, d_ff=decoder.vocabulary, groups=part.ffn))

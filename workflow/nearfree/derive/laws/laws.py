@@ -60,7 +60,8 @@ def shape_refusal(*, law: bool = True) -> pl.Expr:
     uncached = _module.is_in(CACHED) & (pl.col("context") == 0) & law
     required_fields = {name: laws.needs for name, laws in LAWFUL.items()}
     if not law:
-        required_fields |= {name: required(KINDS[name].name) for name in _LAWLESS}
+        lawless = [kind.name for kind in KINDS.values() if kind.work and not kind.laws]
+        required_fields |= {name: required(name) for name in lawless}
     missing = [
         pl.when((_module == module) & pl.col(field).is_null()).then(
             written(f"the {{}} setting lacks {field}", "module")
@@ -80,8 +81,6 @@ def shape_refusal(*, law: bool = True) -> pl.Expr:
     )
 
 
-_LAWLESS = ("attention_layer", "delta_net", "mamba2", "short_conv", "stream_mixing")
-"""Modules that have a form of T(N) but no law of the paper."""
 _NO_UNITS = "{} has no {} units; weights alone can be {} there"
 
 

@@ -11,7 +11,6 @@ from nearfree.derive.granularity.steps import tile_evidence
 from nearfree.derive.work_model.all_reduce import ALGORITHMS, SWITCHES
 from nearfree.derive.work_model.collective import (
     COLLECTIVE,
-    COLLECTIVE_FAMILIES,
     SWITCHED_FAMILIES,
 )
 from nearfree.derive.work_model.family import Family, Integers
@@ -19,24 +18,6 @@ from nearfree.derive.work_model.gemm import dense_place
 from nearfree.derive.work_model.mla import MLA_CACHED, mla_places
 from nearfree.derive.work_model.prepare import Prepared
 
-_DEFAULT_TERMS = {
-    "gemm": "compute of padded rows against the weights' traffic",
-    "moe_triton": "padded expert blocks and traffic between L2 and SMs",
-    "moe_library": "padded expert blocks and traffic between L2 and SMs",
-    "attention_prefill": "waves of query tiles",
-    "attention_cached": "padded query tiles over the cache",
-    "mla_prefill": "waves of query tiles",
-    "mla_cached": "tiles of heads over the latents",
-    "mla_selected": "waves of positions, a tile each",
-    "layer_attention": "projections, indexer and selected positions over the launches",
-    "indexer_logits": "numbers over all entries",
-    "indexer_select": "a pass over all numbers",
-    **dict.fromkeys(("delta_net", "mamba2"), "states that are written, one for each position"),
-    "decode_layer": "projections, indexer and selected positions over the launches",
-    "short_conv": "rows that enter and leave a convolution",
-    "stream_mixing": "residual streams that are read and written",
-    **dict.fromkeys(COLLECTIVE_FAMILIES, "bytes between GPUs"),
-}
 _STEP_NAMES = {
     "block_m": "BLOCK_SIZE_M",
     "tile_rows": "query tile",
@@ -60,7 +41,7 @@ def stop_terms(part: Prepared, rows: Integers, last: Integers, after: Integers) 
     }
     if part.family.name.startswith("moe"):
         sizes = {"active experts": part.features["active"], **sizes}
-    terms = [_DEFAULT_TERMS[part.family.name]] * len(rows)
+    terms = [part.family.limit.term] * len(rows)
     for label, size in reversed(sizes.items()):
         at_last, at_after = size[rows, last].astype(int), size[rows, after].astype(int)
         terms = [

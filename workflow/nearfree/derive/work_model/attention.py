@@ -15,11 +15,13 @@ from nearfree.backends.decode_kernels import NAMES, WIDEST, backend_decoder, is_
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.derive.work_model.family import (
     FLOP_PER_US,
+    WAVES,
     Array,
     Constant,
     Family,
     Features,
     Flags,
+    Limit,
     Values,
     column,
     common,
@@ -127,6 +129,7 @@ _CONSTANTS = (
 ATTENTION_PREFILL = Family(
     name="attention_prefill",
     meaning="attention of N queries among themselves, in the kernel for several queries",
+    limit=WAVES,
     modules=(ATTENTION.name,),
     covers=lambda _backend, _kernel, cached: not cached,
     constants=_CONSTANTS,
@@ -137,6 +140,9 @@ ATTENTION_PREFILL = Family(
 ATTENTION_CACHED = Family(
     name="attention_cached",
     meaning="attention of N queries over a cache, with the tiles that rules say",
+    limit=Limit(
+        "padded query tiles over the cache", "one more tile of queries reads the whole cache"
+    ),
     modules=(ATTENTION.name,),
     covers=lambda _backend, _kernel, cached: cached,
     constants=_CONSTANTS,

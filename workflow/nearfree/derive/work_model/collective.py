@@ -25,6 +25,7 @@ from nearfree.derive.work_model.family import (
     Constant,
     Family,
     Features,
+    Limit,
     Values,
     power_mean_sum,
 )
@@ -252,7 +253,14 @@ _BETWEEN = (
 )  # fmt: skip
 
 
-_form = partial(Family, modules=COLLECTIVE, times=True, features=collective_features)
+_form = partial(
+    Family,
+    modules=COLLECTIVE,
+    times=True,
+    features=collective_features,
+    limit=Limit("bytes between GPUs", "the bytes that GPUs send each other"),
+    only_bytes=True,
+)
 
 
 def _exchange(name: str, backend: str, kernels: tuple[str, ...], *, far: bool) -> Family:

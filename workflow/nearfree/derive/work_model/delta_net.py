@@ -32,6 +32,7 @@ from nearfree.derive.work_model.family import (
     Constant,
     Family,
     Features,
+    Limit,
     Values,
     column,
     common,
@@ -68,6 +69,9 @@ def state_us(features: Features, values: Values, _hypothesis: str) -> Array:
 DELTA_NET = Family(
     name="delta_net",
     meaning="the bytes of a gated delta net's states and rows over beta, over two calls",
+    limit=Limit("states that are written, one for each position",
+                "each position writes its own state for every request"),
+    only_bytes=True,
     modules=(KIND.name,),
     constants=(
         Constant(FLOOR, "us", 5.2, 0.0, 60.0,
@@ -104,6 +108,9 @@ def conv_us(features: Features, values: Values, _hypothesis: str) -> Array:
 SHORT_CONV = Family(
     name="short_conv",
     meaning="the bytes of a short convolution's rows over beta, over a call",
+    limit=Limit("rows that enter and leave a convolution",
+                "each position adds a row to convolve, to store and to pass on"),
+    only_bytes=True,
     modules=(CONVOLUTION.name,),
     constants=(
         Constant(FLOOR, "us", 1.5, 0.0, 60.0, "what the convolution's kernel takes at least"),

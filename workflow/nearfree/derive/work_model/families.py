@@ -45,6 +45,10 @@ FAMILIES: dict[str, Family] = {
         *COLLECTIVES,
     )
 }
+_ONLY_BYTES = sorted(
+    {name for each in FAMILIES.values() if each.only_bytes for name in each.modules}
+)
+"""Modules whose formats only decide the bytes that are sent or kept."""
 OF_KERNELS = tuple(family.name for family in _KERNEL_FAMILIES)
 """Families without shared constants: each kernel has its own (`derive/reference/`)."""
 CALIBRATED_DTYPES = ("bfloat16", "float16")
@@ -107,8 +111,7 @@ def carried() -> pl.Expr:
         ignore_nulls=True,
     )
     all_fitted = pl.all_horizontal(fitted.fill_null(value=True) for fitted in is_fitted)
-    # formats of these modules only decide the bytes that are sent or kept
-    only_bytes = pl.col("module").is_in(["collective", "delta_net", "mamba2", "short_conv"])
+    only_bytes = pl.col("module").is_in(_ONLY_BYTES)
     return pl.when(~all_fitted & ~only_bytes).then(
         pl.format("bfloat16's constants carried to {}", formats)
     )

@@ -1,7 +1,7 @@
 """Families: kernels that share a form of T(N) and its constants."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +95,20 @@ class Constant(Struct, frozen=True):
         )
 
 
+class Limit(NamedTuple):
+    """What ends the near-free region of a form where no block, tile or pass of its rules does.
+
+    `term` is in the terms of the form, `plain` for readers who do not know it.
+    """
+
+    term: str
+    plain: str
+
+
+WAVES = Limit("waves of query tiles", "one more wave of query tiles over the GPU's SMs")
+"""The limit of kernels that split no keys."""
+
+
 class Family(Struct, frozen=True, kw_only=True):
     """Kernels of one form.
 
@@ -106,7 +120,8 @@ class Family(Struct, frozen=True, kw_only=True):
     library's tile), and has its own constants; the prediction is the geometric mean over
     hypotheses. With `times`, T(N) itself is fitted at every point, instead of its rise from the
     baseline. With a `stated_band` the start values are the constants: they are stated with their
-    source, without calibration.
+    source, without calibration. With `only_bytes` formats only decide what is sent or kept, so that
+    constants hold for all of them.
     """
 
     name: str
@@ -120,6 +135,8 @@ class Family(Struct, frozen=True, kw_only=True):
     features: Callable[[pl.DataFrame, Array], dict[str, Any]] = common
     times: bool = False
     stated_band: float | None = None
+    limit: Limit
+    only_bytes: bool = False
 
     @property
     def stated(self) -> "Fitted | None":

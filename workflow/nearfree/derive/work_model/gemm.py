@@ -19,6 +19,7 @@ from nearfree.derive.work_model.family import (
     Constant,
     Family,
     Features,
+    Limit,
     Values,
     column,
     common,
@@ -123,6 +124,8 @@ def _by_rule(features: Features, name: str, default: Array) -> Array:
 GEMM = Family(
     name="gemm",
     meaning="matrix products of a library that picks its own tile",
+    limit=Limit("compute of padded rows against the weights' traffic",
+                "the products' arithmetic takes longer than reading their weights"),
     modules=("gemm", "dense_ffn"),
     needs=("d_model", "d_ff"),
     constants=(

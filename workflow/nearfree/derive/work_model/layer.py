@@ -20,6 +20,7 @@ from nearfree.derive.work_model.family import (
     Constant,
     Family,
     Features,
+    Limit,
     Values,
     column,
     common,
@@ -166,6 +167,8 @@ _HOST = Constant("host_us", "us", 60.0, 1.0, 5000.0,
 LAYER = Family(
     name="layer_attention",
     meaning="an attention layer of N positions over a cache: the sum of its kernels over a floor",
+    limit=Limit("projections, indexer and selected positions over the launches",
+                "projections, indexer and selected tokens outgrow the launches"),
     modules=(ATTENTION_LAYER.name,),
     constants=(
         _HOST,
@@ -188,6 +191,7 @@ LAYER = Family(
 DECODE_LAYER = Family(
     name="decode_layer",
     meaning="an attention layer over a cache, each position a row of its own",
+    limit=LAYER.limit,
     modules=(ATTENTION_LAYER.name,),
     covers=lambda _backend, _kernel, _cached: False,
     constants=LAYER.constants,
@@ -199,6 +203,9 @@ DECODE_LAYER = Family(
 INDEXER_LOGITS = Family(
     name="indexer_logits",
     meaning="an indexer's numbers of N positions over all entries",
+    limit=Limit(
+        "numbers over all entries", "the indexer scores every cached token for each position"
+    ),
     modules=(INDEXER.name,),
     constants=(_HOST, _BANDWIDTH, _INDEX),
     hypotheses=("waves_of_four",),
@@ -208,6 +215,7 @@ INDEXER_LOGITS = Family(
 INDEXER_SELECT = Family(
     name="indexer_select",
     meaning="the choice of the largest of an indexer's numbers",
+    limit=Limit("a pass over all numbers", "the selection reads every score for each position"),
     modules=(INDEXER.name,),
     covers=lambda _backend, _kernel, _cached: False,
     constants=(_HOST, _BANDWIDTH),

@@ -14,10 +14,12 @@ import polars as pl
 from nearfree.core.modules.mla import MLA, NAIVE
 from nearfree.derive.work_model.attention import call_us, tile_us, tiled
 from nearfree.derive.work_model.family import (
+    WAVES,
     Array,
     Constant,
     Family,
     Features,
+    Limit,
     Values,
     column,
 )
@@ -188,6 +190,7 @@ _REREAD = Constant(
 MLA_PREFILL = Family(
     name="mla_prefill",
     meaning="latent attention of N positions among themselves, absorbed or naive",
+    limit=WAVES,
     modules=(MLA.name,),
     covers=lambda _backend, _kernel, cached: not cached,
     constants=_CONSTANTS,
@@ -197,6 +200,7 @@ MLA_PREFILL = Family(
 MLA_CACHED = Family(
     name="mla_cached",
     meaning="absorbed latent attention of N positions over a cache, keys split over SMs",
+    limit=Limit("tiles of heads over the latents", "one more tile of heads reads the whole cache"),
     modules=(MLA.name,),
     covers=lambda _backend, _kernel, cached: cached,
     constants=(*_CONSTANTS, _REREAD),
@@ -206,6 +210,10 @@ MLA_CACHED = Family(
 MLA_SELECTED = Family(
     name="mla_selected",
     meaning="latent attention to selected positions, a tile a position",
+    limit=Limit(
+        "waves of positions, a tile each",
+        "each position reads the tokens that were selected for it",
+    ),
     modules=(MLA.name,),
     covers=lambda _backend, _kernel, _cached: False,
     constants=_CONSTANTS,

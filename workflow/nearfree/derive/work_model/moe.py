@@ -21,6 +21,7 @@ from nearfree.derive.work_model.family import (
     Constant,
     Family,
     Features,
+    Limit,
     Values,
     column,
     common,
@@ -319,9 +320,14 @@ _SHARED = (
              "activations moved, as a multiple of each operand once"),
 )  # fmt: skip
 
+_LIMIT = Limit(
+    "padded expert blocks and traffic between L2 and SMs",
+    "the experts' blocks, filled up with padding, take longer than reading their weights",
+)
 MOE_TRITON = Family(
     name="moe_triton",
     meaning="Triton's fused MoE of vLLM and SGLang, with the blocks that their rules say",
+    limit=_LIMIT,
     modules=("moe_ffn",),
     covers=lambda backend, kernel, _cached: is_moe_package(backend) and is_triton_moe(kernel),
     constants=(
@@ -339,6 +345,7 @@ MOE_TRITON = Family(
 MOE_LIBRARY = Family(
     name="moe_library",
     meaning="grouped products of a library that picks its own tile",
+    limit=_LIMIT,
     modules=("moe_ffn",),
     covers=lambda backend, kernel, _cached: (
         backend in _LIBRARY_BACKENDS or bool(kernel and re.search(OTHER_MOE, kernel))

@@ -19,6 +19,7 @@ from nearfree.derive.work_model.family import (
     Constant,
     Family,
     Features,
+    Limit,
     Values,
     common,
     power_mean_sum,
@@ -50,6 +51,8 @@ def mixing_us(features: Features, values: Values, _hypothesis: str) -> Array:
 STREAM_MIXING = Family(
     name="stream_mixing",
     meaning="the bytes of residual streams over beta, beside two calls",
+    limit=Limit("residual streams that are read and written",
+                "each position reads and writes several residual streams"),
     modules=(KIND.name,),
     constants=(
         Constant("call_us", "us", 13.5, 0.0, 120.0,

@@ -8,29 +8,18 @@ import re
 from collections.abc import Iterator
 
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
+from nearfree.core.modules.registry import KINDS
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.first_answer import Basis, FirstAnswer, Limiter
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
+from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.launches import LAUNCH_US
 from nearfree.show.text.forecast import formats, gpus, no_forward, window
 from nearfree.show.text.memory import memory_lines, unfit, with_memory
 from nearfree.units import US_PER_MS
 
 WORDS = {
-    "compute of padded rows": "the products' arithmetic takes longer than reading their weights",
-    "padded expert blocks": "the experts' blocks, filled up with padding, take longer than reading "
-    "their weights",
-    "waves of query tiles": "one more wave of query tiles over the GPU's SMs",
-    "padded query tiles": "one more tile of queries reads the whole cache",
-    "tiles of heads": "one more tile of heads reads the whole cache",
-    "waves of positions": "each position reads the tokens that were selected for it",
-    "projections, indexer": "projections, indexer and selected tokens outgrow the launches",
-    "numbers over all entries": "the indexer scores every cached token for each position",
-    "states that are written": "each position writes its own state for every request",
-    "rows that enter": "each position adds a row to convolve, to store and to pass on",
-    "residual streams": "each position reads and writes several residual streams",
-    "a pass over all numbers": "the selection reads every score for each position",
-    "bytes between GPUs": "the bytes that GPUs send each other",
+    **{family.limit.term: family.limit.plain for family in FAMILIES.values()},
     "active experts": "more positions activate more experts, whose weights are read",
     "BLOCK_SIZE_M": "the kernel switches to blocks of more tokens",
     "query tile": "the attention kernel takes a larger tile of queries",
@@ -41,7 +30,7 @@ WORDS = {
     "graph of": "the engine pads the step to its next CUDA graph",
     "no graph of": "no CUDA graph holds the step, and the GPU waits for its launches",
 }
-"""The explanation of a limiting term, by the term's first words."""
+"""The explanation of a limiting term, by the term or its first words."""
 REGIMES = {
     R0: "constants of other GPUs or formats (this kernel was not measured on this GPU)",
     R1: "curves of this kernel on a sibling of this GPU",
@@ -57,17 +46,6 @@ PRODUCTS = {
     R3: "the curve of this dense product, by {}, on this GPU",
 }
 """The evidence of a dense product, with its library: curves of several libraries are pooled."""
-KINDS = {
-    "gemm": "products",
-    "moe_ffn": "MoE layers",
-    "mla": "latent attention",
-    "attention_layer": "attention layers",
-    "delta_net": "gated delta nets",
-    "mamba2": "Mamba-2 states",
-    "short_conv": "short convolutions",
-    "stream_mixing": "mixed residual streams",
-}
-"""Plain names of the kinds of modules whose curves were scored."""
 _CHANGES = re.compile(r"->|\d")
 """Matches a term that has numbers or a change: it is printed behind its explanation."""
 _SPREAD = {
@@ -235,7 +213,7 @@ def _basis(basis: Basis, *, full: bool) -> str:
     text = f"{basis.share:.0%} {source} (most of it {basis.module}"
     if basis.hit is None or basis.within_x2 is None:
         return f"{text}; not scored)"
-    curves = f"{basis.settings:,} public curves of {KINDS.get(kind, kind)} in {rest}"
+    curves = f"{basis.settings:,} public curves of {KINDS[kind].plural} in {rest}"
     hit, within_x2 = f"{basis.hit:.0%}", f"{basis.within_x2:.0%}"
     weaker = "" if basis.scored_as == basis.regime else "from weaker evidence "
     if not full:

@@ -5,17 +5,11 @@ from collections.abc import Sequence
 import polars as pl
 from msgspec import Struct
 
-from nearfree.decoders.ranks.attention_uses import (
-    ATTENTION,
-    CONVOLUTION,
-    DELTA_NET,
-    LATENT,
-    LAYER,
-    MAMBA,
-    base_of,
-)
+from nearfree.core.modules.collective import COLLECTIVE
+from nearfree.core.modules.dense_ffn import GEMM
+from nearfree.core.modules.registry import KINDS
+from nearfree.decoders.ranks.attention_uses import base_of
 from nearfree.decoders.ranks.collectives import ROLES
-from nearfree.decoders.ranks.modules import MIXING, MOE
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
@@ -200,71 +194,19 @@ def headline(answers: pl.DataFrame) -> pl.DataFrame:
     return answers.filter(laws | (pl.col("composition") == SUM))
 
 
-_DENSE_KNOBS = (
-    "batch (the boundary falls as 1 / b)",
-    "hardware (it grows with rho = phi / beta)",
-    "element type (through rho s)",
-)
-_LINK_KNOBS = (
-    "degrees of parallelism (among how many GPUs, and what each of them sends)",
-    "links between GPUs",
-    "engine and its version (one shot, two shots, or NCCL)",
-    "batch (b N rows are sent)",
-)
 _HOST_KNOBS = (
     "engine and its version (what it fuses and captures in graphs)",
     "batch (each request costs the host)",
 )
 
 
-def _state_knobs(key: str) -> tuple[str, ...]:
-    return (
-        "batch (each request has states of its own)",
-        f"format of the state ({key})",
-        "tensor parallelism (the fewer heads a rank has, the smaller its states)",
-    )
-
-
-KNOBS = {
-    ATTENTION: (
-        "backend and its version (another query tile)",
-        "tile (rows of it that a position takes: heads / kv_heads where heads are packed)",
-        "context (the shorter, the smaller attention's share of T(N))",
-    ),
-    LATENT: (
-        "backend and its version (another tile, or another path for several positions)",
-        "tensor parallelism (the fewer heads a rank has, the more positions fill a tile)",
-        "context (the shorter, the smaller attention's share of T(N))",
-    ),
-    DELTA_NET: _state_knobs("mamba_ssm_dtype"),
-    MAMBA: _state_knobs("mamba_ssm_cache_dtype"),
-    CONVOLUTION: (
-        "batch (each request has rows of its own)",
-        "tensor parallelism (the fewer channels a rank has, the narrower its rows)",
-    ),
-    LAYER: (
-        "engine and its version (the kernels of its attention layers)",
-        "tensor parallelism (the fewer heads a rank has, the smaller its projections)",
-        "batch (b N rows are decoded)",
-    ),
-    MIXING: (
-        "batch (b N positions read and write their residual streams)",
-        "engine and its version (how many calls mix them)",
-    ),
-    MOE: (
-        "backend and its version (M_moe and tau)",
-        "tile (a tuned file of your own sets BLOCK_SIZE_M)",
-        "top-k (fewer experts a token)",
-        "routing (balanced wakes experts with each position; skewed fills the blocks of k alone)",
-        "batch (b N tokens share the padding)",
-        "hardware",
-    ),
-    **dict.fromkeys(ROLES, _LINK_KNOBS),
-    **dict.fromkeys(STEP_ROLES, _HOST_KNOBS),
-}
-"""Parameters that move a limit, by the role of the limiting module; others are dense products."""
+_TITLED = {kind.title: kind for kind in KINDS.values()}
 
 
 def knobs(limiting_module: str) -> tuple[str, ...]:
     """Return the parameters that move the boundary of a limiting module, the strongest first."""
-    return KNOBS.get(base_of(limiting_module), _DENSE_KNOBS)
+    role = base_of(limiting_module)
+    if role in STEP_ROLES:
+        return _HOST_KNOBS
+    kind = COLLECTIVE if role in ROLES else _TITLED.get(role, GEMM)
+    return kind.knobs or GEMM.knobs

@@ -6,15 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from nearfree.decoders.attention_kinds import (
-    Compressed,
-    DeltaNet,
-    Grouped,
-    Kind,
-    Latent,
-)
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.ranks.caveats import caveats
+from nearfree.decoders.state_kinds import DeltaNet
 from nearfree.decoders.weights import stored
 from nearfree.errors import RefusedError
 

@@ -8,13 +8,7 @@ import pytest
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import ONE_GPU, Parallel
-from nearfree.decoders.attention_kinds import (
-    Compressed,
-    DeltaNet,
-    Grouped,
-    Latent,
-    runnable_kinds,
-)
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Latent, runnable_kinds
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.ranks.attention_uses import (
@@ -26,6 +20,7 @@ from nearfree.decoders.ranks.attention_uses import (
 )
 from nearfree.decoders.ranks.caveats import caveats
 from nearfree.decoders.ranks.modules import DENSE, modules
+from nearfree.decoders.state_kinds import DeltaNet
 from nearfree.decoders.weights import stored
 from nearfree.errors import EvidenceError, RefusedError
 

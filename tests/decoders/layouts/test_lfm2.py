@@ -9,7 +9,7 @@ import torch
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import uniform
-from nearfree.decoders.attention_kinds import Grouped, ShortConv, runnable_kinds
+from nearfree.decoders.attention_kinds import Grouped, runnable_kinds
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.ranks.attention_uses import (
@@ -27,6 +27,7 @@ from nearfree.decoders.ranks.collectives import ATTENTION_SUM, FFN_SUM, MOE_SUM,
 from nearfree.decoders.ranks.engines import SGLANG, VLLM
 from nearfree.decoders.ranks.modules import DENSE, MOE, ModuleUse
 from nearfree.decoders.ranks.shards import refusals, shard
+from nearfree.decoders.state_kinds import ShortConv
 from nearfree.decoders.weights import stored
 from nearfree.derive.memory import needs
 from nearfree.errors import EvidenceError, RefusedError

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from nearfree.core.parallel import Parallel
-from nearfree.decoders.attention_kinds import DeltaNet, Latent
+from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.ranks.attention_uses import DELTA_GATES, DELTA_IN, DELTA_OUT, HEAD_GATES
 from nearfree.decoders.ranks.caveats import caveats
+from nearfree.decoders.state_kinds import DeltaNet
 from nearfree.decoders.weights import stored
 from nearfree.errors import RefusedError
 

@@ -9,7 +9,7 @@ import torch
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import uniform
-from nearfree.decoders.attention_kinds import Grouped, Kind, Mamba2, runnable_kinds
+from nearfree.decoders.attention_kinds import Grouped, Kind, runnable_kinds
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
 from nearfree.decoders.draft_heads import mtp_layer
@@ -39,6 +39,7 @@ from nearfree.decoders.ranks.modules import (
     ModuleUse,
 )
 from nearfree.decoders.ranks.shards import refusals, shard
+from nearfree.decoders.state_kinds import Mamba2
 from nearfree.decoders.weights import stored
 from nearfree.derive.memory import memory, needs
 from nearfree.errors import EvidenceError, RefusedError

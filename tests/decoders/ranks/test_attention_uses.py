@@ -10,7 +10,7 @@ from nearfree.core.modules.attention_layer import DECODE
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Product, uniform
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet
+from nearfree.decoders.attention_kinds import Compressed
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.ranks.attention_uses import (
     ABSORB,
@@ -36,6 +36,7 @@ from nearfree.decoders.ranks.attention_uses import (
 from nearfree.decoders.ranks.engines import VLLM
 from nearfree.decoders.ranks.modules import MIXING, ModuleUse, modules
 from nearfree.decoders.ranks.shards import refusals, shard
+from nearfree.decoders.state_kinds import DeltaNet
 
 from decoders.files import read
 

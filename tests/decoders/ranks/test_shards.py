@@ -14,7 +14,7 @@ from nearfree.core.modules.registry import kind_of
 from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import DTYPES, uniform
 from nearfree.decoders.altup import CORRECTION, PREDICTION, ROUTERS
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped
+from nearfree.decoders.attention_kinds import Compressed, Grouped
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.ranks.attention_uses import (
@@ -44,6 +44,7 @@ from nearfree.decoders.ranks.modules import (
     modules,
 )
 from nearfree.decoders.ranks.shards import UNEVEN_EXPERTS, refusals, shard
+from nearfree.decoders.state_kinds import DeltaNet
 
 from decoders.files import CONFIG, SMALL, write
 

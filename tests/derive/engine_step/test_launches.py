@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 from nearfree.backends.names import BackendRelease
-from nearfree.decoders.attention_kinds import Mamba2
+from nearfree.decoders.state_kinds import Mamba2
 from nearfree.derive.engine_step.form import LAYER_KERNELS
 from nearfree.derive.engine_step.launches import (
     DRAFTING,

@@ -11,8 +11,8 @@ from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.core.precision import Dtype, Product, uniform
-from nearfree.decoders.attention_kinds import Mamba2
 from nearfree.decoders.ranks.caveats import caveats
+from nearfree.decoders.state_kinds import Mamba2
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast import first_answer as first_answers

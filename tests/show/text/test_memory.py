@@ -6,8 +6,8 @@ from decoders.files import CONFIG
 from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import ONE_GPU, Parallel
-from nearfree.decoders.attention_kinds import Mamba2
 from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.state_kinds import Mamba2
 from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.model_query import Unanswered

@@ -1,18 +1,12 @@
-"""Kinds of attention of a decoder's layers: grouped-query, latent, compressed, and state mixers."""
+"""Kinds of attention of a decoder's layers that have a cache: grouped-query, latent, compressed."""
 
 from collections.abc import Sequence
 
 from msgspec import Struct
 
-from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
+from nearfree.decoders.state_kinds import OfLayers, State
 from nearfree.errors import EvidenceError
-
-
-class _Layers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The `layers` of a kind, counted from 0 in rising order."""
-
-    layers: tuple[int, ...] = ()
 
 
 class Expansion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,7 +21,7 @@ class Expansion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     value_dim: Positive
 
 
-class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
+class Grouped(OfLayers, frozen=True, kw_only=True, tag="grouped"):
     """Grouped-query attention.
 
     A position sees the last `window` positions including its own, or the positions of its own
@@ -119,7 +113,7 @@ class Grouped(_Layers, frozen=True, kw_only=True, tag="grouped"):
         return f"{view}, shared cache" if self.shares else view
 
 
-class Latent(_Layers, frozen=True, kw_only=True, tag="latent"):
+class Latent(OfLayers, frozen=True, kw_only=True, tag="latent"):
     """Multi-head latent attention (MLA).
 
     The cache holds for each position a `latent` of keys and values and `rope_dim` rotated elements
@@ -163,7 +157,7 @@ class Latent(_Layers, frozen=True, kw_only=True, tag="latent"):
         return f"latent, {self.selected} selected, {source}"
 
 
-class Compressed(_Layers, frozen=True, kw_only=True, tag="compressed"):
+class Compressed(OfLayers, frozen=True, kw_only=True, tag="compressed"):
     """DeepSeek V4's attention to a window and to entries.
 
     All heads share one key of `width` elements, which is the value, too. A position sees the last
@@ -215,140 +209,8 @@ class Compressed(_Layers, frozen=True, kw_only=True, tag="compressed"):
         return f"entries of {self.span} positions{selection}, window {self.window}"
 
 
-class DeltaNet(_Layers, frozen=True, kw_only=True, tag="delta_net"):
-    """Gated delta nets: a state instead of a KV cache.
-
-    For each request, each of the `heads` value heads keeps a matrix of `key_dim` by `value_dim`,
-    which each position updates; `key_heads` heads of queries and keys serve them. A convolution
-    spans `conv` positions of queries, keys and values; its last `conv` - 1 inputs are kept, too.
-    `state` is the dtype of the matrices, None where the engine decides. With a `rank` each channel
-    of a key has its own decay, made by two products of that inner width. The output gate is made by
-    two such products as well (Kimi's delta attention), or by one with `full_gate` (Kimi K3). With
-    `channel_gates` the product of queries, keys and values makes both, for each channel (Ling 3).
-    Widths are in elements.
-    Source: Qwen3NextGatedDeltaNet, KimiLinearDeltaAttention and BailingHybridDeltaAttention of
-    transformers 5.23.
-    """
-
-    heads: Positive
-    key_heads: Positive
-    key_dim: Positive
-    value_dim: Positive
-    conv: Positive
-    state: Dtype | None = None
-    rank: Positive | None = None
-    full_gate: bool = False
-    channel_gates: bool = False
-
-    @property
-    def mixed(self) -> int:
-        """Elements per position that enter the convolution: queries, keys and values."""
-        return 2 * self.key_heads * self.key_dim + self.inputs
-
-    @property
-    def inputs(self) -> int:
-        """Elements per position that enter the output projection."""
-        return self.heads * self.value_dim
-
-    @property
-    def matrices(self) -> int:
-        """Elements of all state matrices of a request."""
-        return self.inputs * self.key_dim
-
-    @property
-    def kept(self) -> int:
-        """Elements of a request's state, whatever its length."""
-        return self.matrices + self.mixed * (self.conv - 1)
-
-    @property
-    def words(self) -> str:
-        """The name of the kind for people."""
-        return "delta attention" if self.rank or self.channel_gates else "gated delta net"
-
-
-class Mamba2(_Layers, frozen=True, kw_only=True, tag="mamba2"):
-    """Mamba-2 mixers: a state instead of a KV cache.
-
-    For each request, each of `heads` heads keeps a matrix of `head_dim` by `state_dim`; each
-    position decays it and adds an outer product. `groups` pairs of vectors of `state_dim`, B and C,
-    serve the heads. A convolution spans `conv` positions of these and of the heads' inputs; its
-    last `conv` - 1 inputs are kept, too. `state` is the dtype of the matrices, None where the
-    engine decides. Widths are in elements.
-    Source: NemotronHMamba2Mixer and FalconH1Mixer of transformers 5.23.
-    """
-
-    heads: Positive
-    groups: Positive
-    head_dim: Positive
-    state_dim: Positive
-    conv: Positive
-    state: Dtype | None = None
-
-    @property
-    def mixed(self) -> int:
-        """Elements per position that enter the convolution: the heads' inputs, B and C."""
-        return self.inputs + 2 * self.groups * self.state_dim
-
-    @property
-    def inputs(self) -> int:
-        """Elements per position that enter the output projection."""
-        return self.heads * self.head_dim
-
-    @property
-    def matrices(self) -> int:
-        """Elements of all state matrices of a request."""
-        return self.inputs * self.state_dim
-
-    @property
-    def kept(self) -> int:
-        """Elements of a request's state, whatever its length."""
-        return self.matrices + self.mixed * (self.conv - 1)
-
-    @property
-    def words(self) -> str:
-        """The name of the kind for people."""
-        return "Mamba-2 mixer"
-
-
-class ShortConv(_Layers, frozen=True, kw_only=True, tag="short_conv"):
-    """Short convolutions: a small state instead of a KV cache.
-
-    One product makes two gates and a row of `channels` elements per position. The row, times the
-    first gate, is convolved per channel over `conv` positions, of which `conv` - 1 are kept. The
-    result, times the second gate, enters the output projection. Widths are in elements.
-    Source: Lfm2ShortConv of transformers 5.23.
-    """
-
-    channels: Positive
-    conv: Positive
-
-    @property
-    def heads(self) -> int:
-        """What ranks divide among them: channels, which are independent of each other."""
-        return self.channels
-
-    @property
-    def inputs(self) -> int:
-        """Elements per position that enter the output projection."""
-        return self.channels
-
-    @property
-    def kept(self) -> int:
-        """Elements of a request's state, whatever its length."""
-        return self.channels * (self.conv - 1)
-
-    @property
-    def words(self) -> str:
-        """The name of the kind for people."""
-        return "short convolution"
-
-
 Runnable = Grouped | Latent
 """The kinds for which there is a forward here."""
-Matrices = DeltaNet | Mamba2
-"""The kinds that keep a matrix per head of a request."""
-State = Matrices | ShortConv
-"""The kinds that keep a state per request and cache nothing per position."""
 Cached = Runnable | Compressed
 Kind = Cached | State
 

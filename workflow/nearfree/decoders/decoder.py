@@ -8,18 +8,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.decoders.altup import AltUp
-from nearfree.decoders.attention_kinds import (
-    Compressed,
-    DeltaNet,
-    Grouped,
-    Kind,
-    Mamba2,
-    Matrices,
-    ShortConv,
-    State,
-    in_blocks,
-)
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, in_blocks
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.state_kinds import Matrices, State
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -181,12 +172,8 @@ def head_sizes(kind: Kind) -> dict[str, int | None]:
     """Return the fields `heads`, `kv_heads`, `head_dim` and `window` of a `Decoder` for a kind."""
     if isinstance(kind, Grouped):
         return {name: getattr(kind, name) for name in ("heads", "kv_heads", "head_dim", "window")}
-    if isinstance(kind, DeltaNet):
-        kv_heads, head_dim = kind.key_heads, kind.key_dim
-    elif isinstance(kind, Mamba2):
-        kv_heads, head_dim = kind.groups, kind.head_dim
-    elif isinstance(kind, ShortConv):
-        kv_heads, head_dim = kind.channels, 1
+    if isinstance(kind, State):
+        kv_heads, head_dim = kind.reported
     else:
         kv_heads, head_dim = 1, kind.width if isinstance(kind, Compressed) else kind.cached
     return {"heads": kind.heads, "kv_heads": kv_heads, "head_dim": head_dim, "window": None}

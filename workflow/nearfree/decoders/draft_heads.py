@@ -16,10 +16,11 @@ from pathlib import Path
 
 from msgspec import UNSET, structs
 
-from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, State
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind
 from nearfree.decoders.decoder import Decoder, States, head_sizes
 from nearfree.decoders.gguf_files.config import read_values
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.state_kinds import State
 from nearfree.decoders.text_part import text_part
 from nearfree.errors import Refusals
 

@@ -2,8 +2,9 @@
 
 from msgspec import UNSET
 
-from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Matrices, ShortConv
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind
 from nearfree.decoders.layouts.pieces import CacheLayer
+from nearfree.decoders.state_kinds import Matrices, ShortConv
 
 _SCALED, _SCALE_BYTES = 128, 4
 _RECORD = 584 - 512

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from nearfree.decoders.attention_kinds import DeltaNet
 from nearfree.decoders.decoder import Ffn
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layouts.feeds import NUMBERED, Names, after_first_dense, moe, moe_rule
@@ -27,6 +26,7 @@ from nearfree.decoders.layouts.pieces import (
     vector,
 )
 from nearfree.decoders.layouts.state import mixer_piece
+from nearfree.decoders.state_kinds import DeltaNet
 
 STATES = "linear_attn_config"
 """The key that names the layers that keep a state."""

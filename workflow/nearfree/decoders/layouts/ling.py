@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from nearfree.decoders.attention_kinds import DeltaNet, Latent
+from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.decoder import first_dense
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layouts.feeds import moe
@@ -23,6 +23,7 @@ from nearfree.decoders.layouts.pieces import (
     vector,
 )
 from nearfree.decoders.layouts.state import mixer_piece
+from nearfree.decoders.state_kinds import DeltaNet
 from nearfree.errors import Refusals
 
 _PERIOD, _FULL_RANK = "layer_group_size", "no_kda_lora"

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nearfree.core.precision import PLAIN, Dtype
-from nearfree.decoders.attention_kinds import DeltaNet, Mamba2, ShortConv, State
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layouts.cache import caches_of
 from nearfree.decoders.layouts.pieces import (
@@ -20,6 +19,7 @@ from nearfree.decoders.layouts.pieces import (
     linear,
     vector,
 )
+from nearfree.decoders.state_kinds import DeltaNet, Mamba2, ShortConv, State
 from nearfree.errors import Refusals
 
 

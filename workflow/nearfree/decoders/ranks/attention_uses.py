@@ -18,16 +18,9 @@ from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mamba2 import MAMBA2
 from nearfree.core.modules.mla import ABSORBED, MLA
 from nearfree.core.modules.short_conv import SHORT_CONV
-from nearfree.decoders.attention_kinds import (
-    Compressed,
-    DeltaNet,
-    Grouped,
-    Kind,
-    Latent,
-    Mamba2,
-    ShortConv,
-)
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.state_kinds import DeltaNet, Mamba2, ShortConv
 
 QKV, ATTENTION, OUTPUT = "qkv projection", ATTENTION_CALL.title, "output projection"
 HEAD_GATES, OUTPUT_GATE = "head gates", "output gate"

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, ShortConv, State
+from nearfree.decoders.attention_kinds import Compressed, Grouped
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.ranks.attention_uses import ENTRIES
+from nearfree.decoders.state_kinds import DeltaNet, ShortConv, State
 
 _WIDEST = 256
 """Width of the widest head of FlashAttention 3, in elements."""

@@ -18,19 +18,11 @@ from math import lcm
 from msgspec import UNSET, Struct, structs
 
 from nearfree.core.parallel import ONE_GPU, Parallel
-from nearfree.decoders.attention_kinds import (
-    Compressed,
-    DeltaNet,
-    Grouped,
-    Kind,
-    Latent,
-    Mamba2,
-    ShortConv,
-    State,
-)
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.layouts.pieces import OF_ATTENTION
 from nearfree.decoders.ranks.engines import SGLANG, VLLM, Engine
+from nearfree.decoders.state_kinds import DeltaNet, Mamba2, ShortConv, State
 from nearfree.errors import Refusal
 
 Groups = Mapping[str, tuple[int, int]]
@@ -170,12 +162,9 @@ def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
 
 def _divided(kind: Kind) -> tuple[str, int, Callable[[int], bool]]:
     """Return what tp must divide of a kind of attention, its number, and whether a tp does."""
-    if isinstance(kind, DeltaNet):
-        heads = kind.key_heads
-        return f"{heads} heads of keys of a gated delta net", heads, lambda tp: not heads % tp
-    if isinstance(kind, ShortConv):
-        heads = kind.channels
-        return f"{heads} channels of a short convolution", heads, lambda tp: not heads % tp
+    if isinstance(kind, State) and not isinstance(kind, Mamba2):
+        number, name = kind.shared
+        return f"{number} {name}", number, lambda tp: not number % tp
     heads = kind.heads
     if isinstance(kind, Mamba2):
         what = f"{heads} heads of a Mamba-2 mixer in {kind.groups} groups"

@@ -6,9 +6,10 @@ from msgspec import UNSET
 from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease
-from nearfree.decoders.attention_kinds import Grouped, State
+from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.ranks.engines import engine_of
+from nearfree.decoders.state_kinds import State
 from nearfree.derive.memory import needs
 from nearfree.derive.schedule.engines import ENGINES
 from nearfree.units import BYTES_PER_GB

@@ -18,16 +18,10 @@ from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.mla import MLA
 from nearfree.core.precision import PLAIN, Precision
-from nearfree.decoders.attention_kinds import (
-    Cached,
-    Compressed,
-    Grouped,
-    ShortConv,
-    State,
-    in_blocks,
-)
+from nearfree.decoders.attention_kinds import Cached, Compressed, Grouped, in_blocks
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.ranks.engines import TRTLLM, VLLM
+from nearfree.decoders.state_kinds import ShortConv, State
 from nearfree.derive.engine_step.form import is_since
 from nearfree.errors import Refusal
 

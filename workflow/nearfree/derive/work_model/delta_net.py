@@ -121,3 +121,5 @@ SHORT_CONV = Family(
     features=conv_features,
     stated_band=0.7,
 )  # fmt: skip
+STATES = (DELTA_NET, MAMBA2, SHORT_CONV)
+"""The forms of mixers that keep a state."""

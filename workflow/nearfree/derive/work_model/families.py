@@ -19,7 +19,7 @@ from nearfree.derive.work_model.collective import (
     COLLECTIVES,
     EXCHANGES,
 )
-from nearfree.derive.work_model.delta_net import DELTA_NET, MAMBA2, SHORT_CONV
+from nearfree.derive.work_model.delta_net import STATES
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.layer import (
@@ -41,7 +41,8 @@ FAMILIES: dict[str, Family] = {
     for family in (
         *(GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL, ATTENTION_CACHED),
         *_KERNEL_FAMILIES,
-        *(DELTA_NET, MAMBA2, SHORT_CONV, STREAM_MIXING),
+        *STATES,
+        STREAM_MIXING,
         *COLLECTIVES,
     )
 }

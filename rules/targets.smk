@@ -11,7 +11,15 @@ for platform_name in PIPELINE.config.platforms:
         name:
             platform_name
         input:
-            PIPELINE.table(platform_name, "validation", "sensitivity"),
+            PIPELINE.table(
+                platform_name,
+                *(
+                    table
+                    for stage in STAGES.values()
+                    if stage.has(platform_name)
+                    for table in stage.tables
+                ),
+            ),
             f"{RESULTS}/figures/{platform_name}/figures.json",
 
 

@@ -58,9 +58,10 @@ def test_the_run_leaves_a_log_that_verifies(built):
 
 
 def test_every_platform_is_a_target(built):
-    """`snakemake cpu` asks for that platform's tables and figures only."""
+    """`snakemake cpu` asks for all of that platform's tables, for its figures, and no more."""
     assert built.jobs("cpu") == {}
     jobs = built.jobs("-F", "cpu")
+    assert {stage.name for stage in STAGES.values() if stage.tables and stage.has("cpu")} <= {*jobs}
     assert "report" not in jobs
     assert jobs["figures"] == 1
 

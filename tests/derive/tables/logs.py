@@ -13,16 +13,8 @@ from nearfree.config.yaml_file import read_entries
 from nearfree.core.plan import MeasurePlan, ProbePlan, Sweep
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
-from nearfree.derive.claims.judge import write_claims
-from nearfree.derive.outlook.outlook import write_outlook
-from nearfree.derive.outlook.schedules import write_schedules
-from nearfree.derive.predict.predictions import write_predictions
-from nearfree.derive.reference.kernels import write_kernels
-from nearfree.derive.score.validation import write_validation
-from nearfree.derive.tables.boundaries import write_boundaries
-from nearfree.derive.tables.engine_steps import write_engine_steps
-from nearfree.derive.tables.project import project
-from nearfree.derive.tune.table import write_tuning
+from nearfree.derive.jobs import Job, make
+from nearfree.derive.stages import STAGES
 from nearfree.log.events import (
     BandwidthPeak,
     ComputePeak,
@@ -178,19 +170,11 @@ def make_tables(
     deployed: Config | None = None,
 ) -> None:
     """Run every stage of a scope's tables, by default with few deployments."""
-    sheets = {name: sheet for name, sheet in SHEETS.items() if scope in (name, "public")}
-    project(layout, scope, sheets)
-    write_boundaries(layout, scope, tolerances=tolerances, epsilon=0.2)
-    if scope != "public":
-        write_engine_steps(layout, scope, Config(CONFIG))
-        write_tuning(layout, scope)
-    write_predictions(layout, scope, config_at(tolerances))
-    write_validation(layout, scope)
-    if scope == "public":
-        write_outlook(layout, scope, deployed or few_deployments())
-        write_schedules(layout, scope, deployed or few_deployments())
-        write_kernels(layout, scope, epsilon=0.2)
-    write_claims(layout, scope, epsilon=0.2)
+    config = deployed or few_deployments()
+    config.site = structs.replace(config.site, tolerances=tolerances)
+    for stage in STAGES.values():
+        if stage.tables and stage.has(scope):
+            make(layout, config, Job(stage.name, scope))
 
 
 def copy_config(folder: Path) -> Path:

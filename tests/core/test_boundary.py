@@ -11,10 +11,10 @@ from nearfree.core.boundary import (
     Ratio,
     boundary,
     cautious_interval,
+    interval_of,
     median,
     median_interval,
     ratios,
-    repeated_looks,
     unpaired_ratios,
 )
 from nearfree.core.protocols import Adaptive, Paired
@@ -226,10 +226,10 @@ def test_looks_share_the_error(looks: int, rank: int) -> None:
     """Each look gets its part of the error: the more looks, the wider the intervals."""
     values = [float(value) for value in range(1, 31)]
     protocol = Adaptive(looks=tuple(range(1, looks)), confidence=0.95)
-    low, high = repeated_looks(protocol)(values)
+    low, high = interval_of(protocol)(values)
     assert (low, high) == (rank, 31 - rank)
     pairs = Paired(rounds=looks * 3, look_every=3)
-    assert repeated_looks(pairs)(values) == (low, high)
+    assert interval_of(pairs)(values) == (low, high)
 
 
 def test_unpaired_intervals_divide_opposite_ends() -> None:

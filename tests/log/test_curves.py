@@ -4,7 +4,7 @@ import pytest
 from conftest import make_latency, make_plan, make_setting, write_payloads
 from derive.tables.logs import make_take
 from msgspec.structs import replace
-from nearfree.core.boundary import ratios, repeated_looks, unpaired_ratios
+from nearfree.core.boundary import interval_of, ratios, unpaired_ratios
 from nearfree.core.protocols import Adaptive, Interleaved, Paired, Paper, Thinned, Timing
 from nearfree.log.curves import CurveSamples, clean_us, curve_samples, curves, samples_ratios
 from nearfree.log.evidence import read_scope
@@ -31,7 +31,7 @@ def test_rounds_are_paired_and_looks_corrected(protocol: Timing, looks: bool) ->
     found = samples_ratios(SAMPLES, protocol)
     if looks:
         assert isinstance(protocol, Adaptive | Paired)
-        assert found == ratios(SAMPLES.rounds, 1, repeated_looks(protocol)) != plain
+        assert found == ratios(SAMPLES.rounds, 1, interval_of(protocol)) != plain
     else:
         assert found == plain
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 from nearfree.backends.adapters.kernel import Kernel
-from nearfree.core.boundary import Boundary, boundary, ratios, repeated_looks
+from nearfree.core.boundary import Boundary, boundary, interval_of, ratios
 from nearfree.core.protocols import Adaptive
 from nearfree.core.setting import Setting
 from nearfree.hardware.clocks import Sample
@@ -136,7 +136,7 @@ def search(
     for visit in bench.history:
         held.add(visit)
     result = boundary(
-        ratios(held.curve, grid[0], repeated_looks(protocol)),
+        ratios(held.curve, grid[0], interval_of(protocol)),
         protocol.epsilon,
         grid[0],
         protocol.width,

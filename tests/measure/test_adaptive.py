@@ -5,7 +5,7 @@ from conftest import make_latency, make_plan, make_setting
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from nearfree.core.boundary import Ratio, repeated_looks
+from nearfree.core.boundary import Ratio, interval_of
 from nearfree.core.protocols import Adaptive
 from nearfree.errors import HardwareError
 from nearfree.log.names import Layout
@@ -81,7 +81,7 @@ def test_it_stops_only_when_the_interval_is_narrow(
 
 def test_an_interval_pays_for_every_look() -> None:
     """The error is shared among the looks, so a range too small for its share is widened."""
-    interval = repeated_looks(PROTOCOL)
+    interval = interval_of(PROTOCOL)
     few = [1.0, 1.1, 1.2, 1.3]
     assert interval(few) == (pytest.approx(1 / 1.3), pytest.approx(1.3**2))
     many = [1 + n / 100 for n in range(8)]

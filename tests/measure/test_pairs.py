@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from conftest import make_latency, make_plan, make_setting
 from msgspec.structs import replace
-from nearfree.core.boundary import repeated_looks
+from nearfree.core.boundary import interval_of
 from nearfree.core.protocols import Paired
 from nearfree.errors import HardwareError
 from nearfree.log.curves import curve_samples, curves, samples_ratios
@@ -176,7 +176,7 @@ def test_progress_rises_to_one(layout: Layout) -> None:
 def test_intervals_hold_the_ratio_however_often_it_is_looked_at(sigma: float) -> None:
     """Of takes that end when an interval is narrow, at least 95 % hold the true ratio in it."""
     draw, protocol = Random(2), Paired()  # noqa: S311 (noise, no secret)
-    interval = repeated_looks(protocol)
+    interval = interval_of(protocol)
     held = made = 0
     for _ in range(400):
         pairs: list[Pair] = []

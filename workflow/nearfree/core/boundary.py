@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from nearfree.core.protocols import Adaptive, Paired
+from nearfree.core.protocols import Sampling
 from nearfree.errors import EvidenceError
 
 Verdict = Literal["sharp", "bracketed", "undecided", "censored"]
@@ -70,14 +70,12 @@ def cautious_interval(values: Sequence[float], confidence: float) -> tuple[float
     return low, high
 
 
-def repeated_looks(protocol: Adaptive | Paired) -> Interval:
-    """Return the interval function of a ratio, corrected for repeated looks at the data.
-
-    Looks are at `looks` and, for the adaptive protocol, after the sweep. Each gets an equal share
-    of the error (Bonferroni), so that all together keep the confidence under any stopping rule.
-    """
-    looks = len(protocol.looks) + isinstance(protocol, Adaptive)
-    return partial(cautious_interval, confidence=1 - (1 - protocol.confidence) / looks)
+def interval_of(protocol: Sampling) -> Interval:
+    """Return the interval function of a ratio, corrected where a protocol looks repeatedly."""
+    confidence = protocol.look_confidence
+    if confidence is None:
+        return median_interval
+    return partial(cautious_interval, confidence=confidence)
 
 
 @cache

@@ -32,6 +32,25 @@ class Sampling(
     weight_copies: Natural = 2
     threads: Annotated[int, Meta(ge=1, le=4096)] = 1
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+    pairs_rounds: ClassVar[bool] = True
+    """Whether a round holds T(N) and T(baseline) close in time, so that their ratio is paired."""
+    chooses_points: ClassVar[bool] = False
+    """Whether its paired rounds visit some points only."""
+    thins: ClassVar[bool] = False
+    """Whether its rounds leave points out."""
+
+    @property
+    def look_confidence(self) -> float | None:
+        """The confidence of an interval at each look at the data; None where rounds are fixed.
+
+        Each look gets an equal share of the error (Bonferroni), so that all together keep the
+        protocol's confidence under any stopping rule.
+        """
+        return None
+
+    def takes_part(self, n: int, baseline: int, number: int) -> bool:  # noqa: ARG002
+        """Return whether round `number`, from 0, visits N."""
+        return True
 
     @property
     def name(self) -> str:
@@ -55,9 +74,10 @@ class Thinned(Interleaved, frozen=True, kw_only=True, tag="thinned"):
     """
 
     often_to: Positive = 8
+    thins: ClassVar[bool] = True
 
     def takes_part(self, n: int, baseline: int, number: int) -> bool:
-        """Return whether round `number`, from 0, visits N."""
+        """Return whether round `number`, from 0, visits N: those of small N more often."""
         return n == baseline or number % -(-n // self.often_to) == 0
 
 
@@ -84,6 +104,12 @@ class Adaptive(Sampling, frozen=True, kw_only=True, tag="adaptive"):
     """Cap on the seconds inside forwards of a setting, warm-up included."""
     launch: Launch = "graph"
     graph_forwards: Positive = 20
+    chooses_points: ClassVar[bool] = True
+
+    @property
+    def look_confidence(self) -> float:
+        """The confidence at each look: one after the sweep, and those of `looks`."""
+        return 1 - (1 - self.confidence) / (len(self.looks) + 1)
 
     def __post_init__(self) -> None:
         if list(self.looks) != sorted(set(self.looks)):
@@ -104,6 +130,7 @@ class Paper(Sampling, frozen=True, kw_only=True, tag="paper"):
     weight_copies: Natural = 1
     launch: Launch = "eager"
     graph_forwards: Positive = 1
+    pairs_rounds: ClassVar[bool] = False
 
 
 class Paired(Sampling, frozen=True, kw_only=True, tag="paired"):
@@ -131,6 +158,11 @@ class Paired(Sampling, frozen=True, kw_only=True, tag="paired"):
     def looks(self) -> tuple[int, ...]:
         """The numbers of pairs after which intervals are examined; the last is `rounds`."""
         return (*range(self.look_every, self.rounds, self.look_every), self.rounds)
+
+    @property
+    def look_confidence(self) -> float:
+        """The confidence at each of its looks."""
+        return 1 - (1 - self.confidence) / len(self.looks)
 
 
 Timing = Interleaved | Thinned | Adaptive | Paired | Paper

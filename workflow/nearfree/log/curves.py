@@ -10,9 +10,9 @@ from math import inf, isnan, nan
 
 from msgspec import Struct
 
-from nearfree.core.boundary import Ratio, median, ratios, repeated_looks, unpaired_ratios
+from nearfree.core.boundary import Ratio, interval_of, median, ratios, unpaired_ratios
 from nearfree.core.label import setting_key
-from nearfree.core.protocols import Adaptive, Paired, Paper, Timing
+from nearfree.core.protocols import Timing
 from nearfree.core.setting import Setting
 from nearfree.log.events import Event, LatencyMeasured
 from nearfree.log.evidence import Take
@@ -204,8 +204,6 @@ def samples_ratios(samples: CurveSamples, protocol: Timing) -> list[Ratio]:
     Rounds of the paper's protocol cannot be paired. A protocol that tests repeatedly gets wider
     intervals, corrected for its number of looks.
     """
-    if isinstance(protocol, Paper):
+    if not protocol.pairs_rounds:
         return unpaired_ratios(samples.rounds, samples.baseline)
-    if isinstance(protocol, Adaptive | Paired):
-        return ratios(samples.rounds, samples.baseline, repeated_looks(protocol))
-    return ratios(samples.rounds, samples.baseline)
+    return ratios(samples.rounds, samples.baseline, interval_of(protocol))

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from nearfree.core.boundary import median, repeated_looks
+from nearfree.core.boundary import interval_of, median
 from nearfree.core.protocols import Paired
 from nearfree.core.setting import Setting
 from nearfree.hardware.clocks import Sample
@@ -78,7 +78,7 @@ def unresolved_n(pairs: dict[int, list[Pair]], protocol: Paired) -> set[int]:
         return set()
     clean, samples = sum(pair.clean for pair in all_pairs), sum(pair.samples for pair in all_pairs)
     use_clean = enough_clean(all_pairs[0].visit, clean=clean, samples=samples)
-    interval = repeated_looks(protocol)
+    interval = interval_of(protocol)
     unresolved = set()
     for n, pairs_at_n in pairs.items():
         values = [pair.clean_ratio if use_clean else pair.ratio for pair in pairs_at_n]

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from nearfree.core.boundary import Ratio, last_pass, ratios, repeated_looks
-from nearfree.core.protocols import Adaptive, Interleaved, Paired, Paper, Thinned, Timing
+from nearfree.core.boundary import Ratio, interval_of, last_pass, ratios
+from nearfree.core.protocols import Adaptive, Interleaved, Paired, Paper, Timing
 from nearfree.core.setting import Setting
 from nearfree.hardware.clocks import Sample
 from nearfree.log.curves import clean_us
@@ -46,11 +46,7 @@ def rounds(
 ) -> Iterator[tuple[int, list[Point]]]:
     """Yield the number of each remaining round and its random order of points."""
     for number in range(first_round, protocol.rounds):
-        order = list(points)
-        if isinstance(protocol, Thinned):
-            order = [
-                point for point in points if protocol.takes_part(point.n, point.baseline, number)
-            ]
+        order = [point for point in points if protocol.takes_part(point.n, point.baseline, number)]
         random.Random(f"{protocol.seed}/{number}").shuffle(order)  # noqa: S311 (an order, no secret)
         yield number, order
 
@@ -131,7 +127,7 @@ class Search(Struct):
                 n: {number: us for number, us in rounds.items() if number not in later_rounds}
                 for n, rounds in self.curve.items()
             }
-            curve = ratios(seen, self.baseline, repeated_looks(protocol))
+            curve = ratios(seen, self.baseline, interval_of(protocol))
             self.decided = last_look, open_positions(curve, self.baseline, protocol)
         return self.decided[1]
 

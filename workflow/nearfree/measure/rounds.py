@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from nearfree.core.plan import DecodePlan, MeasurePlan, Plan
-from nearfree.core.protocols import Adaptive, Thinned
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.log.events import (
@@ -121,9 +120,9 @@ def recover(layout: Layout, name: str) -> Iterator[str]:
 def _visits_every_point(visit: LatencyMeasured) -> bool:
     """Return whether a visit belongs to a round over all points.
 
-    The adaptive protocol's paired rounds visit undecided points only.
+    The paired rounds of a protocol that chooses points do not.
     """
-    return not (visit.paired and isinstance(visit.protocol, Adaptive))
+    return not (visit.paired and visit.protocol.chooses_points)
 
 
 def _plan_and_rounds(layout: Layout, take: TakeName) -> tuple[MeasurePlan, int]:
@@ -138,11 +137,7 @@ def _plan_and_rounds(layout: Layout, take: TakeName) -> tuple[MeasurePlan, int]:
             if isinstance(event.data, LatencyMeasured) and _visits_every_point(event.data):
                 visit_counts[event.data.setting, event.data.n] += 1
                 round_numbers.add(event.data.round)
-    whole = (
-        len(round_numbers)
-        if isinstance(plan.protocol, Thinned)
-        else min(visit_counts.values(), default=0)
-    )
+    whole = len(round_numbers) if plan.protocol.thins else min(visit_counts.values(), default=0)
     rounds = whole if len(visit_counts) == plan.points_a_round else 0
     if rounds < _MIN_ROUNDS:
         command = f"`nearfree measure {take.scope} {take.stream}`"

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 from nearfree.config.files import Config
+from nearfree.core.predictors import PREDICTORS
 from nearfree.core.setting import Setting
-from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.tables.settings import setting_row
 from nearfree.log.names import Layout

@@ -259,7 +259,7 @@ def test_mistakes(call: Call, argv: str, message: str) -> None:
 
 def test_the_commands_choices_are_all_that_can_be_scored() -> None:
     """The choices on the command line are all that can be scored and grouped by."""
-    assert validate.PREDICTORS == EVERY
+    assert validate.SCORED == EVERY
     assert list(validate.BY) == [*GROUP_KEYS, *MORE_KEYS]
 
 

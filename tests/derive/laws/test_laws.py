@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.files import Config
+from nearfree.core.predictors import LAWS
 from nearfree.derive.granularity.facts import datasheet_facts
-from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws, ask_distinct
+from nearfree.derive.laws.laws import ANSWERS_SCHEMA, answer_laws, ask_distinct
 from nearfree.errors import ConfigError
 from nearfree.log.events import BoundaryPublished
 from nearfree.log.evidence import read_scope

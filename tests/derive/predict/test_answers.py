@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.files import Config
+from nearfree.core.predictors import PREDICTORS
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA
-from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.truth.truth import ASKED_COLUMNS
 from nearfree.log.names import Layout
 

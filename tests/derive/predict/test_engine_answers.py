@@ -8,7 +8,8 @@ import pytest
 from engine_takes import SETTING, loaded, write_engine
 from msgspec import structs
 from nearfree.config.files import Config
-from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.core.predictors import PREDICTORS
+from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.engine_answers import timed_forward
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.engine_steps import curve_steps

@@ -8,8 +8,9 @@ from conftest import make_plan, make_started
 from msgspec import structs
 from msgspec.structs import replace
 from nearfree.config.model_studies import model_sweeps
+from nearfree.core.predictors import PREDICTORS
 from nearfree.decoders.ranks.modules import ATTENTION, DENSE
-from nearfree.derive.predict.answers import PREDICTORS, RECORDED
+from nearfree.derive.predict.answers import RECORDED
 from nearfree.derive.predict.model_predictions import release_of, releases_that_ran
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.tables.settings import SETTINGS

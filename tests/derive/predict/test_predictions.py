@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.files import Config
 from nearfree.core.precision import ELEMENT_BYTES, Dtype
+from nearfree.core.predictors import LAWS, PREDICTORS
 from nearfree.core.setting import Module, Setting
 from nearfree.derive.granularity.facts import probed_facts
-from nearfree.derive.laws.laws import LAWS
-from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.predictions import PREDICTIONS, predict
 from nearfree.derive.tables.platforms import PLATFORMS, config_id, platform_rows
 from nearfree.derive.tables.settings import SETTINGS, setting_row

@@ -6,8 +6,8 @@ from conftest import make_setting
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.config.files import Config
-from nearfree.derive.laws.laws import LAWS
-from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.core.predictors import LAWS, PREDICTORS
+from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.evaluation import evaluate
 from nearfree.derive.score.validation import VALIDATION, validate

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from nearfree.derive.predict.answers import PREDICTORS
+from nearfree.core.predictors import PREDICTORS
 from nearfree.derive.score.accuracy import ACCURACY
 from nearfree.derive.score.validation import VALIDATION
 from nearfree.derive.tables.store import read_table

@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from nearfree.derive.predict.answers import PREDICTORS
+from nearfree.core.predictors import PREDICTORS
 from nearfree.derive.score.accuracy import ACCURACY
 from nearfree.derive.score.scores import SCORES
 from nearfree.derive.tables.store import read_table

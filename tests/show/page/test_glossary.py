@@ -1,10 +1,11 @@
 """The report's glossary explains the words of the page."""
 
 import pytest
+from nearfree.core.predictors import PREDICTORS
 from nearfree.derive.claims.judge import VERDICTS
 from nearfree.derive.tables.boundaries import BOUNDARIES, SENSITIVITY
 from nearfree.show.page.glossary import WORDS
-from nearfree.show.page.headline import FACTS_PREFERENCE, SHOWN_PREDICTORS
+from nearfree.show.page.headline import FACTS_PREFERENCE
 
 from show.page.page import Page
 
@@ -15,7 +16,7 @@ SHOWN = [
     *VERDICTS,
     *(BOUNDARIES.body["verdict"].one_of or ()),
     *(SENSITIVITY.body["verdict"].one_of or ()),
-    *SHOWN_PREDICTORS,
+    *PREDICTORS,
     *FACTS_PREFERENCE,
     *("N_max", "baseline", "tolerance", "interval", "robust", "fragile", "hit", "refused"),
     *("b", "L", "k", "E", "rho", "balanced", "skewed", "router", "M_moe", "M_attn"),

@@ -133,8 +133,8 @@ def add_deployment(
         help="measured loads of the experts, instead of --routing: a .csv or .json file with "
         "expert, share (or count) and, if layers differ, layer",
     )
-    for name, kind in KINDS.items():
-        meaning = f"{kind} parallelism: {FIELDS[name].meaning}{_DEGREE_NOTES.get(name, '')}"
+    for name, parallelism in KINDS.items():
+        meaning = f"{parallelism} parallelism: {FIELDS[name].meaning}{_DEGREE_NOTES.get(name, '')}"
         parser.add_argument(f"--{name}", type=positive, help=f"{meaning} (default: 1)")
     parser.add_argument(
         "--gpus",

@@ -138,7 +138,7 @@ def _predict_deployments(args: argparse.Namespace) -> int:
     RefusedError
         A deployment is unanswered, or has no T(N) for a CSV file; all others are printed before.
     """
-    from nearfree.derive.predict.answers import PREDICTORS
+    from nearfree.core.predictors import PREDICTORS, WORK_MODEL
     from nearfree.derive.predict.forecast.alternatives import Alternatives
     from nearfree.derive.predict.forecast.expand_deployments import expand
     from nearfree.derive.predict.forecast.first_answer import first_answer
@@ -157,7 +157,7 @@ def _predict_deployments(args: argparse.Namespace) -> int:
     loads = loads_of(args)
     queries, unanswered = expand(config, spec, loads)
     short = args.format == "text" and not args.all
-    predictors = ["work_model"] if inverse or short else PREDICTORS
+    predictors = [WORK_MODEL] if inverse or short else PREDICTORS
     answerer = make_answerer(args, config, queries)
     alternatives = Alternatives(config, spec, answerer, loads)
     unanswered, answers = alternatives.completed(unanswered), None

@@ -6,6 +6,7 @@ from functools import partial
 
 from nearfree.cli.common import number, positive
 from nearfree.cli.deployment_options import add_answer_options, add_deployment, refuse_options
+from nearfree.core.predictors import LAWS, PREDICTORS, WORK_MODEL
 from nearfree.errors import ConfigError, Refusal, RefusedError
 
 BACKEND = "llama_cpp"
@@ -13,7 +14,6 @@ BACKEND = "llama_cpp"
 LARGEST_BATCH = 256
 """The default of `--largest-batch`."""
 TOLERANCE, THROUGHPUT = GOALS = ("tolerance", "throughput")
-LAWS = ("idle_compute", "principle", "principle_resolved")
 
 
 def add_schedule_options(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +39,8 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--by",
-        choices=[*LAWS, "work_model"],
-        default="work_model",
+        choices=PREDICTORS,
+        default=WORK_MODEL,
         help="the predictor of the boundary; the laws count the batch (default: work_model)",
     )
     parser.add_argument(
@@ -200,7 +200,7 @@ def _faults(args: argparse.Namespace) -> Iterator[ConfigError]:
             f"{args.by} gives no interval, which --cautious needs",
             remedy="Leave --cautious or --by out",
         )
-    if needs_latency and (args.by != "work_model" or (args.cautious and goal == THROUGHPUT)):
+    if needs_latency and (args.by != WORK_MODEL or (args.cautious and goal == THROUGHPUT)):
         yield ConfigError(
             f"expected tokens per second, and the options of {LLAMA_CPP}, need T(N), which only "
             "the work model predicts",

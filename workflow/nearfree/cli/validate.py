@@ -24,6 +24,7 @@ from nearfree.cli.separate_scores import (
     validate_regimes,
     validate_whole,
 )
+from nearfree.core.predictors import PREDICTORS
 from nearfree.errors import ConfigError, EvidenceError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 DATASETS = ("published", "aiconfigurator", "measured", "whole")
-PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model", "twin_version")
+SCORED = (*PREDICTORS, "twin_version")
 CONSTANT = "always_baseline"
 MODULES = (
     *("gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer"),
@@ -82,7 +83,7 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
         help="a tolerance, or `all` of the config's; repeatable (default: the config's epsilon)",
     )
     for name, choices, meaning in (
-        ("predictor", (*PREDICTORS, CONSTANT), "a predictor to score"),
+        ("predictor", (*SCORED, CONSTANT), "a predictor to score"),
         ("platform", None, "a platform to score on"),
         ("module", MODULES, "a module to score on"),
         ("backend", None, "a backend to score on"),
@@ -208,7 +209,7 @@ def run_validate(args: argparse.Namespace) -> int:
     epsilons = tolerances_of(args, config)
     source, truth = _truth(args, layout, config, epsilons)
     truth = _filtered(args, source, truth, layout)
-    default = (*PREDICTORS, CONSTANT) if args.from_one else PREDICTORS
+    default = (*SCORED, CONSTANT) if args.from_one else SCORED
     predictors = list(dict.fromkeys(args.predictor or default))
     left_out = make_left_out_answerer(args, layout, config) if args.leave_one_out else None
     answerer = make_answerer(args, layout, config)

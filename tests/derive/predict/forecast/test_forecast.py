@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import asdict
+from nearfree.core.predictors import LAWS
 from nearfree.decoders.ranks.attention_uses import LAYER
 from nearfree.decoders.ranks.modules import DENSE, MIXING
-from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import headline, knobs
 

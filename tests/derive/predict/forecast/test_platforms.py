@@ -5,7 +5,8 @@ from functools import cache
 
 import polars as pl
 import pytest
-from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.core.predictors import PREDICTORS
+from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.forecast import Forecast, forecast
 from nearfree.log.names import Layout
 

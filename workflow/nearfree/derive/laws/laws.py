@@ -20,6 +20,7 @@ from nearfree.core.modules.mla import MlaQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.modules.registry import KINDS
 from nearfree.core.modules.routing import LAW_ROUTINGS
+from nearfree.core.predictors import LAWS
 from nearfree.core.routing_names import POWER_LAW
 from nearfree.core.setting import Setting
 from nearfree.core.setting_check import required
@@ -202,7 +203,7 @@ def answer_laws(
     facts: pl.DataFrame,
     epsilons: Sequence[float],
     resolver: Resolver,
-    predictors: Sequence[str] = ("idle_compute", "principle", "principle_resolved"),
+    predictors: Sequence[str] = LAWS,
 ) -> pl.DataFrame:
     """Return the answers of laws: a row per question, predictor and tolerance.
 
@@ -364,10 +365,4 @@ def _smallest(
     }
 
 
-_LAWS = {
-    "idle_compute": _answer_idle,
-    "principle": _answer_principle,
-    "principle_resolved": _answer_resolved,
-}
-LAWS = tuple(_LAWS)
-"""The predictors that are laws of the paper."""
+_LAWS = dict(zip(LAWS, (_answer_idle, _answer_principle, _answer_resolved), strict=True))

@@ -7,6 +7,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.config.files import Config
+from nearfree.core.predictors import PREDICTORS
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.outlook.about import (
     CONDITION,
@@ -19,7 +20,7 @@ from nearfree.derive.outlook.about import (
 from nearfree.derive.outlook.drift import STUDIES, VERSION_DRIFT, version_drift
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, published_answers
 from nearfree.derive.outlook.trend import TREND, trend
-from nearfree.derive.predict.answers import PREDICTORS, Answerer, calibration_ids, sources_digest
+from nearfree.derive.predict.answers import Answerer, calibration_ids, sources_digest
 from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
 from nearfree.derive.predict.forecast.forecast import Forecast, forecast
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM

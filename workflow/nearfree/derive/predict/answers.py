@@ -14,12 +14,13 @@ import polars as pl
 
 from nearfree.config.files import Config
 from nearfree.core.modules.engine import ENGINE
+from nearfree.core.predictors import LAWS, WORK_MODEL
 from nearfree.core.scopes import SOURCES
 from nearfree.derive.engine_step.recorded import recorded_steps
 from nearfree.derive.granularity.facts import datasheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
-from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
+from nearfree.derive.laws.laws import ANSWERS_SCHEMA, answer_laws
+from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.reference.record import recorded_kernels, recorded_reference
 from nearfree.derive.reference.siblings import chips
 from nearfree.derive.tables.store import seals_digest
@@ -122,7 +123,7 @@ class Answerer:
                 pl.lit(value=False).alias("in_sample")
             )
         ]
-        if PREDICTOR in predictors:
+        if WORK_MODEL in predictors:
             timed = self._seen(questions, self.timed(questions, self._own).answers(epsilons))
             empty = pl.DataFrame(schema=ANSWER_COLUMNS)
             frames.append(pl.concat([empty, timed], how="diagonal").select(empty.columns))
@@ -171,7 +172,6 @@ class Answerer:
         return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(in_sample.implode()))
 
 
-PREDICTORS = (*LAWS, PREDICTOR)
 RECORDED = ("principle_counted", "modules_minimum", "modules_sum")
 """Predictors whose answers are recorded before a model is measured."""
 

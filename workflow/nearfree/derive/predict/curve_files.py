@@ -11,12 +11,13 @@ from nearfree.config.model_studies import uses
 from nearfree.config.plans import Plans
 from nearfree.core.plan import Sweep
 from nearfree.core.precision import Dtype
+from nearfree.core.predictors import WORK_MODEL
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA, Question, question_row
 from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.on_record import newest
-from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
+from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.reference.regimes import NEAREST_TEXT
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
@@ -69,7 +70,7 @@ def curve_file(config: Config, scope: str, answerer: Answerer) -> CurveFile:
         cache_bytes=round((sheet.l2_mib or 0) * _BYTES_PER_MIB),
         peak_tflops=sheet.peak_tflops,
         bandwidth_gb_s=sheet.bandwidth_gb_s or 0,
-        predictor=PREDICTOR,
+        predictor=WORK_MODEL,
         code=digest(__name__),
         releases=dict(sorted(releases.items())),
         calibrations={

@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.predictors import WORK_MODEL
 from nearfree.derive.granularity.engine import Change, EngineForward, EngineRules
 from nearfree.derive.granularity.resolve import memoised
 from nearfree.derive.laws.engine_law import LAW_REFUSALS, principle_of_engine
 from nearfree.derive.predict.answers import ANSWER_COLUMNS
-from nearfree.derive.reference.answer import PREDICTOR
 from nearfree.derive.work_model.engine import (
     Calibrated,
     EngineCurve,
@@ -137,7 +137,7 @@ class EngineAnswers:
         if predictor in LAW_REFUSALS:
             return {"refusal": LAW_REFUSALS[predictor]}
         try:
-            if predictor != PREDICTOR:
+            if predictor != WORK_MODEL:
                 return self._principle(number)
             timed = self._times(number)
         except NearfreeError as error:

@@ -17,9 +17,10 @@ from nearfree.backends.records import BY_NAME
 from nearfree.core.label import setting_key
 from nearfree.core.plan import MeasurePlan
 from nearfree.core.precision import uniform
+from nearfree.core.predictors import PREDICTORS
 from nearfree.core.setting import Setting
 from nearfree.decoders.model import Model, model_of
-from nearfree.derive.predict.answers import ANSWER_COLUMNS, PREDICTORS, Answerer
+from nearfree.derive.predict.answers import ANSWER_COLUMNS, Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import forecast, headline
 from nearfree.log.events import Event, PredictionRecorded

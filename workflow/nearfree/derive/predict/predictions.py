@@ -6,11 +6,11 @@ import polars as pl
 
 from nearfree.config.files import Config
 from nearfree.core.modules.engine import ENGINE
+from nearfree.core.predictors import PREDICTORS
 from nearfree.core.protocols import EAGER
 from nearfree.derive.granularity.facts import datasheet_facts, facts_by_format, probed_facts
 from nearfree.derive.predict.answers import (
     ANSWER_COLUMNS,
-    PREDICTORS,
     RECORDED,
     Answerer,
     calibration_ids,

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.core.predictors import WORK_MODEL
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.reference.record import RecordedReference, rows_of_bands
@@ -27,7 +28,6 @@ from nearfree.derive.work_model.own import Own, hosts, own_text, with_own
 from nearfree.derive.work_model.prepare import CARRIED_BAND, Prepared, Refused, prepare
 from nearfree.log.events import ConstantsCalibrated, Event, RegimeBand
 
-PREDICTOR = "work_model"
 FIRST_BY_CURVES = (ATTENTION_CACHED.name,)
 """Families whose T(1) follows from a kernel's own curves, and the increase with N from shared
 constants: curves of one position do not show the rows of a tile."""
@@ -253,7 +253,7 @@ class TimedQuestions:
         after = np.minimum(edges.last + 1, part.counts.sum(axis=1) - 1)
         return part.rows.select(
             "asked",
-            pl.lit(PREDICTOR).alias("predictor"),
+            pl.lit(WORK_MODEL).alias("predictor"),
             pl.lit(float(epsilon)).alias("epsilon"),
             pl.Series("n_max", last),
             pl.Series("n_max_extended", last),
@@ -273,7 +273,7 @@ class TimedQuestions:
         tolerances = pl.DataFrame({"epsilon": [float(epsilon) for epsilon in epsilons]})
         for rows in self._refused:
             yield rows.join(tolerances, how="cross").with_columns(
-                pl.lit(PREDICTOR).alias("predictor"), pl.lit(value=False).alias("in_sample")
+                pl.lit(WORK_MODEL).alias("predictor"), pl.lit(value=False).alias("in_sample")
             )
 
 

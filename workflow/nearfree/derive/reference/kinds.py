@@ -60,7 +60,7 @@ class CurveKind(Struct, frozen=True, kw_only=True):
 
 _LAYER_MODEL = ("d_model", "heads", "latent", SPAN)
 _BY_FAMILY: Mapping[str, CurveKind] = MappingProxyType({
-    "gemm": CurveKind(
+    GEMM.name: CurveKind(
         module=GEMM.name,
         model=("d_model",),
         scales={"d_model": _PRODUCT_OCTAVES, "d_ff": _PRODUCT_OCTAVES},
@@ -71,7 +71,7 @@ _BY_FAMILY: Mapping[str, CurveKind] = MappingProxyType({
         scales={"d_model": _OCTAVES, "d_ff": _OCTAVES, "experts": _OCTAVES, "top_k": 3.35},
         along="rows_per_expert",
     ),
-    "attention": CurveKind(
+    ATTENTION.name: CurveKind(
         module=ATTENTION.name,
         model=("heads", "kv_heads", "head_dim"),
         scales=dict.fromkeys(("heads", "kv_heads", "head_dim", "batch", "context"), _OCTAVES),
@@ -79,14 +79,14 @@ _BY_FAMILY: Mapping[str, CurveKind] = MappingProxyType({
         most=MOST_ATTENTION,
         decodes_apart=True,
     ),
-    "mla": CurveKind(
+    MLA.name: CurveKind(
         module=MLA.name,
         model=("heads", "latent", "rope_dim", "nope_dim", "value_dim"),
         scales=dict.fromkeys(("heads", "batch", "context"), _OCTAVES),
         along="positions",
         most=MOST_ATTENTION,
     ),
-    "indexer": CurveKind(
+    INDEXER.name: CurveKind(
         module=INDEXER.name,
         model=("heads", "head_dim", SPAN),
         scales=dict.fromkeys(("heads", "batch", "context"), _OCTAVES),

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import polars as pl
 from msgspec import Struct
 
-from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.core.predictors import PREDICTORS
+from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.reference.groups import version_ranks
 from nearfree.derive.reference.left_out import LEFT_OUT, LeftOut
 from nearfree.derive.reference.regimes import NEAREST_RELEASE, NEAREST_TEXT, R3

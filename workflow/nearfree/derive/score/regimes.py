@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from nearfree.derive.reference.answer import PREDICTOR, ratio_rows
+from nearfree.core.predictors import WORK_MODEL
+from nearfree.derive.reference.answer import ratio_rows
 from nearfree.derive.reference.build import Curves
 from nearfree.derive.reference.folds import (
     Fold,
@@ -45,8 +46,8 @@ def regime_scores(
         )
         twins = pl.col("curve").is_in(predictions["asked"].implode())
         scored = narrowed(truth, twins) if regime == "R3" else truth
-        timed = ratios.with_columns(pl.lit(PREDICTOR).alias("predictor"))
-        scores = score(scored, predictions, [PREDICTOR], timed)
+        timed = ratios.with_columns(pl.lit(WORK_MODEL).alias("predictor"))
+        scores = score(scored, predictions, [WORK_MODEL], timed)
         frames.append(scores.with_columns(pl.lit(regime).alias("regime")))
     return pl.concat(frames)
 
@@ -71,7 +72,7 @@ def answers(
         halves = kinds_and_halves(part.rows)
         band = np.array([[band_by_half[kind, 1 - half]] for kind, half in halves])
         text = f"{regime}: all but what is asked of"
-        frames += [answers_at(part, ratio, value, band, (PREDICTOR, text)) for value in epsilons]
+        frames += [answers_at(part, ratio, value, band, (WORK_MODEL, text)) for value in epsilons]
         ratios.append((part, ratio))
     regime_answers = pl.concat(frames).with_columns(pl.lit(regime).alias("regime"))
     return regime_answers, ratio_rows(ratios)

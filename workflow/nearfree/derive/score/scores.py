@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from nearfree.core.predictors import PREDICTORS
 from nearfree.core.setting import STORED
-from nearfree.derive.predict.answers import PREDICTORS
 from nearfree.derive.tables.columns import ORIGINS, amount, count, flag, number, text
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.truth.truth import Truth

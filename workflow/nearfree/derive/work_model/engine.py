@@ -29,6 +29,7 @@ from itertools import chain, combinations
 import numpy as np
 from msgspec import Struct
 
+from nearfree.core.modules.attention import ATTENTION as KIND
 from nearfree.derive.granularity.engine import EngineRules, product_name
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
@@ -154,7 +155,7 @@ LEAST_SHARE_RATIO = 0.5
 """Least ratio of a type's share of the weights that a token reads, curve's to forward's."""
 OF_STATES = "ssm_"
 """What the names of products of layers with a recurrent state begin with."""
-ATTENTION, BETWEEN, FORWARD = "attention", "between products", "a forward"
+ATTENTION, BETWEEN, FORWARD = KIND.title, "between products", "a forward"
 _LEAST_CONTEXTS = 2
 _PS = 1e-6
 """Microseconds per picosecond."""

@@ -9,11 +9,12 @@ import altair as alt
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.predictors import WORK_MODEL
 from nearfree.core.setting import FIELDS
 from nearfree.derive.outlook.about import UNFIT
 from nearfree.derive.outlook.outlook import FORECAST
 from nearfree.derive.predict.forecast.forecast import headline
-from nearfree.derive.predict.forecast.total import PREDICTOR, SUM
+from nearfree.derive.predict.forecast.total import SUM
 from nearfree.show.figures.listing import OUTLOOK, Drawing, Figure, drawn_by
 from nearfree.show.figures.panels import columns_of, equals, in_rows, joined, panel, with_conditions
 from nearfree.show.figures.theme import (
@@ -98,7 +99,7 @@ def _chart(rows: pl.DataFrame, variable: str, epsilon: float, title: str) -> alt
     interval = {"x": x, "y": alt.Y("low:Q", scale=scale, title=title_y), "y2": "high:Q"}
     answers = points.filter(kind="answer")
     colour, chart = predictors(answers["predictor"]), of_kind("answer")
-    with_band, band_colour = chart.transform_filter("isValid(datum.low)"), PREDICTORS[PREDICTOR]
+    with_band, band_colour = chart.transform_filter("isValid(datum.low)"), PREDICTORS[WORK_MODEL]
     layers = alt.layer(
         with_band.mark_area(color=band_colour, opacity=0.2).encode(**interval),
         with_band.mark_rule(color=band_colour, strokeWidth=1.5, opacity=0.5).encode(**interval),
@@ -265,7 +266,7 @@ def latency_by_module(
     """Yield the figures of T(N) / T(1) by module, at the first batch and the middle context."""
     rows = with_conditions(
         lookup.filter(
-            pl.col("epsilon") == epsilon, baseline=1, predictor=PREDICTOR, composition=SUM
+            pl.col("epsilon") == epsilon, baseline=1, predictor=WORK_MODEL, composition=SUM
         )
     ).filter(pl.col("batch") == pl.col("batch").min().over("condition"))
     at_middle = rows.filter(pl.col("context") == middle("context")).with_columns(_stopped())

@@ -7,11 +7,11 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.label import AXES, label, ordered
+from nearfree.core.predictors import PREDICTORS
 from nearfree.core.setting import FIELDS, MODULES, STORED
 from nearfree.show.page.models import SETTING
 from nearfree.show.page.sections import Cell, Row, cell, from_one, interval, n_max
 
-SHOWN_PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model")
 DESCRIPTION_FIELDS = ("backend", "moe", "dtype", *STORED)
 ENGINE_FIELDS = ("backend", "release", "file_type")
 """Fields that describe an engine: the format of its weights is its file type, not the dtype."""
@@ -152,7 +152,7 @@ def _platform_scores(platform: str, about: str, rows: pl.DataFrame) -> PlatformS
             predictor.replace("_", " "),
             tuple(_hits(by_column.get((predictor, column))) for column in columns),
         )
-        for predictor in SHOWN_PREDICTORS
+        for predictor in PREDICTORS
         if any((predictor, column) in by_column for column in columns)
     )
     names = tuple(" ".join(filter(None, column)).replace("_", " ") for column in columns)

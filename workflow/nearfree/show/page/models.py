@@ -7,12 +7,12 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.label import AXES, NESTED, label, ordered
+from nearfree.core.modules.registry import KINDS
+from nearfree.core.predictors import PREDICTORS, WORK_MODEL
 from nearfree.core.setting import FIELDS
 from nearfree.decoders.ranks.modules import BETWEEN, HEAD
 from nearfree.derive.outlook.about import MODELS, UNFIT
-from nearfree.derive.predict.answers import PREDICTORS
 from nearfree.derive.predict.forecast.forecast import LARGEST, headline
-from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.show.figures.models import CURVE
 from nearfree.show.figures.panels import PARALLEL_FIELDS
 from nearfree.show.figures.theme import rank
@@ -228,7 +228,7 @@ def models(lookup: pl.DataFrame) -> Grid:
     keys = (*_KEY, *PARALLEL_FIELDS, *FORMATS, "deployment")
     for _, group in headline(lookup).group_by(keys, maintain_order=True):
         by_predictor = {row["predictor"]: row for row in group.to_dicts()}
-        rows.append(by_predictor[PREDICTOR] | {"by": by_predictor})
+        rows.append(by_predictor[WORK_MODEL] | {"by": by_predictor})
     columns: dict[str, Column] = {
         **dict(zip(_HEAD, _KEY, strict=True)),
         "GPUs": lambda row: label(row, PARALLEL_FIELDS, "short") or "-",
@@ -297,8 +297,8 @@ def changes(drift: pl.DataFrame) -> Grid:
 
 
 def _layer(row: Row) -> list[object]:
-    moe = row["module"] == "moe_ffn"
-    return [row["model"], "MoE FFN" if moe else "attention", *([row["routing"]] if moe else [])]
+    kind = KINDS[row["module"]]
+    return [row["model"], kind.title, *([row["routing"]] if kind.routed else [])]
 
 
 def _answer(predictor: str, deployment: Row) -> Cell:

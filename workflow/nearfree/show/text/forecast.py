@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.core.predictors import WORK_MODEL
 from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.ranks.modules import BETWEEN
 from nearfree.derive.granularity.graphs import Step
@@ -13,7 +14,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.doubts import all_caveats
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import Forecast, knobs
-from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
+from nearfree.derive.predict.forecast.total import MINIMUM, SUM
 from nearfree.derive.reference.regimes import REGIME_MEANINGS
 from nearfree.derive.work_model.launches import LAUNCH_US
 from nearfree.show.text.memory import memory_lines, shared, with_memory
@@ -199,7 +200,7 @@ def _boundaries(
 
 def _boundary(row: dict[str, Any], end: float, accepted: float | None) -> list[object]:
     name = row["predictor"]
-    if name == PREDICTOR and row["composition"] == MINIMUM:
+    if name == WORK_MODEL and row["composition"] == MINIMUM:
         name = f"{name}, least of modules"
     sign = "<= " if row["censored"] else ""
     accepted_cell = []

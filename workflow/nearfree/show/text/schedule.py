@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from nearfree.derive.laws.laws import LAWS
+from nearfree.core.predictors import LAWS
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.doubts import all_caveats
 from nearfree.derive.predict.forecast.forecast import Forecast, headline

@@ -8,11 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from nearfree.derive.laws.laws import LAWS
+from nearfree.core.predictors import LAWS, WORK_MODEL
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast, headline
 from nearfree.derive.predict.forecast.surface import NEAR_FREE, cost_of_positions
-from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.errors import ConfigError
 from nearfree.show.text.answer_json import with_about
 from nearfree.show.text.forecast import NO_LIMIT, amount, columns, formats, gpus, interval
@@ -146,7 +145,7 @@ def lookup_report(forecast: Forecast, epsilon: float) -> Iterator[str]:
     answers, end = headline(forecast.answers), float(forecast.total.grid[-1])
     yield f"N_max at the tolerance {epsilon:g}; over: idle compute / work model"
     rows: list[list[object]] = [
-        [*_SETTING, "from N", *LAWS, PREDICTOR,
+        [*_SETTING, "from N", *LAWS, WORK_MODEL,
          "interval", "over", "limited by"]
     ]  # fmt: skip
     for (index, baseline), group in answers.group_by("deployment", "baseline", maintain_order=True):
@@ -164,7 +163,7 @@ def lookup_report(forecast: Forecast, epsilon: float) -> Iterator[str]:
 
 def _values(by_predictor: dict[str, dict[str, Any]], end: float) -> list[object]:
     laws = [amount(by_predictor[name]["n_max"]) for name in LAWS]
-    model, idle = by_predictor[PREDICTOR], by_predictor["idle_compute"]["n_max"]
+    model, idle = by_predictor[WORK_MODEL], by_predictor["idle_compute"]["n_max"]
     if model["refusal"]:
         return [*laws, "refused", "", "", ""]
     over = "" if idle is None or model["censored"] else _times(idle / model["n_max"])

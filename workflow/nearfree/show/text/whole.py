@@ -5,8 +5,8 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.core.predictors import WORK_MODEL
 from nearfree.derive.engine_step.form import CONSTANTS, StepConstants
-from nearfree.derive.reference.answer import PREDICTOR
 from nearfree.derive.score.whole import COVERED, WholeScore, grouped
 from nearfree.derive.score.whole_steps import ROUTING
 from nearfree.show.text.forecast import columns
@@ -96,7 +96,7 @@ def as_json(score: WholeScore, by: Sequence[str]) -> list[dict[str, Any]]:
 
     `not_answered` counts the unanswered rows by reason; `interval_width` is high / low of T.
     """
-    labels = {"predictor": PREDICTOR, "module": "model"}
+    labels = {"predictor": WORK_MODEL, "module": "model"}
     (overall,) = grouped(score, ()).drop("rows").to_dicts()
     first = labels | dict.fromkeys(by) | overall | {"not_answered": score.refusals}
     return [first, *(labels | group for group in grouped(score, by).to_dicts())]

@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.predictors import WORK_MODEL
 from nearfree.decoders.ranks.modules import BETWEEN, HOST
-from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total
+from nearfree.derive.predict.forecast.total import MINIMUM, SUM, Total
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags, Integers
 
@@ -96,7 +97,7 @@ def total_exits(
         pl.concat([answered, refused], how="diagonal")
         .join(evidence, on="deployment", how="left")
         .with_columns(
-            pl.lit(PREDICTOR).alias("predictor"), pl.lit(composition).alias("composition")
+            pl.lit(WORK_MODEL).alias("predictor"), pl.lit(composition).alias("composition")
         )
     )
 

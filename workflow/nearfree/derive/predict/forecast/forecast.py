@@ -8,13 +8,13 @@ from msgspec import Struct
 from nearfree.core.modules.collective import COLLECTIVE
 from nearfree.core.modules.dense_ffn import GEMM
 from nearfree.core.modules.registry import KINDS
+from nearfree.core.predictors import LAWS, PREDICTORS, WORK_MODEL
 from nearfree.decoders.ranks.attention_uses import base_of
 from nearfree.decoders.ranks.collectives import ROLES
-from nearfree.derive.laws.laws import LAWS
-from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.exits import total_exits
-from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total, total
+from nearfree.derive.predict.forecast.total import MINIMUM, SUM, Total, total
 from nearfree.derive.predict.forecast.total import ROLES as STEP_ROLES
 
 LARGEST = 512
@@ -107,7 +107,7 @@ def forecast(
         parts = []
         if laws:
             parts.append(minimum_of_laws(questions, answerer, baselines, epsilons, laws))
-        if PREDICTOR in predictors:
+        if WORK_MODEL in predictors:
             parts += [
                 total_exits(latency, baselines, epsilons, composition)
                 for composition in (SUM, MINIMUM)

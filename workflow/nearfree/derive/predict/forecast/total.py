@@ -29,7 +29,6 @@ from nearfree.derive.predict.forecast.padding import (
     steps_of,
     timed_grid,
 )
-from nearfree.derive.reference.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
 from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.work_model.family import Array, Flags, Integers
 

@@ -145,6 +145,19 @@ def test_a_small_share_covers_nothing() -> None:
     assert covered_kernels(same, needed, mixed) == needed
 
 
+def test_products_that_are_hardly_read_are_covered_by_any_curve() -> None:
+    """Routers of a model with many experts are covered by those of one with few."""
+    few, many = (
+        rules(matrices=(matrix("q4_k", part="attn_q"), matrix("f32", part="router", rows=rows)))
+        for rows in (1, 16)
+    )
+    assert few.share("mul_mat f32") < 0.5 * many.share("mul_mat f32") < 0.01
+    needed = {name for name in needed_kernels(many, GRID) if name.startswith("f32")}
+    ran = needed & needed_kernels(few, GRID)
+    assert ran
+    assert covered_kernels(many, needed, curve(few, CONSTANTS)) == ran
+
+
 def test_a_curve_alone_is_in_sample() -> None:
     """A setting's own curve is used only if no other curves cover the setting."""
     own = curve(rules(), CONSTANTS, name="own")

@@ -19,8 +19,9 @@ They are fitted to at most three such curves, which together cover the kernels t
 needs. Curves with a context as long, and with two contexts, which separate attention from other
 terms that grow with rows, come first; then fewer curves before more, then the first by name. A
 curve covers a kernel that it ran if the share of its products in the weights that a token reads is
-at least half of that in the forward: a small part of T(N) determines its constant too badly. Curves
-of the forward itself are used only where the others do not cover it; the answer is then in sample.
+at least half of that in the forward, a small part of T(N) determines its constant too badly, or if
+that in the forward is below 2 %. Curves of the forward itself are used only where the others do not
+cover it; the answer is then in sample.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -153,6 +154,8 @@ def nonnegative(matrix: Array, target: Array) -> Array:
 MOST_CURVES = 3
 LEAST_SHARE_RATIO = 0.5
 """Least ratio of a type's share of the weights that a token reads, curve's to forward's."""
+SMALL_SHARE = 0.02
+"""Share of the weights that a token reads below which any curve covers a kernel that it ran."""
 OF_STATES = "ssm_"
 """What the names of products of layers with a recurrent state begin with."""
 ATTENTION, BETWEEN, FORWARD = KIND.title, "between products", "a forward"

@@ -19,9 +19,12 @@ They are fitted to at most three such curves, which together cover the kernels t
 needs. Curves with a context as long, and with two contexts, which separate attention from other
 terms that grow with rows, come first; then fewer curves before more, then the first by name. A
 curve covers a kernel that it ran if the share of its products in the weights that a token reads is
-at least half of that in the forward, a small part of T(N) determines its constant too badly, or if
-that in the forward is below 2 %. Curves of the forward itself are used only where the others do not
-cover it; the answer is then in sample.
+at least half of that in the forward: a small part of T(N) determines its constant too badly. Curves
+of the forward itself are used only where the others do not cover it; the answer is then in sample.
+
+A forward with experts is answered by curves of the same matrices alone, over other contexts,
+batches or layouts: constants of other models' experts did not carry over. Its products of less than
+2 % of what a token reads, such as routers, have no term, since no curve tells their constants.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +34,7 @@ import numpy as np
 from msgspec import Struct
 
 from nearfree.core.modules.attention import ATTENTION as KIND
-from nearfree.derive.granularity.engine import EngineRules, product_name
+from nearfree.derive.granularity.engine import EngineRules, MatrixGroup, product_name
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.ggml import Passes
@@ -155,7 +158,7 @@ MOST_CURVES = 3
 LEAST_SHARE_RATIO = 0.5
 """Least ratio of a type's share of the weights that a token reads, curve's to forward's."""
 SMALL_SHARE = 0.02
-"""Share of the weights that a token reads below which any curve covers a kernel that it ran."""
+"""Share of the weights that a token reads below which products beside experts have no term."""
 OF_STATES = "ssm_"
 """What the names of products of layers with a recurrent state begin with."""
 ATTENTION, BETWEEN, FORWARD = KIND.title, "between products", "a forward"
@@ -206,12 +209,19 @@ WHOLE_TILES = ("tiled", f"{EXPERT_PATH}tiled")
 ggml/src/ggml-cpu/tiled/tiled.cpp of llama-cpp-python 0.3.36, line 543."""
 
 
+def counted_groups(rules: EngineRules) -> tuple[MatrixGroup, ...]:
+    """Return the matrices whose products have a term."""
+    if rules.experts is None:
+        return rules.matrix_groups
+    return tuple(group for group in rules.matrix_groups if rules.share(group.name) >= SMALL_SHARE)
+
+
 def needed_kernels(rules: EngineRules, grid: Iterable[int]) -> set[str]:
-    """Return the names of the kernels that forwards over these N run."""
+    """Return the names of the kernels with a term that forwards over these N run."""
     return {
         kernel_name(group.matrix.type, passes)
         for n in grid
-        for group in rules.matrix_groups
+        for group in counted_groups(rules)
         for passes in group.product.passes(rules.forward.batch * n)
     }
 
@@ -221,7 +231,7 @@ def terms(rules: EngineRules, n: int) -> Terms:
     forward = rules.forward
     rows, shape = forward.batch * n, forward.shape
     factors: dict[str, float] = {}
-    for group in rules.matrix_groups:
+    for group in counted_groups(rules):
         for passes in group.product.passes(rows):
             name = kernel_name(group.matrix.type, passes)
             served = passes.times * passes.holds if passes.path in WHOLE_TILES else passes.serves
@@ -296,8 +306,8 @@ def calibrated_engine(
     ------
     EvidenceError
         There is no curve over two N or more of the platform, release, features and threads, or none
-        that ran a needed kernel; the message names it. Or layers have a state, of whose time the
-        form has no term.
+        that ran a needed kernel; the message names it. Or there is none of the same experts, or
+        layers have a state, of whose time the form has no term.
     """
     forward = rules.forward
     matching = [
@@ -317,6 +327,14 @@ def calibrated_engine(
     if not usable:
         range_text = " over two N or more" if matching else ""
         raise EvidenceError(f"no curve of {subject}{range_text} is on record", remedy=remedy)
+    if rules.experts is not None:
+        usable = [curve for curve in usable if curve.rules.forward.matrices == forward.matrices]
+        if not usable:
+            raise EvidenceError(
+                f"no curve of {subject} with these matrices is on record, and constants of other "
+                "models' experts do not carry over",
+                remedy=f"Measure the file there: {measure}",
+            )
     needed = needed_kernels(rules, grid)
     own_keys = {curve.key for curve in usable if _is_same_forward(curve.rules, rules)}
     others = chosen_curves(rules, needed, [curve for curve in usable if curve.key not in own_keys])

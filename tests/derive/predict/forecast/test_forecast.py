@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 from nearfree.core.predictors import LAWS
-from nearfree.decoders.ranks.attention_uses import LAYER
+from nearfree.decoders.ranks.attention_uses import INDEXER, LAYER
 from nearfree.decoders.ranks.modules import DENSE, MIXING
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import headline, knobs
@@ -134,8 +134,8 @@ def test_a_law_knows_no_tolerance(model: str) -> None:
     assert rows.drop("epsilon").n_unique() == 1
 
 
-@pytest.mark.parametrize("role", [f"{LAYER}, window 128, 2 of 3 layers", MIXING])
+@pytest.mark.parametrize("role", [f"{LAYER}, window 128, 2 of 3 layers", MIXING, INDEXER])
 def test_what_is_no_product_has_knobs_of_its_own(role: str) -> None:
-    """Attention layers to entries and mixed streams are not told to try another product."""
+    """Attention to entries, mixed streams and indexers are not told to try another product."""
     assert knobs(role) != knobs(DENSE)
     assert any(knob.startswith("batch") for knob in knobs(role))

@@ -83,6 +83,11 @@ def principle_terms(
 INDEXER = ModuleKind(
     name="indexer",
     title="indexer",
+    knobs=(
+        "context (the shorter, the fewer keys it scores)",
+        "backend and its version (how many queries a tile takes)",
+        "batch (each request has keys of its own)",
+    ),
     own="context",
     has_cache=True,
     padded_work=indexer_work,

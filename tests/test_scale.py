@@ -17,7 +17,8 @@ from workflow import ROOT, Project
 pytestmark = pytest.mark.slow
 
 MADE = (
-    *("project", "boundaries", "predictions", "validation", "engine_steps", "tuning", "figures"),
+    *("project", "boundaries", "predictions", "validation", "engine_steps", "tuning", "claims"),
+    "figures",
 )
 PROJECTED = """
 import resource, sys

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.usefixtures("recorded")
 _SHEETS = yaml.safe_load((ROOT / "config/platforms.yaml").read_bytes())
 GPUS = sorted(name for name, sheet in _SHEETS.items() if sheet["kind"] == "cuda")
 NAMED = sorted(
-    path.stem for path in (ROOT / "config/models").glob("*.json") if "_cpu" not in path.stem
+    path.stem
+    for path in (ROOT / "config/models").glob("*.json")
+    if not path.stem.endswith(("_cpu", "_cut"))
 )
 RELEASES = sorted(
     {f"{selection.package}=={release}" for selection in SELECTIONS for release in selection.lines}

@@ -18,7 +18,7 @@ from nearfree.errors import ConfigError
 
 CONFIG = Path(__file__).parents[2] / "config"
 ALL_MODELS = sorted((CONFIG / "models").glob("*.json"))
-SHIPPED = [path for path in ALL_MODELS if not path.stem.endswith("_cpu")]
+SHIPPED = [path for path in ALL_MODELS if not path.stem.endswith(("_cpu", "_cut"))]
 """Files of published models; the others are scaled down."""
 _ATTENTION = {
     "torch_dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 500,

@@ -236,7 +236,6 @@ ODD = [
     (ggml_repack.PATH, "int ir1 = 0; ir1 < nr1; ir1++", "int i = 0; i < nr1; i += 4", "0 matches"),
     (ggml.CPU, "src1_col, 0, 2)", "src1_col, 0, nrc)", "0 matches of"),
     (ggml_tiled.PATH, "k += TILED_TILE_K", "k += window", "0 matches of"),
-    (ggml_tiled.PATH, "if (cne1 < 7)", "if (few(cne1))", "few"),
     (ggml_tiled.PATH, "int chunk_size = 96;", "int chunk_size = most();", "0 matches of"),
 ]  # fmt: skip
 

@@ -60,6 +60,13 @@ def test_experts_of_few_tokens_are_read_by_each() -> None:
     ]
 
 
+def test_a_product_of_one_output_is_left_out() -> None:
+    """A shared expert's gate, whose rules are not read, keeps no file from its answer."""
+    up = matrix("q4_k", part="ffn_up_shexp", columns=4096)
+    gate = matrix("f32", part="ffn_gate_inp_shexp", rows=1, columns=4096)
+    assert [group.matrix for group in rules(matrices=(up, gate)).matrix_groups] == [up]
+
+
 def test_what_is_not_read_is_refused_by_name(tmp_path) -> None:
     """An odd type, no matrices, an older GPU, and a release without rules."""
     with pytest.raises(ConfigError, match="tq1_0"):

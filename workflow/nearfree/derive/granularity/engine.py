@@ -142,7 +142,7 @@ class EngineRules:
         self._read(forward, _extraction(forward, resolver))
         self.flags, self._repack = self._flags()
         self._products = {} if products is None else products
-        self.matrix_groups = self._groups()
+        self.matrix_groups = tuple(map(self._group, forward.matrices))
 
     def _read(self, forward: EngineForward, extraction: Extraction) -> None:
         """Keep a forward and its release's rules."""
@@ -156,9 +156,6 @@ class EngineRules:
             )
         self.experts: int | None = None
         """The experts of each layer that has some, None without."""
-
-    def _groups(self) -> tuple[MatrixGroup, ...]:
-        return tuple(map(self._group, self.forward.matrices))
 
     def _group(self, matrix: EngineMatrix) -> MatrixGroup:
         elements = matrix.count * matrix.rows * matrix.columns

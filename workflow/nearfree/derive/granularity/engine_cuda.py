@@ -6,7 +6,7 @@ from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.log.events import EngineMatrix
 from nearfree.sources.answers.ggml import RowProduct
-from nearfree.sources.answers.ggml_cuda import CudaProduct, CudaQuery
+from nearfree.sources.answers.ggml_cuda import LEAST_COLUMNS, CudaProduct, CudaQuery
 from nearfree.sources.answers.ggml_cuda_granularity import deciding
 from nearfree.sources.answers.intervals import Evidence
 
@@ -16,6 +16,7 @@ class CudaEngineRules(EngineRules):
 
     `sm` is the GPU's compute capability, 90 for 9.0. Products by experts count the passes over an
     expert's weights, which are one for each of its tokens where a kernel takes tokens one by one.
+    Products of one output, such as a shared expert's gate, are left out.
 
     Raises
     ------
@@ -28,7 +29,9 @@ class CudaEngineRules(EngineRules):
     def __init__(self, forward: EngineForward, sm: int, resolver: Resolver) -> None:
         self._read(forward, resolver.extraction(Release(LLAMA_CPP_CUDA, forward.release)))
         self.sm, self.flags = sm, frozenset()
-        self.matrix_groups = self._groups()
+        self.matrix_groups = tuple(
+            self._group(matrix) for matrix in forward.matrices if matrix.rows >= LEAST_COLUMNS
+        )
 
     def _product(self, matrix: EngineMatrix, routing: tuple[int, int] | None) -> RowProduct:
         """Return the rules of a matrix's product; rows are a forward's tokens."""

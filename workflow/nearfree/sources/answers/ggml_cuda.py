@@ -25,7 +25,9 @@ TYPES = (
 )
 """Types of weights."""
 _FLOATS = ("F32", "F16", "BF16")
-_LEAST_SM, _LEAST_COLUMNS = 75, 2
+_LEAST_SM = 75
+LEAST_COLUMNS = 2
+"""Fewest outputs of a matrix whose rules are read."""
 _VARYING = frozenset({"rows", "width", "tiles"})
 """Inputs that differ from question to question about one matrix."""
 _NO_WIDTH = (1 << 31) - 1
@@ -88,10 +90,10 @@ class CudaProduct:
         self.rules = extraction.by_name()
         self._release = f"{extraction.package} {extraction.version}"
         self._weight = _weight_type(query)
-        if query.columns < _LEAST_COLUMNS:
+        if query.columns < LEAST_COLUMNS:
             raise EvidenceError(
                 f"{self._release}: rules for a matrix of one output are not read",
-                remedy=f"Ask for {_LEAST_COLUMNS} outputs or more",
+                remedy=f"Ask for {LEAST_COLUMNS} outputs or more",
             )
         smem = smem_per_block(query.sm)
         if query.sm < _LEAST_SM or smem is None:

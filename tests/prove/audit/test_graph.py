@@ -203,11 +203,12 @@ def test_an_event_is_shown_in_the_version_on_disk(shared):
         ("tuning:forwards=cpu/llama_cpp_m/1-0123abcd,kind=all", "0 rows of tuning fit"),
         ("foo:5b1eae9b1bfa", "row foo:5b1eae9b1bfa. Tables are .*boundaries, "),
         ("boundaries", r"boundaries is a table, .* boundaries:column=value,\.\.\. \(its key is "),
-        ("no_such_figure", "0 figures are named"),
-        ("latency_against_n", "figures are named"),
+        ("no_such_figure", "no table or figure is named 'no_such_figure'"),
+        ("boundries", "near it: boundaries"),
+        ("latency_against_n", "near it: cpu/dense_ffn_latency_against_n, "),
         ("cpu/dense_ffn/1-00000000.1#7", "gone from the log"),
         ("../../etc/passwd#1", "is not the name of a take"),
-        ("<script>alert(1)</script>", "figures are named"),
+        ("<script>alert(1)</script>", "no table or figure is named"),
     ],
 )
 def test_what_names_nothing_is_refused_in_one_line(shared, text, words):

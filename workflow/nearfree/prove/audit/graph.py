@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -270,9 +271,15 @@ def _figure(layout: Layout, text: str) -> tuple[str, Figure]:
             remedy=f"Name a row by columns, {text}:column=value,... (its key is "
             f"{', '.join(TABLES[text].key)}), or by its id, {text}:DIGEST",
         )
-    candidates = [name for name, _ in matching] or [name for name, _ in figures if text in name]
+    if matching:
+        names = ", ".join(name for name, _ in matching[:20])
+        what = f"{len(matching)} figures are named {text!r}: {names}"
+    else:
+        known = {*TABLES, *(figure.name for _, figure in figures)}
+        containing = [name for name, _ in figures if text in name]
+        near = ", ".join(containing[:20] or get_close_matches(text[:80], sorted(known), n=3))
+        what = f"no table or figure is named {text!r:.80}{'; near it: ' if near else ''}{near}"
     raise EvidenceError(
-        f"{len(matching)} figures are named {text!r}{': ' if candidates else ''}"
-        f"{', '.join(candidates[:20])}",
+        what,
         remedy="Name a row (TABLE:DIGEST), TABLE:column=value,..., SCOPE/FIGURE or SEGMENT#LINE",
     )

@@ -84,8 +84,7 @@ def gpu_engine_lines(query: dict[str, Any], forecast: EngineForecast) -> Iterato
 
 def _gpu_notes(forecast: EngineForecast) -> list[str]:
     """Return what an answer about a GPU rests on."""
-    routed = any(group.matrix.routed for group in forecast.rules.matrix_groups)
-    return [_ASSUMED, *([_EXPERTS] if routed else [])]
+    return [_ASSUMED, *([] if forecast.rules.experts is None else [_EXPERTS])]
 
 
 def gpu_engine_json(query: dict[str, Any], forecast: EngineForecast) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class ProductQuery(Struct, frozen=True, kw_only=True):
 class Passes(Struct, frozen=True, kw_only=True):
     """Passes of one kind: `times` of them, each holding up to `holds` rows, `serves` in total.
 
-    `windows` is the number of times that they unpack the weights, if that is not once per pass.
+    `windows` is the number of times that they unpack the weights, or read an expert's from memory,
+    if that is not once per pass.
     Numbers are whole, but for experts they are expectations.
     """
 

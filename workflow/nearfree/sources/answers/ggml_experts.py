@@ -6,9 +6,7 @@ its own (`ggml_mul_mat_id`). Here rows are those of one expert.
 
 from collections.abc import Callable
 
-from nearfree.errors import EvidenceError
-from nearfree.sources.answers.ggml import Passes, Product, ProductQuery
-from nearfree.sources.extraction import Extraction
+from nearfree.sources.answers.ggml import Passes, Product
 
 EXPERT_PATH = "expert_"
 """What the names of paths of experts' products begin with."""
@@ -18,18 +16,11 @@ EXPERT_ORDER = "mechanism_expert_order"
 class ExpertProduct(Product):
     """The rules of one release, specialised for one expert's matrix.
 
-    An expert's weights come from memory once; `windows` of its passes is how often after that they
-    are unpacked, or read again from a cache. The errors are those of `Product`.
+    `windows` of its passes is the number of times that its weights come from memory: once, or once
+    for the rows of a block or window. The errors are those of `Product`.
     """
 
     order_rule = EXPERT_ORDER
-
-    def __init__(self, extraction: Extraction, query: ProductQuery) -> None:
-        super().__init__(extraction, query)
-        if self._order[-1] != "vector":
-            raise EvidenceError(
-                f"{self._release} has no last path for experts", remedy="Ask for another release"
-            )
 
     def _ways(self) -> dict[str, Callable[[int], list[Passes] | None]]:
         return {

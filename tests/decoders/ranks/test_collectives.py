@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from nearfree.backends.names import BackendRelease
-from nearfree.core.modules.collective import sent_bytes
+from nearfree.backends.names import BackendRelease, backend
+from nearfree.core.modules.collective import WITH_NORM, sent_bytes
 from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import Dtype
 from nearfree.decoders.config_file import read_decoder
@@ -69,6 +69,35 @@ def test_tensor_parallel() -> None:
     }
     assert {use.setting.backend for use in uses} == {"vllm", "nccl"}
     assert sent_bytes(uses[-1].setting, 2) == 3 * 2 * 1000 * 2 * 3 // 4
+
+
+@pytest.mark.parametrize(
+    ("engine", "parallel", "model_type", "fused"),
+    [
+        ("vllm==0.16.0", Parallel(tp=4), "llama", False),
+        ("vllm==0.17.0", Parallel(tp=4), "llama", True),
+        ("vllm==0.17.0", Parallel(tp=4, dp=2), "llama", False),
+        ("vllm==0.21.0", Parallel(tp=4, dp=2), "llama", True),
+        ("vllm==0.23.0", Parallel(tp=4, pp=2), "llama", False),
+        ("vllm==0.24.0", Parallel(tp=4, pp=2), "llama", True),
+        ("vllm", Parallel(tp=4), "llama", True),
+        ("vllm", Parallel(tp=4), "starcoder2", False),
+        ("sglang==0.5.9", Parallel(tp=4), "qwen3_moe", True),
+        ("sglang==0.5.6", Parallel(tp=4), "qwen3_moe", False),
+        ("sglang==0.5.9", Parallel(tp=4, dp=2), "qwen3_moe", False),
+        ("sglang", Parallel(tp=4), "llama", False),
+        ("trtllm", Parallel(tp=4), "llama", False),
+    ],
+)
+def test_sums_are_fused_with_the_norms_after_them(
+    *, engine: str, parallel: Parallel, model_type: str, fused: bool
+) -> None:
+    """Release, degrees and model decide whether a layer's sums are; the embedding's sum is not."""
+    model = replace(DENSE, model_type=model_type)
+    uses = collectives(model, parallel, batch=1, engine=backend(engine))
+    calls = {use.role: use.setting.api for use in uses}
+    assert calls[EMBEDDING_SUM] is None
+    assert {calls[ATTENTION_SUM], calls[FFN_SUM]} == {WITH_NORM if fused else None}
 
 
 def test_experts_over_ranks_of_the_same_rows() -> None:

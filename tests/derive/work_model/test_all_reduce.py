@@ -3,9 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.work_model.all_reduce import algorithm_of, rounds_of
+from nearfree.core.modules.collective import WITH_NORM
+from nearfree.derive.work_model.all_reduce import Ranks, algorithm_of, rounds_of
 
 KIB, MIB = 1024, 1024**2
+OWN = "custom_graph"
+"""The kernel that a public table names: the engine's own."""
 
 
 @pytest.mark.parametrize(
@@ -63,13 +66,80 @@ def test_the_switches(
     engine: tuple[str, str | None], sm: int, gpus: int, size: int, algorithms: str
 ) -> None:
     """Release, capability, ranks and bytes select the algorithm, on both sides of each limit."""
-    assert algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size) == algorithms
+    assert algorithm_of(*engine, Ranks(gpus, sm), size=size, call=OWN) == algorithms
+
+
+ONE, TWO = "flashinfer_one_shot", "flashinfer_two_shot"
+
+
+@pytest.mark.parametrize(
+    ("engine", "call", "ranks", "size", "algorithm"),
+    [
+        (("vllm", "0.17.0"), WITH_NORM, (8, 100), MIB, ONE),
+        (("vllm", "0.17.0"), WITH_NORM, (8, 100), MIB + 16, "two_shot"),
+        (("vllm", "0.17.0"), WITH_NORM, (8, 90), MIB // 2, ONE),
+        (("vllm", "0.18.0"), WITH_NORM, (8, 90), MIB // 2 + 16, "multicast"),
+        (("vllm", "0.24.0"), WITH_NORM, (4, 100), 4 * MIB + 16, TWO),
+        (("vllm", "0.24.0"), None, (8, 100), 256 * KIB, "two_shot"),
+        (("vllm", "0.28.0"), None, (8, 100), 16, "one_shot"),
+        (("vllm", "0.18.0"), WITH_NORM, (8, 103), 16, "one_shot"),
+        (("vllm", "0.28.0"), WITH_NORM, (8, 103), 2 * MIB, TWO),
+        (("vllm", "0.28.0"), WITH_NORM, (8, 103), 2 * MIB + 16, "two_shot"),
+        (("vllm", "0.33.0"), WITH_NORM, (8, 103), 4 * MIB, TWO),
+        (("vllm", "0.33.0"), WITH_NORM, (8, 90), 128 * KIB, ONE),
+        (("vllm", "0.33.0"), WITH_NORM, (8, 90), 128 * KIB + 16, TWO),
+        (("vllm", "0.33.0"), None, (8, 90), 512 * KIB, TWO),
+        (("vllm", "0.33.0"), None, (8, 90), 512 * KIB + 16, "multicast"),
+        (("vllm", "0.33.0"), None, (8, 100), 128 * MIB, TWO),
+        (("vllm", None), None, (8, 100), 128 * MIB + 16, "nccl"),
+        (("vllm", "0.33.0"), None, (6, 100), 16, "one_shot"),
+        (("vllm", "0.33.0"), WITH_NORM, (2, 89), 16, "one_shot"),
+        (("sglang", "0.5.6"), WITH_NORM, (8, 100), 42 * MIB // 16, ONE),
+        (("sglang", "0.5.6"), WITH_NORM, (8, 100), 42 * MIB // 16 + 16, TWO),
+        (("sglang", "0.5.6"), WITH_NORM, (8, 90), 16, "one_shot"),
+        (("sglang", "0.5.7"), WITH_NORM, (8, 90), 16, ONE),
+        (("sglang", "0.5.14"), WITH_NORM, (8, 100), 128 * KIB + 16, TWO),
+        (("sglang", "0.5.14"), WITH_NORM, (8, 90), 128 * KIB + 16, ONE),
+        (("sglang", "0.5.14"), None, (8, 100), 128 * KIB + 16, "push"),
+    ],
+)  # fmt: skip
+def test_flashinfer_s_kernels(
+    engine: tuple[str, str | None],
+    call: str | None,
+    ranks: tuple[int, int],
+    size: int,
+    algorithm: str,
+) -> None:
+    """Release, call, capability, ranks and bytes decide where FlashInfer's kernels run."""
+    assert algorithm_of(*engine, Ranks(*ranks), size=size, call=call) == algorithm
+
+
+def test_flashinfer_s_kernels_need_nvlink_and_a_domain() -> None:
+    """Over PCIe and between machines of Hopper there are none; Blackwell's domain has them."""
+    over_pcie = Ranks(2, 90, nvlink=False)
+    assert algorithm_of("vllm", "0.33.0", over_pcie, size=16, call=WITH_NORM) == "one_shot"
+    for sm, algorithm in ((90, "multicast"), (100, ONE)):
+        two_machines = Ranks(8, sm, machine=4)
+        assert algorithm_of("vllm", "0.33.0", two_machines, size=16, call=WITH_NORM) == algorithm
+    assert algorithm_of("sglang", "0.5.12", two_machines, size=16, call=WITH_NORM) == "nccl"
+    assert algorithm_of("sglang", "0.5.23", two_machines, size=16, call=WITH_NORM) == ONE
+
+
+def test_sglang_fuses_few_tokens_and_left_out_an_h20() -> None:
+    """SGLang fuses up to 2048 tokens, and on an H20 only in later releases."""
+    h200, h20 = (Ranks(8, 90, device=f"NVIDIA {name}") for name in ("H200", "H20"))
+    for release, ranks, tokens, algorithm in (
+        ("0.5.9", h200, 2048, ONE), ("0.5.9", h200, 2049, "one_shot"),
+        ("0.5.9", h20, 1, "one_shot"), ("0.5.14", h20, 1, ONE),
+    ):  # fmt: skip
+        given = algorithm_of("sglang", release, ranks, size=16, call=WITH_NORM, tokens=tokens)
+        assert given == algorithm
 
 
 LARGER = {
-    "vllm": ("one_shot", "two_shot", "multicast", "torch_two_shot", "nccl"),
+    "vllm": (ONE, TWO, "one_shot", "two_shot", "multicast", "torch_two_shot", "nccl"),
     "sglang": (
-        "one_shot", "two_shot", "push", "push_two_shot", "pull", "pull_multicast", "nccl",
+        ONE, TWO, "one_shot", "two_shot", "push", "push_two_shot", "pull", "pull_multicast", "nccl",
     ),
 }  # fmt: skip
 """Algorithms in the order in which rising sizes have them."""
@@ -84,18 +154,27 @@ LARGER = {
     gpus=st.integers(2, 16),
     sizes=st.lists(st.integers(1, 2**28), min_size=2, max_size=9),
     dtype=st.sampled_from(["bfloat16", "float16"]),
+    call=st.sampled_from([OWN, WITH_NORM, None]),
 )  # fmt: skip
 def test_larger_messages_never_go_back_to_an_algorithm_of_smaller_ones(
-    engine: tuple[str, str | None], sm: int, gpus: int, sizes: list[int], dtype: str
+    *,
+    engine: tuple[str, str | None],
+    sm: int,
+    gpus: int,
+    sizes: list[int],
+    dtype: str,
+    call: str | None,
 ) -> None:
     """As messages grow, no algorithm comes back once another has replaced it, on any GPUs."""
     algorithms = [
-        algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size, dtype=dtype)
+        algorithm_of(
+            *engine, Ranks(gpus, sm), size=size, dtype=dtype, call=call, tokens=size / 8192
+        )
         for size in sorted(sizes)
     ]
     places = [LARGER[engine[0]].index(algorithm) for algorithm in algorithms]
     assert places == sorted(places)
-    assert gpus in (2, 4, 6, 8) or set(algorithms) == {"nccl"}
+    assert gpus in (2, 4, 6, 8) or {*algorithms} <= {"nccl", *({ONE, TWO} if call != OWN else ())}
 
 
 @pytest.mark.parametrize(
@@ -108,20 +187,21 @@ def test_larger_messages_never_go_back_to_an_algorithm_of_smaller_ones(
 )
 def test_symmetric_memory_is_of_bfloat16(dtype: str, size: int, algorithms: str) -> None:
     """From 256 KiB on vLLM sums bfloat16 in symmetric memory, and float16 by NCCL."""
-    given = algorithm_of("vllm", None, sm=90, nvlink=True, gpus=8, size=size, dtype=dtype)
+    given = algorithm_of("vllm", None, Ranks(8, 90), size=size, dtype=dtype, call=OWN)
     assert given == algorithms
 
 
 @pytest.mark.parametrize(("gpus", "algorithm"), [(2, "one_shot"), (4, "nccl")])
 def test_over_pcie_more_than_two_use_nccl(gpus: int, algorithm: str) -> None:
     """Without NVLink the engines' own kernels join at most two GPUs."""
-    assert algorithm_of("vllm", "0.24.0", sm=89, nvlink=False, gpus=gpus, size=16) == algorithm
+    ranks = Ranks(gpus, 89, nvlink=False)
+    assert algorithm_of("vllm", "0.24.0", ranks, size=16) == algorithm
 
 
 @pytest.mark.parametrize(("backend", "algorithm"), [("vllm", "multicast"), ("sglang", "nccl")])
 def test_own_kernels_end_at_the_machine(backend: str, algorithm: str) -> None:
     """Ranks on two machines of one NVLink domain use NCCL."""
-    given = algorithm_of(backend, None, sm=103, nvlink=True, gpus=8, size=16, machine=4)
+    given = algorithm_of(backend, None, Ranks(8, 103, machine=4), size=16, call=OWN)
     assert given == algorithm
 
 

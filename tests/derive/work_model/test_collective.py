@@ -5,7 +5,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from nearfree.core.modules.collective import MULTICAST, RING, load_imbalance, sent_ratio
+from nearfree.core.modules.collective import (
+    MULTICAST,
+    ONE_SHOT,
+    RING,
+    WITH_NORM,
+    load_imbalance,
+    sent_ratio,
+)
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.work_model.all_reduce import ALGORITHMS
 from nearfree.derive.work_model.collective import EXCHANGES
@@ -59,22 +66,38 @@ def test_own_kernels_wait_in_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("platform", "algorithm", "like"),
-    [("b200", "push_two_shot", "pull"), ("h100", "pull_multicast", "multicast")],
+    ("platform", "kernel", "algorithm", "like"),
+    [
+        ("b200", "sglang_graph", "push_two_shot", "pull"),
+        ("h100", "sglang_graph", "pull_multicast", "multicast"),
+        ("b200", WITH_NORM, "flashinfer_one_shot", "push"),
+        ("b200", WITH_NORM, "flashinfer_two_shot", "pull"),
+    ],
 )
 def test_what_no_table_measures_is_timed_as_its_like(
-    platform: str, algorithm: str, like: str
+    platform: str, kernel: str, algorithm: str, like: str
 ) -> None:
-    """An unmeasured algorithm has the time of one that sends equal bytes equally often."""
+    """An unmeasured algorithm has the time of one that sends equal bytes equally often.
+
+    Where a sweep chose it over a push, it takes at most the time of a push.
+    """
     own = features(**REDUCE | {"backend": "sglang", "backend_version": "0.5.23",
-                               "kernel": "sglang_graph", "platform": platform})  # fmt: skip
+                               "kernel": kernel, "platform": platform})  # fmt: skip
     places = own["algorithm"].astype(int)
     assert algorithm in {ALGORITHMS[index] for index in places.ravel()}
     mine = places == ALGORITHMS.index(algorithm)
     alike = {**own, "algorithm": np.where(mine, ALGORITHMS.index(like), places)}
-    latency_us = times("collective_graph", own)
-    assert latency_us == pytest.approx(times("collective_graph", alike))
-    share = sent_ratio("all_reduce", 8, MULTICAST if like == "multicast" else RING)
+    like_us = times("collective_graph", alike)
+    if like == "pull":
+        pushed = {**own, "algorithm": np.full_like(own["algorithm"], ALGORITHMS.index("push"))}
+        pushed["sent"] = pushed["pushed"]
+        push_us = times("collective_graph", pushed)
+        assert (push_us < like_us)[mine].any()
+        assert (push_us > like_us)[mine].any()
+        like_us = np.where(mine, np.minimum(like_us, push_us), like_us)
+    assert times("collective_graph", own) == pytest.approx(like_us)
+    sent_as = {"multicast": MULTICAST, "push": ONE_SHOT}.get(like, RING)
+    share = sent_ratio("all_reduce", 8, sent_as)
     assert own["sent"][mine] == pytest.approx(share * own["payload"][mine])
 
 

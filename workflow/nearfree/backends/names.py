@@ -74,3 +74,13 @@ def backend(text: str, *, among: Collection[str] = BY_USERS_NAME) -> BackendRele
         remedy = f"Nearest are {', '.join(nearest)}" if nearest else f"Known are {', '.join(among)}"
         raise ConfigError(f"the backend {match[1]!r} is not known", remedy=remedy)
     return BackendRelease(BY_USERS_NAME[normalized].name, match[2])
+
+
+def is_since(version: str | None, first: str) -> bool:
+    """Return whether a release is `first` or later; None or a non-number counts as the newest."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return version is None or Version(version) >= Version(first)
+    except InvalidVersion:
+        return True

@@ -257,3 +257,27 @@ def test_blocks_about_a_state_are_not_cut_apart(tmp_path: Path) -> None:
     error = refusal(lambda: deployments(CONFIG, spec))
     assert error is not None
     assert "24, the heads of a Mamba-2 mixer, in groups of 128 with one scale" in error.what
+
+
+@pytest.mark.parametrize(
+    ("platform", "engine", "tp", "noted"),
+    [
+        ("b200", "vllm==0.33.0", 8, True),
+        ("b200", "vllm==0.33.0", 1, False),
+        ("b200", "vllm==0.14.0", 8, False),
+        ("a100", "vllm==0.33.0", 8, False),
+        ("h20", "sglang==0.5.9", 8, False),
+        ("h200", "sglang==0.5.9", 8, True),
+    ],
+)
+def test_sums_by_kernels_without_a_curve_are_noted(
+    platform: str, engine: str, tp: int, *, noted: bool
+) -> None:
+    """Where FlashInfer's kernels all-reduce, an answer says that others' curves are theirs."""
+    spec = DeploymentSpec(
+        models=("qwen3_30b_a3b",), platforms=(platform,), routing=("balanced",), moe=(engine,),
+        tp=tp, ep=tp,
+    )  # fmt: skip
+    (given,) = deployments(CONFIG, spec)
+    assert given.sums_by_flashinfer is noted
+    assert any("by FlashInfer's kernels" in caveat for caveat in given.caveats) is noted

@@ -14,6 +14,8 @@ from nearfree.core.setting_check import ROUTED_OPERATIONS
 from nearfree.core.work import ExecutedWork, element_bytes, unpadded_work
 from nearfree.errors import EvidenceError
 
+WITH_NORM = "with_norm"
+"""The call (`api`) of an engine's all-reduce that is fused with the norm after it."""
 RING = "ring"
 """From rank to rank around a ring, each piece once: NCCL's algorithm, with the fewest bytes."""
 ONE_SHOT = "one-shot"

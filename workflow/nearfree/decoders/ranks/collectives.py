@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from packaging.version import Version
-
-from nearfree.backends.names import BackendRelease
+from nearfree.backends.names import BackendRelease, is_since
+from nearfree.core.modules.collective import WITH_NORM
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Dtype
 from nearfree.core.setting import Setting
@@ -81,6 +80,8 @@ def collectives(
         all_reduce = partial(engine_use, operation="all_reduce", gpus=tp, d_model=d_model)
         # vLLM model_executor/layers/vocab_parallel_embedding.py 562: a vocabulary cut over ranks.
         uses.append(all_reduce(EMBEDDING_SUM, 1))
+        fuses = ENGINES[engine.name].fuses_norms(engine.version, parallel, decoder.model_type)
+        all_reduce = partial(all_reduce, api=WITH_NORM if fuses else None)
         # vLLM model_executor/layers/linear.py 1818, RowParallelLinear of o_proj and of down_proj.
         attention_layers = sum(len(kind.layers) for kind in decoder.attention)
         if decoder.model_type in ENGINES[engine.name].gathers:
@@ -135,9 +136,7 @@ def _joint_sum_layers(decoder: Decoder, parallel: Parallel, engine: BackendRelea
     """Return the number of layers that all-reduce attention's and the FFN's outputs as one sum."""
     rules = ENGINES[engine.name]
     first_release, experts = dict(rules.joint_sums).get(decoder.model_type), decoder.experts
-    if first_release is None or (
-        engine.version and Version(engine.version) < Version(first_release)
-    ):
+    if first_release is None or not is_since(engine.version, first_release):
         return 0
     moe_separate = parallel.dp > 1 or (
         experts and experts.shared_d_ff and not rules.joint_sums_with_shared

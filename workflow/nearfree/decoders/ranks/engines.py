@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from nearfree.backends.names import is_since
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Dtype
 
@@ -22,6 +23,21 @@ class SharedStream(NamedTuple):
 
     first: str
     most_tokens: int | None
+
+
+class NormFusion(NamedTuple):
+    """Which all-reduces an engine fuses with the norm after them, by FlashInfer's kernels.
+
+    It does so from the release `first` on, and for the model types of `since` from their own
+    releases on (None: for all but those of `without`); with data parallel groups from `groups`
+    and with pipeline stages from `stages` on (None: never).
+    """
+
+    first: str
+    since: tuple[tuple[str, str], ...] | None = None
+    without: frozenset[str] = frozenset()
+    groups: str | None = None
+    stages: str | None = None
 
 
 class Engine(NamedTuple):
@@ -73,6 +89,8 @@ class Engine(NamedTuple):
         stage are.
     lone_groups
         Whether each dp group of a model with experts is a single rank.
+    norm_fusion
+        Which all-reduces of a layer are fused with the norm after them; None: none that is known.
     """
 
     name: EngineName
@@ -93,6 +111,7 @@ class Engine(NamedTuple):
     joint_sums_with_shared: bool = False
     stages_inside: bool = False
     lone_groups: bool = False
+    norm_fusion: NormFusion | None = None
 
     def layers(self, layers: int, stages: int) -> tuple[int, ...]:
         """Return the number of layers of each pipeline stage."""
@@ -106,6 +125,23 @@ class Engine(NamedTuple):
         is_parallel = min(parallel.tp, parallel.dp, parallel.ep) > 1
         excluded = parallel.pp > 1 and model_type in self.sequence_parallel_one_stage
         return is_parallel and not excluded and model_type in self.sequence_parallel
+
+    def fuses_norms(self, version: str | None, parallel: Parallel, model_type: str) -> bool:
+        """Return whether a release fuses a layer's all-reduces with the norms after them.
+
+        Without a version it is the newest release.
+        """
+        rule = self.norm_fusion
+        if rule is None or model_type in rule.without:
+            return False
+        needed: list[str | None] = [rule.first]
+        if rule.since is not None:
+            needed.append(dict(rule.since).get(model_type))
+        if parallel.dp > 1:
+            needed.append(rule.groups)
+        if parallel.pp > 1:
+            needed.append(rule.stages)
+        return all(first is not None and is_since(version, first) for first in needed)
 
     def bounds_cache(self, model_type: str) -> bool:
         """Return whether a model's cache stops growing at its attention window."""
@@ -153,6 +189,16 @@ VLLM = Engine(
         ("falcon", "0.8.0"), ("cohere", "0.29.0"), ("cohere2", "0.29.0"), ("cohere2_moe", "0.33.0"),
     ),
     stages_inside=True,
+    norm_fusion=NormFusion(
+        first="0.17.0",
+        without=frozenset({
+            "bloom", "cohere", "cohere2", "cohere2_moe", "dbrx", "falcon", "gpt2", "gpt_bigcode",
+            "gpt_neox", "gptj", "jais2", "mpt", "nemotron", "opt", "orion", "phi", "phimoe",
+            "stablelm", "starcoder2",
+        }),
+        groups="0.21.0",
+        stages="0.24.0",
+    ),
 )  # fmt: skip
 """Source: vllm 0.33.0, in vllm/model_executor: layers/fused_moe/config.py:1198-1245 (each dp group
 has its own matrices; experts are sharded over all ranks, or each rank has whole ones),
@@ -171,7 +217,11 @@ sums: falcon.py:283-330 (0.8.0 is the oldest release that is read), CohereDecode
 commandr.py of 0.29.0, absent in 0.28.0, and cohere2_moe.py:348-370 and 580-596, absent in 0.32.0.
 Order of ranks: initialize_model_parallel of vllm/distributed/parallel_state.py (dp x pp x tp).
 Stages:
-get_pp_indices of vllm/distributed/utils.py:225-230."""
+get_pp_indices of vllm/distributed/utils.py:225-230. Fused norms: enable_allreduce_rms_fusion and
+OPTIMIZATION_LEVEL_02 of vllm/config/vllm.py:113 and 204 of 0.17.0 (without groups and stages), 182
+of 0.33.0; 0.21.0 and 0.22.0 fuse with stages, too, 0.23.0 does not. The patterns are of RMS norms
+(vllm/compilation/passes/fusion/allreduce_rms_fusion.py:349-545): models with other norms are left
+out."""
 SGLANG = Engine(
     name="sglang",
     remainder="last",
@@ -201,7 +251,18 @@ SGLANG = Engine(
     gathers=_OLMO,
     joint_sums=(("cohere2_moe", "0.5.23"),),
     joint_sums_with_shared=True,
-)
+    norm_fusion=NormFusion(
+        first="0.5.6",
+        since=(
+            ("deepseek_v3", "0.5.6"), ("kimi_k2", "0.5.6"), ("gpt_oss", "0.5.6"),
+            ("glm4_moe", "0.5.7"), ("qwen3_moe", "0.5.7"), ("glm4_moe_lite", "0.5.8"),
+            ("qwen3_5_moe_text", "0.5.10"), ("qwen3_5_text", "0.5.10"), ("deepseek_v32", "0.5.12"),
+            ("glm_moe_dsa", "0.5.12"), ("qwen3_next", "0.5.12"), ("qwen3_vl_moe_text", "0.5.14"),
+            ("nemotron_h", "0.5.14"), ("deepseek_v4", "0.5.23"),
+        ),
+        stages="0.5.6",
+    ),
+)  # fmt: skip
 """SGLang with its defaults and without an all-to-all backend: tokens of all groups are gathered
 before the FFN. Source: sglang 0.5.23, in sglang/srt: runtime_context.py:73-76 and 142-157
 (attention's tp is all ranks / dp; moe_tp is all ranks / ep), models/qwen2_moe.py:355-384
@@ -213,7 +274,9 @@ configs/spark2_5.py:66. Latents: arg_groups/overrides.py:490-546, and server_arg
 States: configs/mamba_utils.py:47-112. Queries and keys: models/olmo2.py,
 Olmo2Attention._apply_qk_norm. Joint sums: models/cohere2_moe.py:420-454. Order of ranks:
 initialize_model_parallel of distributed/parallel_state.py (pp x dp x tp). Stages: get_pp_indices of
-distributed/utils.py:137-148."""
+distributed/utils.py:137-148. Fused norms: architectures in server_args.py:1028 and 1085 of 0.5.6,
+1479 of 0.5.7, 1607 of 0.5.8, 1681 of 0.5.9, 2090 of 0.5.10, 2441 of 0.5.12 and 4296 of 0.5.14, and
+arg_groups/overrides.py:955-1001; MiMo's, whose kernel is of another library, are left out."""
 TRTLLM = Engine(
     name="trtllm",
     remainder="first",

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
-from packaging.version import InvalidVersion, Version
 
-from nearfree.backends.names import BackendRelease
+from nearfree.backends.names import BackendRelease, is_since
 from nearfree.decoders.ranks.engines import Engine
 from nearfree.derive.work_model.family import Array, Constant
 
@@ -81,11 +80,3 @@ def hidden_us(
     if engine.beside.most_tokens is not None:
         within = tokens <= engine.beside.most_tokens
     return np.where(within, np.minimum(shared, routed), 0.0)
-
-
-def is_since(version: str | None, first: str) -> bool:
-    """Return whether a release is `first` or later; None or a non-number counts as the newest."""
-    try:
-        return version is None or Version(version) >= Version(first)
-    except InvalidVersion:
-        return True

@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nearfree.backends.names import BackendRelease
+from nearfree.backends.names import BackendRelease, is_since
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.ranks.modules import ModuleUse
 from nearfree.decoders.state_kinds import State
-from nearfree.derive.engine_step.form import LAYER_KERNELS, is_since
+from nearfree.derive.engine_step.form import LAYER_KERNELS
 from nearfree.derive.work_model.launches import KERNELS, LAUNCH_US
 
 

@@ -1,14 +1,10 @@
 """The algorithm of an engine's all-reduce, by release, GPUs, links and bytes.
 
-The order is vLLM's: its own kernels, then torch's symmetric memory, then NCCL (0.33.0,
-distributed/device_communicators/cuda_communicator.py, 362). Not modelled is the all-reduce that
-engines fuse with the norm after it through FlashInfer. vLLM fuses by default since 0.17.0, up to
-64, 2 and 0.5 MiB on 2, 4 and 8 GPUs of compute capability 9.0, and 64, 32 and 1 MiB on 10.0
-(0.20.2, compilation/passes/fusion/allreduce_rms_fusion.py, 104). SGLang fuses on both for models
-such as DeepSeek's, gpt-oss and Qwen3's with experts, where tp > 1 without data parallel attention
-(0.5.14, server_args.py, 4296; 0.5.23, arg_groups/overrides.py, 955). No public table measures it.
-It saves the norm's own pass and is no slower than the two kernels by themselves, so that times by
-these algorithms are an upper bound below those sizes.
+The order is vLLM's: FlashInfer's kernels, its own, torch's symmetric memory, then NCCL (0.33.0,
+distributed/device_communicators/cuda_communicator.py, 362). FlashInfer's come first where the
+all-reduce is fused with the norm after it (`decoders/ranks/engines.py`, `fuses_norms`), and in vLLM
+since 0.29.0 by themselves, too. The norm's own pass, which a fused kernel saves, is not counted
+off. Public tables name an engine's own kernel, and time no other.
 """
 
 import re
@@ -18,17 +14,32 @@ from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-ONE_SHOT, TWO_SHOT, MULTICAST, TORCH, PUSH, PULL, NCCL, TWO_PUSHES, SWITCHED_PULL = ALGORITHMS = (
+from nearfree.core.modules.collective import WITH_NORM
+
+ALGORITHMS = (
     "one_shot", "two_shot", "multicast", "torch_two_shot", "push", "pull", "nccl",
-    "push_two_shot", "pull_multicast",
+    "push_two_shot", "pull_multicast", "flashinfer_one_shot", "flashinfer_two_shot",
 )  # fmt: skip
 """The first two are vLLM's and SGLang's before 0.5.12; the next two are torch's symmetric memory.
 SGLang's later kernels are push, where a rank writes to the others; pull, where it reads from them;
-and the last two: a push of parts, which are summed, and a pull that the switch sums."""
-TIMED_AS = {TWO_PUSHES: PULL, SWITCHED_PULL: MULTICAST}
+a push of parts, which are summed, and a pull that the switch sums. FlashInfer's are pushes, too,
+whole or in parts, to buffers where a value that is no number says that nothing has come yet."""
+(
+    ONE_SHOT, TWO_SHOT, MULTICAST, TORCH, PUSH, PULL, NCCL, TWO_PUSHES, SWITCHED_PULL,
+    FLASHINFER_ONE_SHOT, FLASHINFER_TWO_SHOT,
+) = ALGORITHMS  # fmt: skip
+TIMED_AS = {
+    TWO_PUSHES: PULL,
+    SWITCHED_PULL: MULTICAST,
+    FLASHINFER_ONE_SHOT: PUSH,
+    FLASHINFER_TWO_SHOT: PULL,
+}
 """Measured substitutes for algorithms that no public table measures, with as many transfers of as
-many bytes. A push of parts is faster than its substitute, by the sweeps from which SGLang chose its
-sizes (0.5.23, configs/custom_all_reduce_v2.py, 3)."""
+many bytes."""
+FASTER_THAN_PUSH = (TWO_PUSHES, FLASHINFER_TWO_SHOT)
+"""Algorithms that take no longer than a push at the sizes where they run: sweeps chose these sizes
+(SGLang 0.5.23, configs/custom_all_reduce_v2.py, 3; FlashInfer 0.7.2, comm/trtllm_mnnvl_ar.py, 50,
+and comm/trtllm_ar.py, 710). Their time is that of the substitute or of a push, the shorter one."""
 _KIB, _MIB = 1024, 1024**2
 _BLACKWELL = 100
 _OWN_GPUS = (2, 4, 6, 8)
@@ -98,9 +109,52 @@ _SWEPT = {
 configs/custom_all_reduce_v2.py, 142-228 and 265-312; the order is custom_all_reduce_v2.py, 385."""
 _UNSWEPT = _Swept(_MIB)
 """Sizes of all other GPUs: the same file, 326."""
+_FUSED_UP_TO = {
+    90: {2: 64 * _MIB, 4: 2 * _MIB, 8: _MIB // 2},
+    100: {2: 64 * _MIB, 4: 32 * _MIB, 8: _MIB, 16: 64 * _MIB},
+    103: {2: 64 * _MIB, 4: 64 * _MIB, 8: 4 * _MIB, 16: 64 * _MIB},
+}
+"""Sizes up to which vLLM runs FlashInfer's kernels: 0.33.0, allreduce_rms_fusion.py, 108; the same
+in 0.20.2 but for 16 GPUs (since 0.28.0) and 8 of 10.3 (2 MiB until 0.28.0)."""
+_FUSED_ON_103_SINCE = Version("0.19.0")
+"""The first release of vLLM that fuses on 10.3, too: config/vllm.py, 126."""
+_TUNED_UP_TO = {(100, 8): 128 * _MIB, (103, 4): 80 * _MIB, (103, 8): 64 * _MIB}
+"""Sizes that replace them for an all-reduce that is not fused: vLLM 0.29.0 to 0.33.0,
+all_reduce_utils.py, FI_MNNVL_ALLREDUCE_MAX_SIZE_MB; in 0.33.0 also 128 MiB on 8 of 10.3."""
+_ONE_SHOT_UP_TO = {
+    90: {2: 32 * _MIB, 4: 2 * _MIB, 8: _MIB // 2},
+    100: {2: 32 * _MIB, 4: 4 * _MIB, 8: _MIB},
+    103: {2: 32 * _MIB, 4: 4 * _MIB, 8: 2 * _MIB},
+}
+"""Sizes up to which vLLM asks TensorRT-LLM's kernels in FlashInfer for one shot: 0.20.2 and 0.33.0,
+allreduce_rms_fusion.py, 132."""
+_ONE_SHOT_BY_FLASHINFER = {2: 128 * _MIB, 4: 8 * _MIB, 8: 42 * _MIB // 16}
+"""The same where FlashInfer chooses, as for SGLang: 512, 64 and 42 MiB over 2 g (FlashInfer 0.6.1
+and 0.7.2, comm/trtllm_ar.py, 712)."""
+_MULTINODE_ONE_SHOT = _MIB
+"""Largest size times GPUs that FlashInfer's other kernels (MNNVL) push whole: 0.6.13 and 0.7.2,
+comm/trtllm_mnnvl_ar.py, MNNVL_ONE_SHOT_THRESHOLD."""
+_MULTINODE_SINCE = Version("0.25.0")
+"""The first release of vLLM whose groups of one machine use them: flashinfer_all_reduce.py,
+_resolve_fi_ar_backend. Groups of several do since 0.20.2 or before."""
+_UNFUSED_SINCE = Version("0.29.0")
+"""The first release of vLLM with VLLM_ALLREDUCE_USE_FLASHINFER on by default: envs.py, 278."""
+_FUSED_SGLANG_TOKENS = 2048
+"""Most tokens that SGLang fuses: 0.5.6 to 0.5.14, layers/communicator.py,
+FUSE_ALLREDUCE_MAX_BATCH_SIZE."""
+_HOPPER, _H20 = 90, re.compile(r"H20(?!0)")
+_FUSED_ON_HOPPER_SINCE = Version("0.5.7")
+"""The first release of SGLang that fuses on 9.0, too: server_args.py, 1479; 0.5.6 does on Blackwell
+alone (1028 and 1085)."""
+_FUSED_ON_H20_SINCE = Version("0.5.14")
+"""The first release of SGLang read that does not leave out an H20: server_args.py, 4296; 0.5.12,
+2441."""
+_SGLANG_MULTINODE_SINCE = Version("0.5.14")
+"""The first release of SGLang read whose choice on Blackwell are FlashInfer's kernels for several
+nodes: layers/flashinfer_comm_fusion.py, _resolve_backend."""
 SWITCHES = {
-    "vllm": "vLLM 0.33.0 cuda_communicator.py:362, all_reduce_utils.py:31; "
-    "0.22.0 custom_all_reduce.cuh:592",
+    "vllm": "vLLM 0.33.0 cuda_communicator.py:362, all_reduce_utils.py:31, "
+    "allreduce_rms_fusion.py:108; 0.22.0 custom_all_reduce.cuh:592",
     "sglang": "SGLang 0.5.14 custom_all_reduce_v2.py, _maybe_init_config; "
     "0.5.23 configs/custom_all_reduce_v2.py:142",
 }
@@ -110,16 +164,45 @@ _GRID_BYTES = 36 * 512 * 16
 csrc/custom_all_reduce.cuh, 33 and 529)."""
 
 
+class Ranks(NamedTuple):
+    """The ranks of an all-reduce.
+
+    Parameters
+    ----------
+    gpus
+        Their number.
+    sm
+        The compute capability, 90 for 9.0.
+    nvlink
+        Whether NVLink connects all GPUs: over PCIe more than two use NCCL.
+    machine
+        GPUs of one operating system, where a node has several: no engine's own kernels reach
+        beyond it (vLLM 0.33.0, custom_all_reduce.py, in_the_same_node_as).
+    device
+        The driver's name of the GPU.
+    """
+
+    gpus: int
+    sm: int
+    nvlink: bool = True
+    machine: int | None = None
+    device: str = ""
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether one operating system has them all."""
+        return self.gpus <= (self.machine or self.gpus)
+
+
 def algorithm_of(
     backend: str,
     release: str | None,
+    ranks: Ranks,
     *,
-    sm: int,
-    nvlink: bool,
-    gpus: int,
     size: float,
     dtype: str = _SYMMETRIC_DTYPE,
-    machine: int | None = None,
+    call: str | None = None,
+    tokens: float = 1.0,
 ) -> str:
     """Return the algorithm of an engine's all-reduce, one of ALGORITHMS.
 
@@ -127,51 +210,111 @@ def algorithm_of(
     ----------
     backend, release
         `vllm` or `sglang` and its version; without a version the newest rules apply.
-    sm
-        The compute capability, 90 for 9.0.
-    nvlink
-        Whether NVLink connects all GPUs: over PCIe more than two use NCCL.
-    gpus
-        The number of ranks.
     size
         Bytes of a rank's buffer.
     dtype
         The type of its elements.
-    machine
-        GPUs of one operating system, where a node has several: no engine's own kernels reach
-        beyond it (vLLM 0.33.0, custom_all_reduce.py, in_the_same_node_as).
+    call
+        WITH_NORM for an all-reduce that is fused with the norm after it, None for another one of a
+        forward; the kernel that a public table names is the engine's own.
+    tokens
+        Rows of the buffer.
     """
-    if gpus not in _OWN_GPUS or (gpus > 2 and not nvlink):
-        return NCCL
     version = _version(release)
-    one_machine = gpus <= (machine or gpus)
+    if ranks.nvlink and call in (WITH_NORM, None):
+        of_engine = {"vllm": _vllm_flashinfer, "sglang": _sglang_flashinfer}[backend]
+        algorithm = of_engine(version, ranks, size, tokens if call else None)
+        if algorithm is not None:
+            return algorithm
+    gpus, sm = ranks.gpus, ranks.sm
+    if gpus not in _OWN_GPUS or (gpus > 2 and not ranks.nvlink):
+        return NCCL
     if backend == "sglang":
-        push_version = version if nvlink and version >= _PUSH_SINCE else None
-        return _sglang(gpus, size, sm=sm, push_version=push_version) if one_machine else NCCL
-    symmetric = version >= _SYMMETRIC_SINCE and nvlink and sm in _SYMMETRIC_UP_TO
-    if one_machine and size < min(_LARGEST, _OWN_BELOW[sm][gpus] if symmetric else _LARGEST):
+        push_version = version if ranks.nvlink and version >= _PUSH_SINCE else None
+        own = _sglang(gpus, size, sm=sm, push_version=push_version)
+        return own if ranks.on_one_machine else NCCL
+    symmetric = version >= _SYMMETRIC_SINCE and ranks.nvlink and sm in _SYMMETRIC_UP_TO
+    own_below = min(_LARGEST, _OWN_BELOW[sm][gpus] if symmetric else _LARGEST)
+    if ranks.on_one_machine and size < own_below:
         return _own(gpus, size)
     if symmetric and dtype == _SYMMETRIC_DTYPE and size <= _SYMMETRIC_UP_TO[sm][gpus]:
         return MULTICAST if gpus in _MULTICAST[sm] else TORCH
     return NCCL
 
 
-COLUMNS = ("backend", "backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus")
-"""The columns of a question that decide the algorithm, besides the size."""
+COLUMNS = (
+    "backend", "kernel", "backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus",
+    "device_name", "d_model",
+)  # fmt: skip
+"""The columns of a question that decide the algorithm, besides the size; `kernel` is its `api`
+where it has none."""
 
 
 def algorithm_at(question: Mapping[str, Any], size: float) -> str:
     """Return the algorithm of a question with COLUMNS, as in `algorithm_of`."""
+    ranks = Ranks(
+        gpus=question["gpus"] or 0,
+        sm=question["sm"] or 0,
+        nvlink=question["nvlink"] is not None,
+        machine=question["machine_gpus"],
+        device=question["device_name"] or "",
+    )
+    dtype = question["dtype"]
     return algorithm_of(
         question["backend"],
         question["backend_version"],
-        sm=question["sm"] or 0,
-        nvlink=question["nvlink"] is not None,
-        gpus=question["gpus"] or 0,
+        ranks,
         size=size,
-        dtype=question["dtype"],
-        machine=question["machine_gpus"],
+        dtype=dtype,
+        call=question["kernel"],
+        tokens=size / ((question["d_model"] or 1) * (4 if dtype == "float32" else 2)),
     )
+
+
+def _vllm_flashinfer(
+    version: Version, ranks: Ranks, size: float, tokens: float | None
+) -> str | None:
+    """Return the kernel of FlashInfer that vLLM runs, None where it runs none.
+
+    `tokens` are None where the all-reduce is not fused.
+    """
+    gpus, sm = ranks.gpus, ranks.sm
+    most = _FUSED_UP_TO.get(sm, {}).get(gpus, 0)
+    if tokens is None:
+        most = _TUNED_UP_TO.get((sm, gpus), most) if version >= _UNFUSED_SINCE else 0
+    elif sm == 103 and version < _FUSED_ON_103_SINCE:
+        most = 0
+    elif (sm, gpus) == (103, 8) and version < _UNFUSED_SINCE:
+        most //= 2
+    if size > most or not (ranks.on_one_machine or sm >= _BLACKWELL):
+        return None
+    if version >= _MULTINODE_SINCE or not ranks.on_one_machine:
+        return _multinode(gpus, size)
+    whole = size <= _ONE_SHOT_UP_TO[sm].get(gpus, 0)
+    return FLASHINFER_ONE_SHOT if whole else FLASHINFER_TWO_SHOT
+
+
+def _sglang_flashinfer(
+    version: Version, ranks: Ranks, size: float, tokens: float | None
+) -> str | None:
+    """Return the kernel of FlashInfer that SGLang runs, None where it runs none."""
+    blackwell = ranks.sm // 10 == _BLACKWELL // 10
+    first = Version("0.5.6") if blackwell else _FUSED_ON_HOPPER_SINCE
+    supported = blackwell or ranks.sm == _HOPPER
+    if tokens is None or tokens > _FUSED_SGLANG_TOKENS or not supported or version < first:
+        return None
+    if version < _FUSED_ON_H20_SINCE and _H20.search(ranks.device):
+        return None
+    if blackwell and version >= _SGLANG_MULTINODE_SINCE:
+        return _multinode(ranks.gpus, size)
+    if not ranks.on_one_machine or ranks.gpus not in _ONE_SHOT_BY_FLASHINFER:
+        return None
+    whole = size <= _ONE_SHOT_BY_FLASHINFER[ranks.gpus]
+    return FLASHINFER_ONE_SHOT if whole else FLASHINFER_TWO_SHOT
+
+
+def _multinode(gpus: int, size: float) -> str:
+    return FLASHINFER_ONE_SHOT if size * gpus <= _MULTINODE_ONE_SHOT else FLASHINFER_TWO_SHOT
 
 
 def _sglang(gpus: int, size: float, *, sm: int, push_version: Version | None) -> str:

@@ -9,8 +9,12 @@ from functools import partial
 
 import numpy as np
 
+from nearfree.core.modules.collective import WITH_NORM
 from nearfree.derive.work_model.all_reduce import (
     ALGORITHMS,
+    FASTER_THAN_PUSH,
+    FLASHINFER_ONE_SHOT,
+    FLASHINFER_TWO_SHOT,
     NCCL,
     ONE_SHOT,
     PULL,
@@ -50,7 +54,10 @@ less than the nodes (src/graph/tuning.cc, nInterSteps)."""
 _NETWORK_HOP_US = {"ll": 2.7, "simple": 14.0}
 """Latency of a hop between nodes, by protocol: NCCL, src/graph/tuning.cc, hwLatencies of a ring
 over the network."""
-_RECENT = [ALGORITHMS.index(name) for name in (PUSH, PULL, TWO_PUSHES, SWITCHED_PULL)]
+_RECENT = [
+    ALGORITHMS.index(name)
+    for name in (PUSH, PULL, TWO_PUSHES, SWITCHED_PULL, FLASHINFER_ONE_SHOT, FLASHINFER_TWO_SHOT)
+]
 
 
 def _wait_factor(features: Features, values: Values) -> Array:
@@ -67,16 +74,25 @@ def graph_us(features: Features, values: Values, _hypothesis: str) -> Array:
     `algorithm_features`.
     """
     total_us = np.zeros(features["sent"].shape)
-    w = _wait_factor(features, values)
-    for index, name in enumerate(TIMED_AS.get(algorithm, algorithm) for algorithm in ALGORITHMS):
-        transfer_us = features["sent"] / (values[f"{name}_share"] * features["link"])
-        if name in _ROUNDED:
-            rounds_us = w * values[f"{name}_round_us"] * features["rounds"]
-            transfer_us = power_mean_sum(_SHARPNESS, transfer_us, np.maximum(rounds_us, 1e-9))
-        hops_us = values[f"{name}_hop_us"] * (features["gpus"] - 1)
-        time_us = w * (values[f"{name}_fixed_us"] + hops_us) + transfer_us
+    push_us = _algorithm_us(PUSH, features, values, features["pushed"])
+    for index, algorithm in enumerate(ALGORITHMS):
+        timed_as = TIMED_AS.get(algorithm, algorithm)
+        time_us = _algorithm_us(timed_as, features, values, features["sent"])
+        if algorithm in FASTER_THAN_PUSH:
+            time_us = np.minimum(time_us, push_us)
         total_us = np.where(features["algorithm"] == index, time_us, total_us)
     return total_us
+
+
+def _algorithm_us(name: str, features: Features, values: Values, sent: Array) -> Array:
+    """Return T(N) of one measured algorithm, [rows, grid], if a rank sends so many bytes."""
+    w = _wait_factor(features, values)
+    transfer_us = sent / (values[f"{name}_share"] * features["link"])
+    if name in _ROUNDED:
+        rounds_us = w * values[f"{name}_round_us"] * features["rounds"]
+        transfer_us = power_mean_sum(_SHARPNESS, transfer_us, np.maximum(rounds_us, 1e-9))
+    hops_us = values[f"{name}_hop_us"] * (features["gpus"] - 1)
+    return np.asarray(w * (values[f"{name}_fixed_us"] + hops_us) + transfer_us)
 
 
 def eager_us(features: Features, values: Values, hypothesis: str) -> Array:
@@ -289,7 +305,7 @@ COLLECTIVE_GRAPH = _form(
     name="collective_graph",
     meaning="vLLM's and SGLang's all-reduces in a CUDA graph, by the switches of their source",
     covers=lambda backend, kernel, _cached: (
-        backend in ("vllm", "sglang") and (kernel or "graph").endswith("graph")
+        backend in ("vllm", "sglang") and (kernel in (None, WITH_NORM) or kernel.endswith("graph"))
     ),
     constants=_GRAPH,
     hypotheses=("rules",),

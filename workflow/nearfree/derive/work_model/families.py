@@ -70,7 +70,7 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     cached = (pl.col("context") > 0).alias("cached")
     is_collective = module == "collective"
     kernel = pl.coalesce("kernel", pl.when(is_collective).then("api"))
-    of_all_reduce = (pl.when(is_collective).then(name).alias(name) for name in COLUMNS[1:])
+    of_all_reduce = (pl.when(is_collective).then(name).alias(name) for name in COLUMNS[2:])
     names = ask_distinct(
         rows.select("module", "backend", kernel, cached, *of_all_reduce),
         _family_name,

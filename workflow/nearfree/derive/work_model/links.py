@@ -23,6 +23,7 @@ from nearfree.core.setting import FIELDS, Setting
 from nearfree.derive.work_model.all_reduce import (
     ALGORITHMS,
     COLUMNS,
+    FLASHINFER_ONE_SHOT,
     MULTICAST,
     ONE_SHOT,
     PUSH,
@@ -40,7 +41,10 @@ _NVLS_GPUS, _NVLS_SM = 8, 90
 _SMS = re.compile(r"_(\d+)_sms$")
 _DEFAULT_SMS = 20.0
 """The default of DeepEP's Buffer.num_sms (DeepEP, deep_ep/buffer.py)."""
-_SENT = {ONE_SHOT: WHOLE, PUSH: WHOLE, MULTICAST: SWITCHED, SWITCHED_PULL: SWITCHED}
+_SENT = {
+    **dict.fromkeys((ONE_SHOT, PUSH, FLASHINFER_ONE_SHOT), WHOLE),
+    **dict.fromkeys((MULTICAST, SWITCHED_PULL), SWITCHED),
+}
 _NORMAL = ("deepep_normal", "deepep_ht", "deepep_v2_context", "trtllm_deepep_ht")
 """Prefixes of kernels that send a token once to each rank with some of its experts."""
 
@@ -117,11 +121,15 @@ def pcie_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 
 
 def algorithm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
-    """Return features with `algorithm` at each point, an index into ALGORITHMS, and `rounds`."""
+    """Return features with `algorithm` at each point, an index into ALGORITHMS, and `rounds`.
+
+    `sent` are the algorithm's bytes, `pushed` those of a push.
+    """
     features = collective_features(rows, n)
     payload = features["payload"]
     algorithms, sent, rounds = (np.zeros(payload.shape) for _ in range(3))
-    for row, question in enumerate(rows.select(COLUMNS).iter_rows(named=True)):
+    questions = rows.with_columns(pl.coalesce("kernel", "api").alias("kernel")).select(COLUMNS)
+    for row, question in enumerate(questions.iter_rows(named=True)):
         gpus = question["gpus"]
         for point, size in enumerate(payload[row]):
             algorithm = algorithm_at(question, size)
@@ -129,7 +137,8 @@ def algorithm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
             share = sent_ratio("all_reduce", gpus, _SENT.get(algorithm, RING))
             sent[row, point] = size * share
             rounds[row, point] = rounds_of(algorithm, gpus, size)
-    return features | {"algorithm": algorithms, "sent": sent, "rounds": rounds}
+    pushed = payload * (features["gpus"] - 1.0)
+    return features | {"algorithm": algorithms, "sent": sent, "pushed": pushed, "rounds": rounds}
 
 
 def exchange_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:

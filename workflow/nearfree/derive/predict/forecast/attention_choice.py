@@ -10,7 +10,7 @@ from nearfree.backends.attention_order import (
     AttentionChoice,
 )
 from nearfree.backends.decode_kernels import WIDEST, engine_decoder
-from nearfree.backends.names import BackendRelease
+from nearfree.backends.names import BackendRelease, is_since
 from nearfree.backends.record import Backend
 from nearfree.backends.records import BY_NAME, engine_backend
 from nearfree.core.modules.attention import ATTENTION
@@ -22,7 +22,6 @@ from nearfree.decoders.attention_kinds import Cached, Compressed, Grouped, in_bl
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.ranks.engines import TRTLLM, VLLM
 from nearfree.decoders.state_kinds import ShortConv, State
-from nearfree.derive.engine_step.form import is_since
 from nearfree.errors import Refusal
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from nearfree.backends.decode_kernels import WIDEST
 from nearfree.backends.moe_kernels import CUTLASS, TRTLLM
-from nearfree.backends.names import BackendRelease
+from nearfree.backends.names import BackendRelease, is_since
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.backends.records import BY_NAME
 from nearfree.config.loads import MeasuredLoads
@@ -28,7 +28,6 @@ from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.ranks.collectives import collectives
 from nearfree.decoders.ranks.engines import ENGINES, FUSED, SGLANG, VLLM
 from nearfree.decoders.ranks.modules import MOE, ModuleUse, modules, requests
-from nearfree.derive.engine_step.form import is_since
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.memory import Memory
@@ -137,6 +136,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     on_cpu: bool = False
     class_note: str | None = None
     """A caveat about a release that runs the model without a class of its own."""
+    sums_by_flashinfer: bool = False
+    """Whether a layer's all-reduces are FlashInfer's kernels."""
 
     @property
     def engine(self) -> BackendRelease:

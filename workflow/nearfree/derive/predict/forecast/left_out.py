@@ -1,15 +1,16 @@
 """Caveats of an answer about a deployment: omissions, and substitutes for unknown kernels."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nearfree.backends.attention_order import STAND_INS
 from nearfree.backends.decode_kernels import BY_FLASHINFER, DECODERS
+from nearfree.backends.names import is_since
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.decoders.ranks.caveats import caveats
 from nearfree.decoders.ranks.engines import ENGINES, TRTLLM
 from nearfree.decoders.ranks.modules import layer_format, layer_weights
 from nearfree.decoders.ranks.nodes import ON_ONE, nodes_of
-from nearfree.derive.engine_step.form import is_since
 
 if TYPE_CHECKING:
     from nearfree.derive.predict.forecast.deployment import Deployment
@@ -37,30 +38,13 @@ padding is off by default, and graphs are made without `cuda_graph_config`, too.
 
 def caveats_of(deployment: "Deployment") -> tuple[str, ...]:
     """Return the caveats of a deployment's T(N), as sentences."""
-    platform, parallel = deployment.platform, deployment.parallel
+    parallel = deployment.parallel
     engine, attention = deployment.engine, deployment.attention
     notes = [
         *map(str, deployment.slower),
         *filter(None, (deployment.too_long, deployment.class_note)),
+        *_between_gpus(deployment),
     ]
-    if deployment.assembled and parallel.gpus > 1:
-        notes.append(
-            f"{parallel.gpus} of {platform} are taken to be in one machine, each "
-            "with 16 lanes of PCIe and no bridge of NVLink: its builder chooses that"
-        )
-    ranks = parallel.ranks if deployment.decoder.experts else parallel.tp
-    if deployment.direct_gpus and ranks > 1:
-        paths = _DIRECT if ranks <= deployment.direct_gpus else _THROUGH_HOST
-        notes.append(
-            f"what {ranks} GPUs send each other over PCIe is timed as {paths}: say which by "
-            f"`direct_gpus` of {platform} in config/platforms.yaml"
-        )
-    if nodes_of(parallel, ENGINES[engine.name], deployment.node_gpus) != ON_ONE:
-        notes.append(
-            f"what GPUs on different nodes, of {deployment.node_gpus} each, send each other is "
-            "timed by the network's datasheet and the latency of a hop in NCCL's source: no public "
-            "table times it; a tp group that a node can hold is taken to lie on one"
-        )
     if deployment.stand_in:
         notes.append(
             f"{deployment.moe} may run a kernel of FlashInfer's for these experts on this GPU: "
@@ -115,3 +99,31 @@ def caveats_of(deployment: "Deployment") -> tuple[str, ...]:
             f"{layer_format(deployment.formats)}, of as many bits: no public curve is of theirs"
         )
     return (*notes, *caveats(deployment.decoder))
+
+
+def _between_gpus(deployment: "Deployment") -> Iterator[str]:
+    """Yield the caveats about what GPUs send each other."""
+    platform, parallel, engine = deployment.platform, deployment.parallel, deployment.engine
+    if deployment.assembled and parallel.gpus > 1:
+        yield (
+            f"{parallel.gpus} of {platform} are taken to be in one machine, each "
+            "with 16 lanes of PCIe and no bridge of NVLink: its builder chooses that"
+        )
+    ranks = parallel.ranks if deployment.decoder.experts else parallel.tp
+    if deployment.direct_gpus and ranks > 1:
+        paths = _DIRECT if ranks <= deployment.direct_gpus else _THROUGH_HOST
+        yield (
+            f"what {ranks} GPUs send each other over PCIe is timed as {paths}: say which by "
+            f"`direct_gpus` of {platform} in config/platforms.yaml"
+        )
+    if nodes_of(parallel, ENGINES[engine.name], deployment.node_gpus) != ON_ONE:
+        yield (
+            f"what GPUs on different nodes, of {deployment.node_gpus} each, send each other is "
+            "timed by the network's datasheet and the latency of a hop in NCCL's source: no public "
+            "table times it; a tp group that a node can hold is taken to lie on one"
+        )
+    if deployment.sums_by_flashinfer:
+        yield (
+            f"{engine} sums over GPUs by FlashInfer's kernels, of which there is no public curve: "
+            "T(N) is of SGLang's, which send as many bytes as often"
+        )

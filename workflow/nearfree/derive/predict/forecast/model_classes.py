@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from nearfree.backends.names import BackendRelease
+from nearfree.backends.names import BackendRelease, is_since
 from nearfree.config.files import Config
-from nearfree.derive.engine_step.form import is_since
 from nearfree.derive.predict.forecast.on_record import listed_versions
 from nearfree.errors import Refusal
 from nearfree.shipped import shipped

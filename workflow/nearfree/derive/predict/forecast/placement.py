@@ -13,6 +13,7 @@ from nearfree.backends.names import (
 from nearfree.backends.records import BY_NAME, engine_backend
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
+from nearfree.core.modules.collective import WITH_NORM
 from nearfree.core.routing_names import Routing
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.ranks.engines import ENGINES, TRTLLM
@@ -22,6 +23,12 @@ from nearfree.derive.predict.forecast.engine_graphs import graphs_of
 from nearfree.derive.predict.forecast.model_classes import ModelClass
 from nearfree.derive.predict.forecast.model_query import ModelQuery
 from nearfree.derive.predict.forecast.on_record import listed_versions, newest, versions_of
+from nearfree.derive.work_model.all_reduce import (
+    FLASHINFER_ONE_SHOT,
+    FLASHINFER_TWO_SHOT,
+    Ranks,
+    algorithm_of,
+)
 from nearfree.errors import ConfigError
 
 _DEFAULT_ENGINES = ("vllm", "sglang")
@@ -148,7 +155,29 @@ class Placement:
                 drafts_plain=model.file.drafts_plain and not (spec.weights or spec.dtype),
                 by_file=model.kernel_by_file(moe),
                 class_note=self._classes.caveat(engine) if sheet.sm else None,
+                sums_by_flashinfer=self._sums_by_flashinfer(self.decoder, engine),
             )
+
+    def _sums_by_flashinfer(self, decoder: Decoder, engine: BackendRelease) -> bool:
+        """Return whether an engine all-reduces the smallest steps of a layer by FlashInfer."""
+        parallel, sheet, rules = self.model.parallel, self.model.sheet, ENGINES[engine.name]
+        if parallel.tp == 1 or sheet.sm is None or rules.norm_fusion is None:
+            return False
+        fused = rules.fuses_norms(engine.version, parallel, decoder.model_type)
+        algorithm = algorithm_of(
+            engine.name,
+            engine.version,
+            Ranks(
+                gpus=parallel.tp,
+                sm=sheet.sm,
+                nvlink=sheet.nvlink is not None,
+                machine=sheet.machine_gpus,
+                device=sheet.device_name or "",
+            ),
+            size=1.0,
+            call=WITH_NORM if fused else None,
+        )
+        return algorithm in (FLASHINFER_ONE_SHOT, FLASHINFER_TWO_SHOT)
 
     def _without_deepgemm(self, dense: BackendRelease | None) -> str | None:
         """Return the kernel of float8_block products if the engine disables DeepGEMM for them."""

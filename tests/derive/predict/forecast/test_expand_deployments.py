@@ -268,6 +268,7 @@ def test_blocks_about_a_state_are_not_cut_apart(tmp_path: Path) -> None:
         ("a100", "vllm==0.33.0", 8, False),
         ("h20", "sglang==0.5.9", 8, False),
         ("h200", "sglang==0.5.9", 8, True),
+        ("h200", "torch_grouped", 8, True),  # whose collectives are vLLM's newest
     ],
 )
 def test_sums_by_kernels_without_a_curve_are_noted(

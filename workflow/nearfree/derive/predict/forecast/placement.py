@@ -16,7 +16,7 @@ from nearfree.config.loads import MeasuredLoads
 from nearfree.core.modules.collective import WITH_NORM
 from nearfree.core.routing_names import Routing
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.ranks.engines import ENGINES, TRTLLM
+from nearfree.decoders.ranks.engines import ENGINES, TRTLLM, VLLM
 from nearfree.derive.predict.forecast.attention_choice import other_kernel
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.engine_graphs import graphs_of
@@ -159,8 +159,11 @@ class Placement:
             )
 
     def _sums_by_flashinfer(self, decoder: Decoder, engine: BackendRelease) -> bool:
-        """Return whether an engine all-reduces the smallest steps of a layer by FlashInfer."""
-        parallel, sheet, rules = self.model.parallel, self.model.sheet, ENGINES[engine.name]
+        """Return whether a layer's all-reduces are FlashInfer's; vLLM's if no engine is named."""
+        parallel, sheet = self.model.parallel, self.model.sheet
+        if engine.name not in ENGINES:
+            engine = BackendRelease(VLLM.name)
+        rules = ENGINES[engine.name]
         if parallel.tp == 1 or sheet.sm is None or rules.norm_fusion is None:
             return False
         fused = rules.fuses_norms(engine.version, parallel, decoder.model_type)

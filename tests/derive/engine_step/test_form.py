@@ -15,15 +15,23 @@ from nearfree.derive.engine_step.form import (
     host_us,
 )
 
-SOME = StepConstants(layer_us=10.0, step_us=300.0, request_us=2.0)
+SOME = StepConstants(layer_us=10.0, step_us=300.0, request_us=2.0, sum_wait_us=4.0)
 TOKENS = np.array([1.0, 8.0, 256.0, 257.0])
 
 
 def test_kernels_between_move_the_rows_of_every_layer() -> None:
     """At 1000 GB/s a layer of width 1000 moves 5 x 4 x 1000 bytes a row: 0.02 us."""
-    time_us = between_us(SOME, layers=3, d_model=1000, tokens=TOKENS, bandwidth_gb_s=1000.0)
+    time_us = between_us(SOME, layers=3, sums=0, d_model=1000, tokens=TOKENS, bandwidth_gb_s=1000.0)
     assert LAYER_KERNELS == 5
     assert time_us == pytest.approx(3 * (10.0 + 0.02 * TOKENS))
+
+
+def test_ranks_wait_at_every_sum() -> None:
+    """Each all-reduce of a forward adds the same, however many rows."""
+    facts = {"layers": 3, "d_model": 1000, "tokens": TOKENS, "bandwidth_gb_s": 1000.0}
+    without, with_seven = (between_us(SOME, sums=sums, **facts) for sums in (0, 7))  # type: ignore[arg-type]
+    assert with_seven - without == pytest.approx(28.0)
+    assert SOME.fixed_us(layers=3, sums=7) == 58.0
 
 
 def test_the_host_counts_requests_and_not_positions() -> None:
@@ -54,6 +62,8 @@ def test_vllm_s_threshold_and_first_release() -> None:
 @given(st.tuples(*(st.floats(constant.low, constant.high) for constant in CONSTANTS)))
 def test_more_rows_never_take_less(values: tuple[float, ...]) -> None:
     """For any constants, the time between modules does not fall with the rows."""
-    constants = StepConstants.of(dict(zip((e.name for e in CONSTANTS), values, strict=True)))
-    time_us = between_us(constants, layers=2, d_model=64, tokens=TOKENS, bandwidth_gb_s=100.0)
+    constants = StepConstants(**dict(zip((e.name for e in CONSTANTS), values, strict=True)))
+    time_us = between_us(
+        constants, layers=2, sums=4, d_model=64, tokens=TOKENS, bandwidth_gb_s=100.0
+    )
     assert (np.diff(time_us) > 0).all()

@@ -64,11 +64,11 @@ def test_a_prompt_beside_decodes_wakes_few_experts() -> None:
 
 def test_a_forward_apart_has_all_that_a_step_has() -> None:
     """SGLang's prompts launch all layers again; in other engines they add rows only."""
-    constants = StepConstants(layer_us=10.0, step_us=100.0, request_us=1.0)
+    constants = StepConstants(layer_us=10.0, step_us=100.0, request_us=1.0, sum_wait_us=2.0)
     about = {"layers": 10, "d_model": 1000, "bandwidth_gb_s": 1000.0}
     moved = 10 * 5 * 4 * 1000 * 50 / 1e6
-    for apart, besides in ((False, 0.0), (True, 10 * 10 + 100 + 1)):
-        prompt_times = Prompts(share=0.5, tokens=50, modules_us=7.0, separate=apart)
+    for apart, besides in ((False, 0.0), (True, 10 * 10 + 3 * 2 + 100 + 1)):
+        prompt_times = Prompts(share=0.5, tokens=50, modules_us=7.0, separate=apart, sums=3)
         assert prompt_times.us(constants, **about) == pytest.approx(0.5 * (7 + moved + besides))  # type: ignore[arg-type]
 
 

@@ -149,7 +149,7 @@ def test_a_model_is_answered_without_its_rows() -> None:
 
 def test_constants_are_found_again() -> None:
     """Rows that follow the form give back its constants."""
-    wanted = StepConstants(layer_us=8.0, step_us=500.0, request_us=3.0)
+    wanted = StepConstants(layer_us=8.0, step_us=500.0, request_us=3.0, sum_wait_us=2.0)
     beta = ANSWERER.bandwidths_gb_s
     made = []
     for row in some():

@@ -76,8 +76,8 @@ def run_calibrate(args: argparse.Namespace) -> int:
     family of kernels to at most three curves per kernel. Own constants are stored separately and
     used only by `nearfree validate --own`.
 
-    `--steps` fits three constants per engine to config/whole/steps.csv: the times of its kernels
-    between modules, of its scheduler and of its requests.
+    `--steps` fits four constants per engine to config/whole/steps.csv: the times of its kernels
+    between modules, of waits at all-reduces, of its scheduler and of its requests.
 
     `--collectives` fits T(N) of collectives, which needs GPUs of each kind of link. `--kernels`
     fits constants per kernel, GPU and format, and stores its curves with their residuals; regimes

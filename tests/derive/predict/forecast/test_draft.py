@@ -142,21 +142,23 @@ def test_the_scheduler_runs_once_for_all_forwards_of_a_draft_model() -> None:
 
 GRID = np.array([1.0, 2.0, 3.0, 4.0])
 MODEL = deployment(DENSE).decoder
-SOME = StepConstants(layer_us=10.0, step_us=300.0, request_us=2.0)
+SOME = StepConstants(layer_us=10.0, step_us=300.0, request_us=2.0, sum_wait_us=4.0)
 
 
 def test_a_draft_takes_the_longer_of_its_modules_and_its_launches() -> None:
-    """Without a graph a draft takes the longer of its kernels and its launches."""
+    """Without a graph a draft takes the longer of its kernels and its launches.
+
+    Its kernels are those of its modules and between them, with the waits at its all-reduces.
+    """
     runs = np.array([1.0, 1.0, 2.0, 3.0])
     host = DRAFTING["vllm"].launches * LAUNCH_US
     hidden = DRAFTING["vllm"].exposed_us
     for modules, mapped in ((100.0, False), (100.0, True), (2000.0, False)):
         launched = host + mapped * DRAFTING["vllm"].mapped * LAUNCH_US
-        drafted = Drafted(modules * runs, mapped).served_us(GRID, OLD, SOME, MODEL)
+        drafted = Drafted(modules * runs, mapped, sums=0).served_us(GRID, OLD, SOME, MODEL)
         assert drafted == pytest.approx(runs * max(modules + 10.0, launched) + hidden)
-    assert Drafted(100.0 * runs, mapped=True).served_us(GRID, NEW, SOME, MODEL) == pytest.approx(
-        110.0 * runs
-    )
+    summed = Drafted(100.0 * runs, mapped=True, sums=3).served_us(GRID, NEW, SOME, MODEL)
+    assert summed == pytest.approx((110.0 + 3 * 4.0) * runs)
 
 
 def test_the_host_is_counted_of_a_served_model_alone() -> None:

@@ -50,9 +50,10 @@ def test_a_step_is_the_forward_with_what_lies_between_and_the_host() -> None:
     step = ANSWERER.engine_steps["vllm"]
     tokens = 2.0 * np.array(GRID)
     wanted = between_us(
-        step.constants, layers=64, d_model=5120, tokens=tokens,
+        step.constants, layers=64, sums=one.sums, d_model=5120, tokens=tokens,
         bandwidth_gb_s=ANSWERER.bandwidths_gb_s["h100"] or 0.0,
     )  # fmt: skip
+    assert one.sums == (2 * 64 + 1 if one.parallel.tp > 1 else 0)
     assert times_by_role[BETWEEN] == pytest.approx(wanted)
     assert times_by_role[HOST] == pytest.approx([host_us(step.constants, batch=2)] * len(GRID))
 

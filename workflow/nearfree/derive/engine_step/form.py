@@ -1,13 +1,12 @@
 """Time of an engine's step outside of its modules: kernels between modules, and the host.
 
 T_step(N) = sum of modules - overlapped time + layers (layer_us + K 4 b N d_model / beta)
-+ step_us + b request_us, with K kernels per layer that read and write every token's row: two norms
-with their residual sums, the rotary embedding, the write to the cache, and the activation or the
-router's choice of experts. Each engine has its own three constants, fitted to published steps of
-whole models.
++ sums sum_wait_us + step_us + b request_us, with K kernels per layer that read and write every
+token's row: two norms with their residual sums, the rotary embedding, the write to the cache, and
+the activation or the router's choice of experts. `sums` are the all-reduces of a forward: public
+tables time them with ranks that start together, those of a step do not. Each engine has its own
+constants, fitted to published steps of whole models.
 """
-
-from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
@@ -23,6 +22,8 @@ _BYTES = 4.0
 CONSTANTS = (
     Constant(name="layer_us", unit="us", start=5.0, low=0.0, high=200.0,
              meaning="what the kernels between a layer's modules take, however few rows"),
+    Constant(name="sum_wait_us", unit="us", start=1.0, low=0.0, high=50.0,
+             meaning="what ranks wait for each other at an all-reduce, besides its own time"),
     Constant(name="step_us", unit="us", start=300.0, low=0.0, high=5000.0,
              meaning="what the scheduler and sampling take of a step"),
     Constant(name="request_us", unit="us", start=5.0, low=0.0, high=200.0,
@@ -36,15 +37,21 @@ class StepConstants(Struct, frozen=True, kw_only=True):
     layer_us: float
     step_us: float
     request_us: float
+    sum_wait_us: float = 0.0
 
-    @classmethod
-    def of(cls, values: Mapping[str, float]) -> "StepConstants":
-        """Return the constants that a mapping holds by name."""
-        return cls(**{constant.name: values[constant.name] for constant in CONSTANTS})
+    def fixed_us(self, *, layers: float, sums: int) -> float:
+        """Return the time between the modules of a forward of no rows, in microseconds."""
+        return layers * self.layer_us + sums * self.sum_wait_us
 
 
 def between_us(
-    constants: StepConstants, *, layers: float, d_model: int, tokens: Array, bandwidth_gb_s: float
+    constants: StepConstants,
+    *,
+    layers: float,
+    sums: int,
+    d_model: int,
+    tokens: Array,
+    bandwidth_gb_s: float,
 ) -> Array:
     """Return the time of the kernels between modules in one step, in microseconds.
 
@@ -52,13 +59,15 @@ def between_us(
     ----------
     layers
         Layers, each of an attention and an FFN.
+    sums
+        All-reduces of a forward.
     tokens
         Rows of a rank, b N; the result has the same shape.
     bandwidth_gb_s
         beta of the GPU.
     """
     moved_us = LAYER_KERNELS * _BYTES * d_model * tokens / (bandwidth_gb_s * 1e3)
-    return np.asarray(layers * (constants.layer_us + moved_us))
+    return np.asarray(constants.fixed_us(layers=layers, sums=sums) + layers * moved_us)
 
 
 def host_us(constants: StepConstants, *, batch: int) -> float:

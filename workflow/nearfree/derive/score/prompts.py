@@ -38,23 +38,26 @@ class Prompts(NamedTuple):
 
     `share` is their mean number per step and data parallel group, `tokens` the length of each, and
     `modules_us` the time of modules that each adds. If `separate`, a prompt runs in a forward of
-    its own, with an engine step's own host time and kernels between modules.
+    its own, with an engine step's own host time and kernels between modules. `sums` are the
+    all-reduces of a forward.
     """
 
     share: float
     tokens: int
     modules_us: float
     separate: bool
+    sums: int
 
     def us(
         self, constants: StepConstants, *, layers: float, d_model: int, bandwidth_gb_s: float
     ) -> float:
         """Return the time that they add to a step with an engine's constants, in microseconds."""
         between = between_us(
-            constants, layers=layers, d_model=d_model, tokens=np.array([float(self.tokens)]),
-            bandwidth_gb_s=bandwidth_gb_s,
+            constants, layers=layers, sums=self.sums, d_model=d_model,
+            tokens=np.array([float(self.tokens)]), bandwidth_gb_s=bandwidth_gb_s,
         )  # fmt: skip
-        step_us = host_us(constants, batch=1) if self.separate else -layers * constants.layer_us
+        shared_us = constants.fixed_us(layers=layers, sums=self.sums)
+        step_us = host_us(constants, batch=1) if self.separate else -shared_us
         return self.share * (self.modules_us + float(between[0]) + step_us)
 
 
@@ -98,5 +101,6 @@ def prompts_of(served: Sequence[tuple[WholeRow, Deployment]], answerer: Answerer
             by_module = np.where(is_row_module[place], added_us, prompt_us - one_us)
             by_module = np.where(is_last_only[place], 0.0, by_module)
         share = max(row.batch / deployment.parallel.dp - 1, 0.0) / (row.osl or 1)
-        prompts.append(Prompts(share, isl, max(float(by_module.sum()), 0.0), separate))
+        modules_us = max(float(by_module.sum()), 0.0)
+        prompts.append(Prompts(share, isl, modules_us, separate, deployment.sums))
     return prompts

@@ -56,8 +56,9 @@ class TimedStep(NamedTuple):
     """A row with the answer of `predict`, or its refusal.
 
     `modules_us` is T of the modules at N, `first_us` at one position; `draft` is the draft that T
-    contains, `prompts` are the other requests' prompts in its steps; they are 0 and None where
-    there is a refusal. `deployment` is the query, of the release `asked`.
+    contains, `prompts` are the other requests' prompts in its steps, `sums` the all-reduces of its
+    forward; they are 0 and None where there is a refusal. `deployment` is the query, of the release
+    `asked`.
     """
 
     row: WholeRow
@@ -68,6 +69,7 @@ class TimedStep(NamedTuple):
     first_us: float = 0.0
     draft: Drafted | None = None
     prompts: Prompts | None = None
+    sums: int = 0
 
     def predicted_us(
         self, constants: StepConstants, bandwidth_gb_s: float, *, first: bool = False
@@ -84,7 +86,7 @@ class TimedStep(NamedTuple):
         step: dict[str, Any] = {
             "layers": decoder.pairs, "d_model": decoder.d_model, "bandwidth_gb_s": bandwidth_gb_s,
         }  # fmt: skip
-        between = between_us(constants, tokens=tokens.astype(np.float64), **step)
+        between = between_us(constants, tokens=tokens.astype(np.float64), sums=self.sums, **step)
         host = host_us(constants, batch=row.batch)
         modules = self.first_us
         if not first:
@@ -138,7 +140,12 @@ def timed_steps(
         if step.deployment and step.row.holds_prefill
     }
     prompts = dict(zip(served, prompts_of([*served.values()], answerer), strict=True))
-    return [step._replace(prompts=prompts.get(place)) for place, step in enumerate(steps)]
+    return [
+        step._replace(
+            prompts=prompts.get(place), sums=step.deployment.sums if step.deployment else 0
+        )
+        for place, step in enumerate(steps)
+    ]
 
 
 _Attempt = tuple[int, WholeRow, list[str], Deployment | str]

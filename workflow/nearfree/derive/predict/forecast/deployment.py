@@ -189,6 +189,13 @@ class Deployment(Struct, frozen=True, kw_only=True):
         return experts.experts + 1 if is_fused else 0
 
     @property
+    def sums(self) -> int:
+        """The all-reduces of a forward."""
+        if self.parallel.tp == 1:
+            return 0
+        return sum(use.count for use in self.uses() if use.setting.operation == "all_reduce")
+
+    @property
     def sent(self) -> Dtype | None:
         """The format in which rows are sent to experts, None for the plain format."""
         rows = self.formats.experts.activations

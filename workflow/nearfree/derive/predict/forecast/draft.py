@@ -44,10 +44,14 @@ from nearfree.errors import EvidenceError
 
 
 class Drafted(NamedTuple):
-    """Time of a draft's modules, [grid], and whether the drafter has its own vocabulary."""
+    """Time of a draft's modules, [grid], and whether the drafter has its own vocabulary.
+
+    `sums` are the all-reduces of one run.
+    """
 
     modules_us: Array
     mapped: bool
+    sums: int
 
     def at(self, place: int) -> "Drafted":
         """Return the draft at one N only, by its index in the grid."""
@@ -65,7 +69,7 @@ class Drafted(NamedTuple):
         `positions` are N of the steps, [grid]. Each run has one layer's kernels between modules.
         """
         runs = drafter_runs(positions)
-        device = self.modules_us + runs * constants.layer_us
+        device = self.modules_us + runs * constants.fixed_us(layers=1, sums=self.sums)
         host = runs * launches_us(engine, decoder, mapped=self.mapped)
         return np.asarray(np.maximum(device, host) + exposed_us(engine))
 
@@ -136,7 +140,7 @@ def draft_of(drafter: Deployment, total: Total, place: int, engine: BackendRelea
         )
     runs = drafter_runs(total.grid.astype(np.float64))
     first_us = first_us - _undrawn_us(total, place, engine)
-    return Drafted(np.asarray(first_us + (runs - 1.0) * one_row_us), mapped)
+    return Drafted(np.asarray(first_us + (runs - 1.0) * one_row_us), mapped, drafter.sums)
 
 
 def _undrawn_us(total: Total, place: int, engine: BackendRelease) -> Array:

@@ -310,6 +310,7 @@ def _outside_us(answerer: Answerer, deployment: Deployment, grid: Integers) -> A
     between = between_us(
         step.constants,
         layers=decoder.pairs,
+        sums=deployment.sums,
         d_model=decoder.d_model,
         tokens=_tokens(deployment, grid),
         bandwidth_gb_s=beta,

@@ -17,10 +17,13 @@ from nearfree.derive.work_model.family import Array, Constant
 
 LAYER_KERNELS = 5
 """Kernels per layer, between its modules, that read and write all rows."""
+_SHORTEST_US = 1.5
+"""The shortest kernel: the least of 1.48 to 2.45 us that any product takes in the public tables of
+nine GPUs (AIConfigurator 0.12.0)."""
 _BYTES = 4.0
 """Bytes moved per 16-bit element: it is read once and written once."""
 CONSTANTS = (
-    Constant(name="layer_us", unit="us", start=5.0, low=0.0, high=200.0,
+    Constant(name="layer_us", unit="us", start=10.0, low=LAYER_KERNELS * _SHORTEST_US, high=200.0,
              meaning="what the kernels between a layer's modules take, however few rows"),
     Constant(name="sum_wait_us", unit="us", start=1.0, low=0.0, high=50.0,
              meaning="what ranks wait for each other at an all-reduce, besides its own time"),

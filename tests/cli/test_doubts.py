@@ -95,7 +95,7 @@ def test_more_gpus_that_take_longer_are_told(call: Call, tp: str) -> None:
 
     The caveat is there if and only if half of tp is faster by more than 5 %.
     """
-    about = ("predict", "--model", "gpt_oss_20b", "--platform", "gb300", "--engine", "sglang")
+    about = ("predict", "--model", "llama_3_2_1b", "--platform", "gb300", "--engine", "sglang")
     asked = (*about, "--context", "1024", "--largest", "2", "--format", "json")
     half = str(int(tp) // 2)
     answers = [json.loads(call(*asked, "--tp", each)[1])[0] for each in (tp, half)]

@@ -1,10 +1,10 @@
 """`nearfree granularity` of llama.cpp's products on an NVIDIA GPU: kernels by number of rows."""
 
 import argparse
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import json_text
-from nearfree.cli.products import DEFAULT_ROWS, DEFAULT_SIDE
+from nearfree.cli.products import DEFAULT_ROWS, DEFAULT_SIDE, rule_line
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,24 +52,16 @@ def cuda_answer(
     return cuda_granularity(extraction, query, *(args.rows or DEFAULT_ROWS), notes=notes)
 
 
-def print_cuda_products(args: argparse.Namespace, answer: "CudaGranularity") -> None:
-    """Print an answer as a table or as JSON."""
-    if args.format == "json":
-        print(json_text(answer))
-        return
-    print(f"{answer.package} {answer.version}  ({answer.artefact}, by {answer.verified})")
+def cuda_lines(answer: "CudaGranularity") -> Iterator[str]:
+    """Yield an answer as a table."""
     what, rows = ("matrices of experts", "tokens") if answer.routed else ("a matrix", "rows")
-    print(
+    yield (
         f"  {answer.type}, {what} of {answer.columns} x {answer.depth}, compute capability "
         f"{answer.sm / 10:.1f}, by {rows}"
     )
     for interval in answer.intervals:
-        print(f"  {interval.first:>6} to {interval.last:<6} {_words(interval)}")
-        for rule in interval.rules[:_SHOWN_RULES]:
-            lines = "" if rule.lines is None else f":{rule.lines[0]}-{rule.lines[1]}"
-            print(f"      {rule.rule}  {rule.file}{lines}  {(rule.sha256 or '')[:12]}")
-    for note in answer.notes:
-        print(f"  note: {note}")
+        yield f"  {interval.first:>6} to {interval.last:<6} {_words(interval)}"
+        yield from map(rule_line, interval.rules[:_SHOWN_RULES])
 
 
 def _words(interval: "KernelInterval") -> str:

@@ -1,12 +1,13 @@
 """`nearfree granularity`: the block or tile that a release uses for a layer."""
 
 import argparse
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearfree.backends.records import LLAMA_CPP_CUDA, backends_of, ruled_packages
 from nearfree.cli.common import command, config_of, json_text, layout_of, platform_of
-from nearfree.cli.cuda_products import cuda_answer, print_cuda_products
+from nearfree.cli.cuda_products import cuda_answer, cuda_lines
 from nearfree.cli.deployment_options import FORMAT_ALIASES
 from nearfree.cli.granularity_options import (
     ATTENTION,
@@ -22,12 +23,13 @@ from nearfree.cli.granularity_options import (
     add_granularity_options,
     refuse_unused,
 )
-from nearfree.cli.products import print_products, product_answer
+from nearfree.cli.products import product_answer, product_lines
 from nearfree.cli.rules import extraction_of
 from nearfree.errors import ConfigError, EvidenceError
 
 if TYPE_CHECKING:
     from nearfree.log.events import TunedIndexed
+    from nearfree.sources.answers.ggml_cuda_granularity import CudaGranularity
     from nearfree.sources.answers.intervals import Granularity
     from nearfree.sources.answers.moe import MoeQuery
     from nearfree.sources.attention import AttentionQuery
@@ -54,23 +56,15 @@ def run_granularity(args: argparse.Namespace) -> int:
     kind = _kind(args.release, package)
     refuse_unused(args, kind)
     extraction = extraction_of(args, args.release)
-    if kind == CPU_PRODUCTS:
-        print_products(args, product_answer(args, extraction))
-        return 0
-    if kind == CUDA_PRODUCTS:
-        cuda = cuda_answer(args, extraction, _device(args)[1])
-        print_cuda_products(args, replace(cuda, notes=(*cuda.notes, *_device_notes(args))))
-        return 0
-    answer = {
-        MOE_LAYERS: _moe_answer,
-        DENSE_PRODUCTS: _dense_answer,
-        ATTENTION: _attention_answer,
-    }[kind](args, extraction)
+    make, lines = _KINDS[kind]
+    answer = make(args, extraction)
     answer = replace(answer, notes=(*answer.notes, *_device_notes(args)))
     if args.format == "json":
         print(json_text(answer))
-    else:
-        _print_table(answer)
+        return 0
+    print(f"{answer.package} {answer.version}  ({answer.artefact}, by {answer.verified})")
+    for line in (*lines(answer), *(f"  note: {note}" for note in answer.notes)):
+        print(line)
     return 0
 
 
@@ -175,6 +169,10 @@ def _attention_answer(args: argparse.Namespace, extraction: "Extraction") -> "Gr
     return attention_granularity(extraction, query, *args.positions)
 
 
+def _cuda_answer(args: argparse.Namespace, extraction: "Extraction") -> "CudaGranularity":
+    return cuda_answer(args, extraction, _device(args)[1])
+
+
 def _fields(args: argparse.Namespace, query: type["MoeQuery | AttentionQuery"]) -> dict[str, Any]:
     """Return the parsed options that are fields of a query."""
     return {name: value for name, value in vars(args).items() if name in query.__struct_fields__}
@@ -227,10 +225,11 @@ def _check_api(args: argparse.Namespace, apis: tuple[str, ...]) -> None:
         )
 
 
-def _print_table(answer: "Granularity") -> None:
-    print(f"{answer.package} {answer.version}  ({answer.artefact}, by {answer.verified})")
+def _lines(answer: "Granularity") -> Iterator[str]:
+    from nearfree.sources.answers.intervals import place_of
+
     for path in answer.kernel_path:
-        print(f"  {path.first:>6} to {path.last:<6} path {path.path}")
+        yield f"  {path.first:>6} to {path.last:<6} path {path.path}"
     for interval in answer.intervals:
         tile = (
             "" if interval.tile is None else f"  tile {interval.tile} rows, {interval.tiles} tiles"
@@ -238,12 +237,11 @@ def _print_table(answer: "Granularity") -> None:
         if interval.passes is not None:
             passes = f", {interval.passes} passes over the weights"
             tile = f"  rows of a tile{passes if interval.passes > 1 else ''}"
-        lines = "" if interval.lines is None else f":{interval.lines[0]}-{interval.lines[1]}"
-        where = f"{interval.source}  {interval.file}{lines}"
-        print(f"  {interval.first:>6} to {interval.last:<6} {interval.value:>4}{tile}  {where}")
+        where = f"{interval.source}  {place_of(interval.file, interval.lines)}"
+        yield f"  {interval.first:>6} to {interval.last:<6} {interval.value:>4}{tile}  {where}"
     for kernel in answer.compiled:
         block = " x ".join(map(str, kernel.block))
-        print(
+        yield (
             f"  {kernel.first:>6} to {kernel.last:<6} block {block}, {kernel.warps} warps,"
             f" {kernel.stages} stages: {kernel.registers} registers,"
             f" {kernel.blocks_an_sm} blocks per SM,"
@@ -251,6 +249,14 @@ def _print_table(answer: "Granularity") -> None:
         )
     if answer.backend_order is not None:
         kernels = ", ".join(answer.backend_order.kernels)
-        print(f"  in a served model, kernels are tried in the order {kernels}")
-    for note in answer.notes:
-        print(f"  note: {note}")
+        yield f"  in a served model, kernels are tried in the order {kernels}"
+
+
+_KINDS: dict[str, tuple[Callable[..., Any], Callable[[Any], Iterator[str]]]] = {
+    MOE_LAYERS: (_moe_answer, _lines),
+    DENSE_PRODUCTS: (_dense_answer, _lines),
+    ATTENTION: (_attention_answer, _lines),
+    CPU_PRODUCTS: (product_answer, product_lines),
+    CUDA_PRODUCTS: (_cuda_answer, cuda_lines),
+}
+"""What answers a kind of rules, and the lines of its table."""

@@ -1,9 +1,10 @@
 """`nearfree granularity` of products on a CPU: passes over the weights by number of rows."""
 
 import argparse
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import json_text, positive
+from nearfree.cli.common import positive
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,31 +109,27 @@ def library_flags(
     return variant.flags, variant, ()
 
 
-def print_products(args: argparse.Namespace, answer: "ProductGranularity") -> None:
-    """Print an answer as a table or as JSON."""
-    if args.format == "json":
-        print(json_text(answer))
-        return
-    print(f"{answer.package} {answer.version}  ({answer.artefact}, by {answer.verified})")
+def product_lines(answer: "ProductGranularity") -> Iterator[str]:
+    """Yield an answer as a table."""
     layout = "repacked where the release does" if answer.repack else "not repacked"
     library = f"the variant {answer.variant}" if answer.variant else "a library"
     owner = ", of an expert" if answer.routed else ""
     flags = " ".join(answer.cpu_flags) or "no vectors"
-    print(f"  {answer.type}{owner}, {layout}; {library} with {flags}")
+    yield f"  {answer.type}{owner}, {layout}; {library} with {flags}"
     for interval in answer.intervals:
         count = sum(tile_pass.times for tile_pass in interval.passes)
         step = f", a step of {interval.step}" if interval.step else ""
         passes = f"{count} pass{'es' if count > 1 else ''} over the weights"
-        print(f"  {interval.first:>6} to {interval.last:<6} {passes}{step}")
+        yield f"  {interval.first:>6} to {interval.last:<6} {passes}{step}"
         for tile_pass in interval.passes:
             rows = f"{tile_pass.holds} row{'s' if tile_pass.holds > 1 else ''}"
-            print(f"    {tile_pass.times} x {rows}  {tile_pass.path} {tile_pass.kernel}")
-            for rule in tile_pass.rules:
-                print(f"      {_rule_location(rule)}")
-    for note in answer.notes:
-        print(f"  note: {note}")
+            yield f"    {tile_pass.times} x {rows}  {tile_pass.path} {tile_pass.kernel}"
+            yield from map(rule_line, tile_pass.rules)
 
 
-def _rule_location(rule: "CitedRule") -> str:
-    lines = "" if rule.lines is None else f":{rule.lines[0]}-{rule.lines[1]}"
-    return f"{rule.rule}  {rule.file}{lines}  {(rule.sha256 or '')[:12]}"
+def rule_line(rule: "CitedRule") -> str:
+    """Return a rule with its file, lines and shortened digest."""
+    from nearfree.sources.answers.intervals import place_of
+
+    place = place_of(rule.file, rule.lines)
+    return f"      {rule.rule}  {place}  {(rule.sha256 or '')[:12]}"

@@ -26,7 +26,7 @@ from nearfree.sources.answers.ggml import (
 from nearfree.sources.answers.ggml_cpu import loaded_build
 from nearfree.sources.answers.ggml_experts import ExpertProduct
 from nearfree.sources.answers.granularity import Files
-from nearfree.sources.answers.intervals import Evidence
+from nearfree.sources.answers.intervals import Evidence, place_of
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.packages import parse_release
 
@@ -284,8 +284,7 @@ class EngineRules:
         """Return the source of a rule behind passes, by default the first: release, file, lines."""
         branch = dict(passes.places).get(rule or "", passes.places[0][1])
         quoted = self.deciding(self._files.branch_evidence(branch))
-        lines = "" if quoted.lines is None else f":{quoted.lines[0]}-{quoted.lines[1]}"
-        return f"{self.release_name}, {quoted.file}{lines}"
+        return f"{self.release_name}, {place_of(quoted.file, quoted.lines)}"
 
 
 def distinct_products(groups: Iterable[MatrixGroup]) -> list[RowProduct]:

@@ -12,7 +12,7 @@ from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.events import Quote
 from nearfree.sources.answers.dense import Rows
 from nearfree.sources.answers.granularity import MOST_POINTS, Files, intervals
-from nearfree.sources.answers.intervals import Evidence, Interval
+from nearfree.sources.answers.intervals import Evidence, Interval, place_of
 from nearfree.sources.answers.lookup import DEFAULT_STAGES, DEFAULT_WARPS
 from nearfree.sources.answers.moe import Block
 from nearfree.sources.attention import Tile
@@ -154,6 +154,5 @@ def tile_evidence(steps: Steps[Tile], positions: int) -> str:
 
 
 def _citation(place: Interval | Evidence) -> str:
-    lines = "" if place.lines is None else f":{place.lines[0]}-{place.lines[1]}"
     digest = "" if place.sha256 is None else f" ({place.sha256[:SHORT_DIGEST]})"
-    return f"{place.file}{lines}{digest}"
+    return f"{place_of(place.file, place.lines)}{digest}"

@@ -1,16 +1,13 @@
 """The answer for a matrix on an NVIDIA GPU over a range of rows, with its evidence."""
 
 import re
-from itertools import groupby
 
 from msgspec import Struct
-from msgspec.structs import asdict
 
-from nearfree.sources.answers.ggml import RuleBranch
 from nearfree.sources.answers.ggml_cuda import CudaProduct, CudaQuery
-from nearfree.sources.answers.ggml_granularity import CitedRule
-from nearfree.sources.answers.granularity import Files
-from nearfree.sources.answers.intervals import Evidence
+from nearfree.sources.answers.ggml_granularity import CitedRule, cited_rule
+from nearfree.sources.answers.granularity import Files, release_read, runs
+from nearfree.sources.answers.intervals import Evidence, ReleaseRead
 from nearfree.sources.extraction import Extraction
 
 _LIMIT = re.compile(r"\b(?:ne11|ne2|src1_ncols) *(?:<|>|<=|==) *\w")
@@ -32,14 +29,9 @@ class KernelInterval(Struct, frozen=True, kw_only=True, rename={"first": "from",
     rules: tuple[CitedRule, ...]
 
 
-class CudaGranularity(Struct, frozen=True, kw_only=True):
+class CudaGranularity(ReleaseRead, frozen=True, kw_only=True):
     """How a release divides the rows of one matrix, or of experts', into kernels and passes."""
 
-    package: str
-    version: str
-    artefact: str
-    artefact_sha256: str
-    verified: str
     type: str
     columns: int
     depth: int
@@ -67,28 +59,23 @@ def cuda_granularity(
         A rule is missing, or the rules for the GPU are not read.
     """
     product = CudaProduct(extraction, query)
-    source, files = extraction.fetched[0], Files(extraction.fetched)
-    runs = groupby(range(first, last + 1), lambda rows: product.launch(rows).kind())
-    intervals = []
-    for run in ([*rows] for _, rows in runs):
-        launch = product.launch(run[-1])
-        intervals.append(
-            KernelInterval(
-                first=run[0],
-                last=run[-1],
-                path=launch.path,
-                holds=launch.holds,
-                passes=launch.passes,
-                per=launch.per,
-                rules=tuple(cited_rule(place, files) for place in reversed(launch.places)),
-            )
+    files = Files(extraction.fetched)
+    points = [(rows, product.launch(rows)) for rows in range(first, last + 1)]
+    intervals = (
+        KernelInterval(
+            first=run[0][0],
+            last=run[-1][0],
+            path=launch.path,
+            holds=launch.holds,
+            passes=launch.passes,
+            per=launch.per,
+            rules=tuple(cited_rule(place, files, deciding) for place in reversed(launch.places)),
         )
+        for run in runs(points, lambda launch: launch.kind())
+        for launch in (run[-1][1],)
+    )
     return CudaGranularity(
-        package=extraction.package,
-        version=extraction.version,
-        artefact=source.artefact,
-        artefact_sha256=source.artefact_sha256,
-        verified=source.verified,
+        **release_read(extraction),
         type=query.weight.lower(),
         columns=query.columns,
         depth=query.depth,
@@ -103,13 +90,6 @@ def _fusion(product: CudaProduct) -> tuple[str, ...]:
     """Return what the release fuses, if it is on record: that rule's words."""
     rule = product.rules.get(FUSION)
     return () if rule is None else (f"{rule.value({}).value} ({FUSION})",)
-
-
-def cited_rule(place: RuleBranch, files: Files) -> CitedRule:
-    """Return a rule with the line that limits its columns, else with the one of its value."""
-    rule, branch = place
-    quoted = files.branch_evidence(branch)
-    return CitedRule(rule=rule, evidence=tuple(quoted), **asdict(deciding(quoted)))
 
 
 def deciding(quoted: list[Evidence]) -> Evidence:

@@ -1,6 +1,7 @@
 """The answer for a matrix on a CPU over a range of rows, with its evidence."""
 
-from itertools import groupby
+from collections.abc import Callable
+from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -8,8 +9,8 @@ from msgspec.structs import asdict
 from nearfree.sources.answers.ggml import Passes, Product, ProductQuery, RuleBranch
 from nearfree.sources.answers.ggml_cpu import NAMES, Variant
 from nearfree.sources.answers.ggml_experts import ExpertProduct
-from nearfree.sources.answers.granularity import Files
-from nearfree.sources.answers.intervals import Evidence
+from nearfree.sources.answers.granularity import Files, release_read, runs
+from nearfree.sources.answers.intervals import Evidence, ReleaseRead
 from nearfree.sources.extraction import Extraction
 
 
@@ -45,14 +46,9 @@ class RowsInterval(Struct, frozen=True, kw_only=True, rename={"first": "from", "
     passes: tuple[ShownPasses, ...]
 
 
-class ProductGranularity(Struct, frozen=True, kw_only=True):
+class ProductGranularity(ReleaseRead, frozen=True, kw_only=True):
     """How a release divides the rows of one matrix into passes."""
 
-    package: str
-    version: str
-    artefact: str
-    artefact_sha256: str
-    verified: str
     type: str
     columns: int
     depth: int
@@ -90,26 +86,20 @@ def product_granularity(
         A rule is missing, or the CPU or the type has kernels whose rules are not read.
     """
     product = (ExpertProduct if routed else Product)(extraction, query)
-    source, files = extraction.fetched[0], Files(extraction.fetched)
+    files = Files(extraction.fetched)
     deciding_rules = {step.rows: step.rule for step in product.steps(last)}
-    runs = groupby(
-        range(first, last + 1), lambda rows: [item.kind() for item in product.passes(rows)]
-    )
+    points = [(rows, product.passes(rows)) for rows in range(first, last + 1)]
     intervals = (
         RowsInterval(
-            first=run[0],
-            last=run[-1],
-            step=deciding_rules.get(run[0]),
-            passes=tuple(_shown_passes(item, files) for item in product.passes(run[0])),
+            first=run[0][0],
+            last=run[-1][0],
+            step=deciding_rules.get(run[0][0]),
+            passes=tuple(_shown_passes(item, files) for item in run[0][1]),
         )
-        for run in ([*rows] for _, rows in runs)
+        for run in runs(points, lambda passes: [item.kind() for item in passes])
     )
     return ProductGranularity(
-        package=extraction.package,
-        version=extraction.version,
-        artefact=source.artefact,
-        artefact_sha256=source.artefact_sha256,
-        verified=source.verified,
+        **release_read(extraction),
         type=query.weight.lower(),
         columns=query.columns,
         depth=query.depth,
@@ -120,7 +110,7 @@ def product_granularity(
         cpu_flags=tuple(sorted(query.flags & NAMES)),
         intervals=tuple(intervals),
         chosen_by=tuple(
-            _cited_rule(place, files) for place in (variant.branches if variant else ())
+            cited_rule(place, files) for place in (variant.branches if variant else ())
         ),
         notes=notes,
     )
@@ -128,11 +118,16 @@ def product_granularity(
 
 def _shown_passes(passes: Passes, files: Files) -> ShownPasses:
     names = ("path", "kernel", "holds", "serves", "times")
-    rules = tuple(_cited_rule(place, files) for place in passes.places)
+    rules = tuple(cited_rule(place, files) for place in passes.places)
     return ShownPasses(**{name: getattr(passes, name) for name in names}, rules=rules)
 
 
-def _cited_rule(place: RuleBranch, files: Files) -> CitedRule:
+def cited_rule(
+    place: RuleBranch,
+    files: Files,
+    deciding: Callable[[list[Evidence]], Evidence] = itemgetter(-1),
+) -> CitedRule:
+    """Return a rule with the line that decides, by default that of its value."""
     rule, branch = place
     quoted = files.branch_evidence(branch)
-    return CitedRule(rule=rule, evidence=tuple(quoted), **asdict(quoted[-1]))
+    return CitedRule(rule=rule, evidence=tuple(quoted), **asdict(deciding(quoted)))

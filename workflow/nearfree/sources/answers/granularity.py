@@ -154,6 +154,16 @@ def _tuned_evidence(tuned: TunedIndexed, tokens: int) -> Evidence:
     )
 
 
+def release_read(extraction: Extraction) -> dict[str, Any]:
+    """Return the fields of `ReleaseRead` for a release."""
+    source = extraction.fetched[0]
+    return {
+        "package": extraction.package,
+        "version": extraction.version,
+        **{name: getattr(source, name) for name in ("artefact", "artefact_sha256", "verified")},
+    }
+
+
 def runs(
     points: list[tuple[int, Any]], key: Callable[[Any], object]
 ) -> Iterable[list[tuple[int, Any]]]:
@@ -307,17 +317,12 @@ def _granularity(
     order: BackendOrder | None = None,
     notes: tuple[str, ...] = (),
 ) -> Granularity:
-    source = extraction.fetched[0]
-    if source.verified == "stand_in":
+    if extraction.fetched[0].verified == "stand_in":
         from nearfree.sources.fetching.fork import STANDS_IN
 
         notes = (*notes, STANDS_IN)
     return Granularity(
-        package=extraction.package,
-        version=extraction.version,
-        artefact=source.artefact,
-        artefact_sha256=source.artefact_sha256,
-        verified=source.verified,
+        **release_read(extraction),
         kernel_path=paths,
         intervals=granularities,
         backend_order=order,

@@ -3,6 +3,11 @@
 from msgspec import Struct
 
 
+def place_of(file: str, lines: tuple[int, int] | None) -> str:
+    """Return a file with its first and last line, if they are known."""
+    return file if lines is None else f"{file}:{lines[0]}-{lines[1]}"
+
+
 class Evidence(Struct, frozen=True, kw_only=True):
     """A quoted source: file inside the artefact, its SHA-256, lines, text, and the condition."""
 
@@ -76,14 +81,19 @@ class BackendOrder(Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...]
 
 
-class Granularity(Struct, frozen=True, kw_only=True):
-    """The answer for one setting: paths and granularities over the range of the query."""
+class ReleaseRead(Struct, frozen=True, kw_only=True):
+    """The release whose rules answer, the artefact that was read, and how that was verified."""
 
     package: str
     version: str
     artefact: str
     artefact_sha256: str
     verified: str
+
+
+class Granularity(ReleaseRead, frozen=True, kw_only=True):
+    """The answer for one setting: paths and granularities over the range of the query."""
+
     kernel_path: tuple[PathInterval, ...]
     intervals: tuple[Interval, ...]
     backend_order: BackendOrder | None = None

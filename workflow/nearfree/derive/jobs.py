@@ -8,15 +8,12 @@ from typing import Any
 from msgspec import Struct
 
 from nearfree.config.files import Config
-from nearfree.derive.stages import STAGE_OF, STAGES
+from nearfree.derive.stages import STAGE_OF, STAGES, declared
 from nearfree.derive.tables.schema import Table
 from nearfree.errors import ConfigError
 from nearfree.log.names import Layout
 
-TABLES: dict[str, Table] = {
-    name: getattr(import_module(stage.tables[name]), name.upper())
-    for name, stage in STAGE_OF.items()
-}
+TABLES: dict[str, Table] = {name: declared(name) for name in STAGE_OF}
 """Every table by name, those of observations first."""
 OBSERVED = tuple(STAGES["project"].tables)
 """The tables of observations, from which all others are derived."""

@@ -5,7 +5,8 @@ They name code as text, so that importing the stages imports none of it.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from nearfree.core.scopes import IMPORTED, PLATFORM, PUBLIC, SOURCES, kind
 
@@ -213,6 +214,13 @@ STAGES = {stage.name: stage for stage in _ALL}
 """Every stage by name, each after the stages whose tables it reads."""
 STAGE_OF = {table: stage for stage in _ALL for table in stage.tables}
 """The stage that writes a table, by the table's name, those of observations first."""
+
+
+def declared(table: str) -> Any:
+    """Return a table by its name, from the module that its stage says."""
+    return getattr(import_module(STAGE_OF[table].tables[table]), table.upper())
+
+
 _OBSERVING = {
     "environment": "environment make",
     "probe": "probe",

@@ -6,7 +6,8 @@ from typing import Any
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.claims.cases import Case, Claim, Group
 from nearfree.derive.claims.paper import CLAIMS_CHECKED
-from nearfree.derive.claims.scope_tables import PLATFORM_TABLES, PUBLIC_TABLES, ScopeTables
+from nearfree.derive.claims.scope_tables import ScopeTables
+from nearfree.derive.stages import STAGE_OF, STAGES, declared
 from nearfree.derive.tables.columns import ORIGINS, count, text
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import digests, read_table, tolerances_digest, write_table
@@ -58,7 +59,8 @@ Row = dict[str, object]
 
 def write_claims(layout: Layout, scope: str, *, epsilon: float) -> None:
     """Write a scope's verdicts on the claims of the paper, after all its other tables."""
-    tables = (*PLATFORM_TABLES, *PUBLIC_TABLES) if scope == PUBLIC else PLATFORM_TABLES
+    reads = STAGES["claims"].reads
+    tables = [declared(name) for name in reads if STAGE_OF[name].has(scope)]
     frames = {table.name: read_table(layout, scope, table) for table in tables}
     scope_tables = ScopeTables(scope, epsilon, frames)
     rows = CLAIMS.frame(claim_rows(scope_tables))

@@ -9,29 +9,10 @@ from typing import Any
 import polars as pl
 
 from nearfree.core.label import SIZES
-from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP
-from nearfree.derive.outlook.trend import TREND
-from nearfree.derive.predict.predictions import PREDICTIONS
-from nearfree.derive.score.composition import COMPOSITION
-from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.stages import STAGES, declared
 from nearfree.derive.tables.columns import SETTING_COLUMNS
-from nearfree.derive.tables.latency import LATENCY
-from nearfree.derive.tables.platforms import PLATFORMS
-from nearfree.derive.tables.schema import Table
-from nearfree.derive.tables.work import WORK
 
 Row = dict[str, Any]
-PLATFORM_TABLES: tuple[Table, ...] = (
-    PLATFORMS,
-    LATENCY,
-    WORK,
-    BOUNDARIES,
-    PREDICTIONS,
-    COMPOSITION,
-)
-"""The tables of every scope that claims are checked on."""
-PUBLIC_TABLES: tuple[Table, ...] = (TREND, PUBLISHED_LOOKUP)
-"""The tables that only the public scope has."""
 BASES = ("probed_stream", "datasheet", "probed_gemm", None)
 """Sources of hardware facts, in order of preference."""
 _SOURCES = ("profiled", "counted")
@@ -49,8 +30,7 @@ class ScopeTables:
     def __init__(self, scope: str, epsilon: float, frames: Mapping[str, pl.DataFrame]) -> None:
         self.scope, self.epsilon = scope, epsilon
         empty = {
-            table.name: pl.DataFrame(schema=table.dtypes)
-            for table in (*PLATFORM_TABLES, *PUBLIC_TABLES)
+            name: pl.DataFrame(schema=declared(name).dtypes) for name in STAGES["claims"].reads
         }
         self.frames = empty | dict(frames)
 

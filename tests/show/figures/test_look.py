@@ -130,14 +130,15 @@ def seen(colour: str, vision: tuple[tuple[float, ...], ...]) -> tuple[float, flo
 def test_ways_of_composing_look_unlike_all_other_predictors(vision: str) -> None:
     """To no reader does the colour of the sum, the minimum or the counted law look like another."""
     own = {"modules_sum", "modules_minimum", "principle_counted"}
-    colours = {name: seen(colour, VISIONS[vision]) for name, colour in PREDICTORS.items()}
+    colours = {name: seen(colour, VISIONS[vision]) for name, (colour, _) in PREDICTORS.items()}
     colours["measured"] = seen("#000000", VISIONS[vision])
     pairs = [pair for pair in combinations(colours, 2) if own & {*pair}]
     assert min(math.dist(colours[a], colours[b]) for a, b in pairs) > APART
 
 
 TOGETHER = {
-    "predictors": {**PREDICTORS, "measured": "#000000"},
+    "predictors": {name: colour for name, (colour, _) in PREDICTORS.items()}
+    | {"measured": "#000000"},
     "modules of a forward": ROLES,
     "lines": dict(enumerate(PALETTE)),
     "laws": dict(enumerate(LAWS)),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nearfree.cli.common import layout_of, positions, positive, refuse_leading_zero, tolerance
+from nearfree.core.precision import FORMATS
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,10 +17,7 @@ if TYPE_CHECKING:
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.deployment import Deployment
 
-DTYPES = (
-    "bfloat16", "float16", "float32", "float8",
-    "float8_block", "mxfp8", "int8", "int4", "nvfp4", "mxfp4",
-)  # fmt: skip
+DTYPES = tuple(FORMATS)
 FORMAT_ALIASES = {
     "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32",
     "fp8": "float8", "fp8_e4m3": "float8", "fp8_block": "float8_block",

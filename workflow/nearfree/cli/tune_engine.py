@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SCOPE = "cpu"
 _POSITIONS = 1024
 _STEPS = 3
-TRACE_SUFFIX, TUNE_SUFFIX = "_trace", "_tune"
+TRACE_SUFFIX = "_trace"
 
 
 class Job(NamedTuple):
@@ -346,7 +346,7 @@ def _trace(job: Job, forward_takes: "Sequence[Take]") -> "Take":
 
 def _prove(job: Job, takes: "Sequence[Take]", repeats: int) -> "RecordedProof":
     """Choose a setting by the trace, run the proof unless it is sealed, and return its record."""
-    from nearfree.derive.tune.plans import proof_plan
+    from nearfree.derive.tune.plans import SUFFIX, proof_plan
     from nearfree.derive.tune.recorded import choices, cost_of, read_proof
     from nearfree.derive.tune.replayed import traces_of
 
@@ -365,7 +365,7 @@ def _prove(job: Job, takes: "Sequence[Take]", repeats: int) -> "RecordedProof":
         kinds=kinds,
         traces=traces,
     )
-    proof = _decode(job, plan, TUNE_SUFFIX, f"3/{_STEPS} proof")
+    proof = _decode(job, plan, SUFFIX, f"3/{_STEPS} proof")
     return read_proof(proof, {str(take.name): take for take in takes})
 
 

@@ -25,6 +25,7 @@ from nearfree.cli.separate_scores import (
     validate_whole,
 )
 from nearfree.core.predictors import PREDICTORS
+from nearfree.core.setting import MODULES
 from nearfree.errors import ConfigError, EvidenceError
 
 if TYPE_CHECKING:
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
 DATASETS = ("published", "aiconfigurator", "measured", "whole")
 SCORED = (*PREDICTORS, "twin_version")
 CONSTANT = "always_baseline"
-MODULES = (
-    *("gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer"),
-    *("collective", "model", "engine"),
-)
 BY = (
     *("predictor", "platform", "module", "backend", "backend_version", "in_sample"),
     *("epsilon", "dtype", "weights", "kv_dtype", "routing", "kernel"),

@@ -91,7 +91,7 @@ def _rows(settings: pl.DataFrame, takes: list[Take], releases: _Releases) -> Ite
     for row in last_points.to_dicts():
         take = by_name[tuple(row[name] for name in _TAKE_COLUMNS)]
         loaded = next(
-            (event for event in take.events_of(EngineLoaded) if _is_loaded_for(event.data, row)),
+            (event for event in take.events_of(EngineLoaded) if is_loaded_for(event.data, row)),
             None,
         )
         if loaded is None:
@@ -102,8 +102,8 @@ def _rows(settings: pl.DataFrame, takes: list[Take], releases: _Releases) -> Ite
             yield {**copied, **step}
 
 
-def _is_loaded_for(loaded: EngineLoaded, row: Row) -> bool:
-    """Return whether a load event is that of a setting."""
+def is_loaded_for(loaded: EngineLoaded, row: Row) -> bool:
+    """Return whether a load event is that of a setting, by its fields."""
     return (loaded.engine, loaded.release, loaded.model, loaded.file_type, loaded.repack) == (
         *(row[name] for name in ("backend", "release", "model", "file_type")),
         bool(row["repack"]),

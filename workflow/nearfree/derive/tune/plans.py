@@ -22,6 +22,8 @@ ROUNDS = 10
 EVERY_ROUND_TO = {"llama_cpp": 8, "openvino": GRID[-1]}
 """The largest N that every round visits: 49 rows take OpenVINO four times as long as one,
 llama.cpp over twenty times."""
+SUFFIX = "_tune"
+"""Suffix of the names of proofs' streams."""
 LIMIT = 48
 """Most tokens of an output."""
 _LONGEST_DRAFT = GRID[-1] - 1

@@ -10,6 +10,7 @@ from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import seals_digest, write_table
 from nearfree.derive.tune.curve import curve_of
 from nearfree.derive.tune.interval import Interval
+from nearfree.derive.tune.plans import SUFFIX
 from nearfree.derive.tune.proof import RunResult, by_setting, gain, run_result
 from nearfree.derive.tune.recorded import RecordedProof, is_proof, read_proof
 from nearfree.derive.tune.replayed import tokens_per_second
@@ -18,8 +19,6 @@ from nearfree.log.events import DecodeMeasured, Event
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout, parse_take
 
-SUFFIX = "_tune"
-"""Suffix of the names of proofs' streams."""
 ROLES = ("none", "default", "choice", "neighbour", "predicted")
 TUNING = Table(
     name="tuning",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.core.boundary import median
 from nearfree.core.label import setting_key
@@ -17,6 +17,7 @@ from nearfree.derive.granularity.engine import (
     forward_of,
 )
 from nearfree.derive.granularity.resolve import Resolver, memoised
+from nearfree.derive.tables.engine_steps import is_loaded_for
 from nearfree.derive.work_model.engine import EngineCurve
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.curves import curve_samples, curves
@@ -127,7 +128,8 @@ def _newest(takes: Iterable[Take]) -> dict[str, LoggedForward]:
     for take in sorted(takes, key=lambda take: take.order):
         loaded = take.events_of(EngineLoaded)
         for curve in curves([take]):
-            events = [event for event in loaded if _is_of(event.data, curve.setting)]
+            fields = structs.asdict(curve.setting)
+            events = [event for event in loaded if is_loaded_for(event.data, fields)]
             samples = curve_samples(curve)
             if curve.setting.module == ENGINE.name and events and samples.whole:
                 forwards[setting_key(curve.setting)] = LoggedForward(
@@ -142,10 +144,3 @@ def _newest(takes: Iterable[Take]) -> dict[str, LoggedForward]:
                     baseline=samples.baseline,
                 )
     return forwards
-
-
-def _is_of(loaded: EngineLoaded, setting: Setting) -> bool:
-    """Return whether a load event is that of a setting."""
-    return (loaded.engine, loaded.release, loaded.model, loaded.repack) == (
-        setting.backend, setting.release, setting.model, bool(setting.repack),
-    )  # fmt: skip

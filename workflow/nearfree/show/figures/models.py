@@ -118,16 +118,6 @@ _HALF = 0.44
 """Half the width of the marks of one value, in octaves."""
 _ROOM = 0.6
 """The margin left of the first value and right of the last, in octaves."""
-_SHAPES = {
-    _MEASURED: "circle",
-    "idle_compute": "diamond",
-    "principle": "triangle-up",
-    "principle_resolved": "square",
-    "work_model": "triangle-down",
-    "modules_sum": "cross",
-    "modules_minimum": "triangle-right",
-    "principle_counted": "triangle-left",
-}
 _FEW = 24
 """The most marks side by side in a panel for which large marks fit."""
 
@@ -236,9 +226,7 @@ def _bands(settings: pl.DataFrame, top: float) -> pl.DataFrame:
 
 def _look(series: list[str]) -> Look:
     """Return colour and shape of the measured series and of the predictors, with one legend."""
-    looks_by_series = {
-        name: (PREDICTORS.get(name, "black"), _SHAPES.get(name, "stroke")) for name in series
-    }
+    looks_by_series = {name: PREDICTORS.get(name, ("black", "circle")) for name in series}
     channels = {"color": alt.Color, "shape": alt.Shape}
     return looks(channels, "series:N", looks_by_series, title=None, columns=4, labelExpr=SPACED)
 

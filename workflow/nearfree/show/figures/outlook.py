@@ -99,7 +99,7 @@ def _chart(rows: pl.DataFrame, variable: str, epsilon: float, title: str) -> alt
     interval = {"x": x, "y": alt.Y("low:Q", scale=scale, title=title_y), "y2": "high:Q"}
     answers = points.filter(kind="answer")
     colour, chart = predictors(answers["predictor"]), of_kind("answer")
-    with_band, band_colour = chart.transform_filter("isValid(datum.low)"), PREDICTORS[WORK_MODEL]
+    with_band, band_colour = chart.transform_filter("isValid(datum.low)"), PREDICTORS[WORK_MODEL][0]
     layers = alt.layer(
         with_band.mark_area(color=band_colour, opacity=0.2).encode(**interval),
         with_band.mark_rule(color=band_colour, strokeWidth=1.5, opacity=0.5).encode(**interval),

@@ -38,17 +38,17 @@ MEASURED, PUBLISHED, THEORY, BAND = "#0072b2", "#d55e00", "#555555", "#009e73"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 LAWS = ("#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
 PREDICTORS = {
-    "idle_compute": "#e69f00",
-    "principle": "#cc79a7",
-    "principle_resolved": "#009e73",
-    "work_model": "#0072b2",
-    "work_model_left_out": "#56b4e9",
-    "twin_version": "#505050",
-    "modules_sum": "#332288",
-    "modules_minimum": "#a0522d",
-    "principle_counted": "#661100",
+    "idle_compute": ("#e69f00", "diamond"),
+    "principle": ("#cc79a7", "triangle-up"),
+    "principle_resolved": ("#009e73", "square"),
+    "work_model": ("#0072b2", "triangle-down"),
+    "work_model_left_out": ("#56b4e9", "stroke"),
+    "twin_version": ("#505050", "stroke"),
+    "modules_sum": ("#332288", "cross"),
+    "modules_minimum": ("#a0522d", "triangle-right"),
+    "principle_counted": ("#661100", "triangle-left"),
 }
-"""The colour of each predictor, and of another version's curve."""
+"""The colour and the mark of each predictor, and of another version's curve."""
 PANEL = {"width": 260, "height": 200}
 SMALL_PANEL = {"width": 210, "height": 160}
 SPACED = "join(split(datum.label, '_'), ' ')"
@@ -177,7 +177,7 @@ def lines_by(
 
 def predictors(names: pl.Series) -> alt.Color:
     """Return the colour channel of the predictors that are drawn, with a legend."""
-    known = {name: PREDICTORS[name] for name in order_of(names)}
+    known = {name: PREDICTORS[name][0] for name in order_of(names)}
     return keyed(alt.Color, "predictor:N", known, title=None, columns=3, labelExpr=SPACED)
 
 

@@ -5,25 +5,65 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from msgspec import structs
+
+from nearfree.backends.builds import build_of
 from nearfree.backends.environments.lock import WORKFLOW_ENVIRONMENT
 from nearfree.cli.common import config_of, json_text, layout_of
 from nearfree.cli.measure_engine import ensure_probe, measure_in_environment, ready_environment
 from nearfree.cli.waiting import ProgressBar
+from nearfree.config.files import Config
+from nearfree.config.prompts import Prompt, read_prompts, shipped_prompts
+from nearfree.core.candidates import (
+    DRAFTED_CACHES,
+    REPACKS,
+    default_drafting,
+    default_draftings,
+    drafters,
+)
+from nearfree.core.drafting import Drafting
+from nearfree.core.modules.engine import EngineStudy
+from nearfree.core.names import LONGEST_NAME
+from nearfree.core.plan import DecodePlan, MeasurePlan
+from nearfree.core.precision import Dtype
+from nearfree.core.protocols import Thinned
+from nearfree.core.weights import WeightsFile
+from nearfree.derive.tune.choice import fastest
+from nearfree.derive.tune.plans import (
+    DRAFT_GRID,
+    EVERY_ROUND_TO,
+    GRID,
+    LIMIT,
+    ROUNDS,
+    SUFFIX,
+    Subject,
+    proof_plan,
+    trace_plan,
+    typical_context,
+)
+from nearfree.derive.tune.recorded import RecordedProof, choices, cost_of, curves_of, read_proof
+from nearfree.derive.tune.replayed import traces_of
+from nearfree.engines.files import cached_weights
+from nearfree.engines.generation import GENERATORS, refuse_batch, refuse_sampling
+from nearfree.engines.kernel import refuse_too_large
+from nearfree.engines.threads import refuse_threads, usable_cpus
 from nearfree.errors import ConfigError, printable
-
-if TYPE_CHECKING:
-    from nearfree.config.files import Config
-    from nearfree.config.prompts import Prompt
-    from nearfree.core.drafting import Drafting
-    from nearfree.core.plan import DecodePlan, MeasurePlan
-    from nearfree.core.precision import Dtype
-    from nearfree.derive.tune.plans import Subject
-    from nearfree.derive.tune.recorded import RecordedProof
-    from nearfree.log.evidence import Take
-    from nearfree.log.names import Layout
-    from nearfree.measure.own_file import OwnFile
+from nearfree.gguf.reader import read_header
+from nearfree.gguf.vocabulary import refuse_another_vocabulary
+from nearfree.log.evidence import Take, read_take
+from nearfree.log.names import Layout
+from nearfree.log.take import take_name
+from nearfree.measure.decodes import measure_decodes
+from nearfree.measure.engine_files import ensure_files, ensure_library
+from nearfree.measure.own_file import OwnFile, default_release, own_file
+from nearfree.measure.run import measure
+from nearfree.measure.texts import texts_folder
+from nearfree.measure.visits import no_progress, stoppable
+from nearfree.models.gguf_forward import whole_or
+from nearfree.show.text.tune import tune_text
+from nearfree.show.text.tune_json import document
 
 SCOPE = "cpu"
 _POSITIONS = 1024
@@ -34,32 +74,27 @@ TRACE_SUFFIX = "_trace"
 class Job(NamedTuple):
     """The inputs of one tuning: model, prompts, files and candidate drafters."""
 
-    layout: "Layout"
-    query: "Subject"
-    prompts: "tuple[Prompt, ...]"
+    layout: Layout
+    query: Subject
+    prompts: tuple[Prompt, ...]
     texts: Path
     """The file of the prompts."""
     files: dict[str, Path]
     """Weights files by SHA-256."""
-    forwards: "OwnFile"
+    forwards: OwnFile
     """The study of the model's T(N)."""
-    draft: "OwnFile | None"
+    draft: OwnFile | None
     """The study of the draft model's T(N)."""
-    sources: "tuple[Drafting, ...]"
+    sources: tuple[Drafting, ...]
     """The candidate drafters."""
-    default: "Drafting | None"
+    default: Drafting | None
     """The engine's own default setting."""
-    defaults: "tuple[Drafting, ...]"
+    defaults: tuple[Drafting, ...]
     """The default setting of each type of lookup."""
 
 
 def tune(args: argparse.Namespace) -> int:
     """Run the steps that are not sealed yet, and print the answer."""
-    from nearfree.measure.texts import texts_folder
-    from nearfree.measure.visits import no_progress, stoppable
-    from nearfree.show.text.tune import tune_text
-    from nearfree.show.text.tune_json import document
-
     job = _job(args)
     texts = texts_folder(job.layout)
     print(f"results: {job.layout.root}; prompts and outputs: {texts}", file=sys.stderr)
@@ -82,19 +117,6 @@ def tune(args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace) -> Job:
     """Check the options, fetch missing files, probe the machine, and return the job."""
-    from msgspec import structs
-
-    from nearfree.backends.builds import build_of
-    from nearfree.config.prompts import read_prompts, shipped_prompts
-    from nearfree.core.candidates import default_drafting, default_draftings, drafters
-    from nearfree.derive.tune.plans import Subject
-    from nearfree.engines.generation import GENERATORS, refuse_batch, refuse_sampling
-    from nearfree.engines.threads import refuse_threads, usable_cpus
-    from nearfree.gguf.vocabulary import refuse_another_vocabulary
-    from nearfree.log.take import take_name
-    from nearfree.measure.engine_files import ensure_library
-    from nearfree.measure.own_file import default_release
-
     if args.engine not in GENERATORS:
         raise ConfigError(
             f"{args.engine!r:.60} is not an engine that nearfree can tune",
@@ -158,7 +180,7 @@ def _job(args: argparse.Namespace) -> Job:
     )
 
 
-def _refuse_empty_slots(prompts: "Sequence[Prompt]", batch: int, texts: Path) -> None:
+def _refuse_empty_slots(prompts: Sequence[Prompt], batch: int, texts: Path) -> None:
     """Raise ConfigError for more slots than tuning prompts or held-out prompts."""
     held_out = sum(prompt.held_out for prompt in prompts)
     smaller = min(held_out, len(prompts) - held_out)
@@ -182,13 +204,8 @@ def _drafter(args: argparse.Namespace) -> str:
     return drafter
 
 
-def _shipped(config: "Config", args: argparse.Namespace) -> tuple[Path, str]:
+def _shipped(config: Config, args: argparse.Namespace) -> tuple[Path, str]:
     """Return weights and model of the engine's first study with a weights file, and fetch it."""
-    from nearfree.core.modules.engine import EngineStudy
-    from nearfree.core.weights import WeightsFile
-    from nearfree.engines.files import cached_weights
-    from nearfree.measure.engine_files import ensure_files
-
     for study in config.studies.values():
         if isinstance(study, EngineStudy) and study.backend == args.engine:
             weights = config.weights_of(study)
@@ -203,22 +220,10 @@ def _shipped(config: "Config", args: argparse.Namespace) -> tuple[Path, str]:
 
 def _plans(
     args: argparse.Namespace,
-    prompts: "Sequence[Prompt]",
+    prompts: Sequence[Prompt],
     threads: tuple[int, ...],
     release: str,
-) -> "tuple[OwnFile, OwnFile | None]":
-    from msgspec import structs
-
-    from nearfree.core.candidates import DRAFTED_CACHES, REPACKS
-    from nearfree.core.protocols import Thinned
-    from nearfree.derive.tune.plans import (
-        DRAFT_GRID,
-        EVERY_ROUND_TO,
-        GRID,
-        ROUNDS,
-        typical_context,
-    )
-    from nearfree.measure.own_file import own_file
+) -> tuple[OwnFile, OwnFile | None]:
 
     length = min(typical_context([len(p.text) for p in prompts]), _context(args) - GRID[-1])
 
@@ -229,8 +234,8 @@ def _plans(
         *,
         name: str | None = None,
         batch: int = 1,
-        kv_dtype: "Dtype | None" = None,
-    ) -> "OwnFile":
+        kv_dtype: Dtype | None = None,
+    ) -> OwnFile:
         return own_file(
             args.engine,
             path,
@@ -263,24 +268,14 @@ def _plans(
     return target, forwards(args.draft_model, DRAFT_GRID, (True,), kv_dtype=cache)
 
 
-def _refuse_too_large(args: argparse.Namespace, own: "OwnFile") -> None:
+def _refuse_too_large(args: argparse.Namespace, own: OwnFile) -> None:
     """Raise EvidenceError if the weights and the caches of all slots do not fit in memory."""
-    from msgspec import structs
-
-    from nearfree.derive.tune.plans import GRID
-    from nearfree.engines.kernel import refuse_too_large
-    from nearfree.gguf.reader import read_header
-
     setting = structs.replace(own.plan.sweeps[0].setting, context=_context(args) - GRID[-1])
     refuse_too_large(setting, read_header(args.model_path), GRID[-1])
 
 
 def _context(args: argparse.Namespace) -> int:
     """Return the positions of a prompt with its output; ConfigError if the model has fewer."""
-    from nearfree.derive.tune.plans import GRID, LIMIT
-    from nearfree.gguf.reader import read_header
-    from nearfree.models.gguf_forward import whole_or
-
     header = read_header(args.model_path)
     longest = whole_or(header.metadata.get(f"{header.architecture}.context_length"), 1 << 31)
     context: int = args.context or min(_POSITIONS, longest)
@@ -294,9 +289,8 @@ def _context(args: argparse.Namespace) -> int:
     return context
 
 
-def _measure_forwards(job: Job, own: "OwnFile", progress_text: str) -> "Take":
+def _measure_forwards(job: Job, own: OwnFile, progress_text: str) -> Take:
     """Return the sealed take of an engine's forwards; measure it if it does not exist."""
-    from nearfree.measure.run import measure
 
     def measure_here(progress: ProgressBar) -> object:
         return measure(
@@ -312,15 +306,12 @@ def _measure_forwards(job: Job, own: "OwnFile", progress_text: str) -> "Take":
 def _ensure_take(
     job: Job,
     stream: str,
-    plan: "MeasurePlan | DecodePlan",
+    plan: MeasurePlan | DecodePlan,
     progress_text: str,
-    measure_here: "Callable[[ProgressBar], object]",
+    measure_here: Callable[[ProgressBar], object],
     *options: str,
-) -> "Take":
+) -> Take:
     """Return the sealed take of a plan, made in this process or in the plan's environment."""
-    from nearfree.log.evidence import read_take
-    from nearfree.log.take import take_name
-
     name = take_name(SCOPE, stream, 1, plan)
     if plan.environment == WORKFLOW_ENVIRONMENT or job.layout.seal(name).exists():
         with ProgressBar(progress_text) as bar:
@@ -332,24 +323,16 @@ def _ensure_take(
     return read_take(job.layout, name)
 
 
-def _trace(job: Job, forward_takes: "Sequence[Take]") -> "Take":
+def _trace(job: Job, forward_takes: Sequence[Take]) -> Take:
     """Return the sealed take of all prompts without drafts, with the drafters' proposals."""
-    from nearfree.derive.tune.choice import fastest
-    from nearfree.derive.tune.plans import trace_plan
-    from nearfree.derive.tune.recorded import curves_of
-
     sources = (*job.sources, *([job.default] if job.default else []))
     base = fastest(curves_of(forward_takes, job.query.weights))
     plan = trace_plan(job.query, sources, base)
     return _decode(job, plan, TRACE_SUFFIX, f"2/{_STEPS} trace")
 
 
-def _prove(job: Job, takes: "Sequence[Take]", repeats: int) -> "RecordedProof":
+def _prove(job: Job, takes: Sequence[Take], repeats: int) -> RecordedProof:
     """Choose a setting by the trace, run the proof unless it is sealed, and return its record."""
-    from nearfree.derive.tune.plans import SUFFIX, proof_plan
-    from nearfree.derive.tune.recorded import choices, cost_of, read_proof
-    from nearfree.derive.tune.replayed import traces_of
-
     query = job.query
     traces = traces_of(takes)
     cost = cost_of(takes, query.weights, query.draft, query.batch)
@@ -369,11 +352,8 @@ def _prove(job: Job, takes: "Sequence[Take]", repeats: int) -> "RecordedProof":
     return read_proof(proof, {str(take.name): take for take in takes})
 
 
-def _decode(job: Job, plan: "DecodePlan", suffix: str, progress_text: str) -> "Take":
+def _decode(job: Job, plan: DecodePlan, suffix: str, progress_text: str) -> Take:
     """Return the sealed take of a plan of decodes; run it if it does not exist."""
-    from nearfree.core.names import LONGEST_NAME
-    from nearfree.measure.decodes import measure_decodes
-
     stream = f"{job.forwards.stream[: LONGEST_NAME - len(suffix)]}{suffix}"
     hashes = {part.sha256 for part in plan.prompts}
     prompts = [prompt for prompt in job.prompts if prompt.part.sha256 in hashes]

@@ -22,7 +22,7 @@ from nearfree.stopping import STOPPED, STOPPED_CODE, stop_by_exception
 
 MODULES = (
     *("machine", "fetch", "study", "measure", "tune", "imports", "rules", "granularity"),
-    *("forecast", "lookup", "schedule", "calibrate", "validate", "results", "audit", "log"),
+    *("forecast", "lookup", "schedule_options", "calibrate", "validate", "results", "audit", "log"),
 )
 """The modules that declare commands, in the order of the help."""
 GC_THRESHOLD = 500_000

@@ -2,24 +2,40 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from msgspec import UNSET, structs
+
+from nearfree.backends.names import attention_backend
 from nearfree.cli.deployment_options import make_spec
+from nearfree.config.files import Config
+from nearfree.decoders.config_file import find_file, read_drafter
+from nearfree.decoders.model_file import find_drafter_file, find_model_file
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.attention_choice import attention_refusals
+from nearfree.derive.predict.forecast.deployment import Deployment, Questions
+from nearfree.derive.predict.forecast.draft import (
+    as_head,
+    as_own,
+    draft_model_grid,
+    drafter_shares,
+    model_shares,
+)
+from nearfree.derive.predict.forecast.expand_deployments import deployments
+from nearfree.derive.predict.forecast.forecast import Forecast
+from nearfree.derive.predict.forecast.total import total
+from nearfree.derive.schedule.doubts import drafter_warnings, state_warnings
+from nearfree.derive.schedule.engines import ENGINES
 from nearfree.errors import ConfigError
-
-if TYPE_CHECKING:
-    from nearfree.config.files import Config
-    from nearfree.derive.predict.answers import Answerer
-    from nearfree.derive.predict.forecast.deployment import Deployment
-    from nearfree.derive.predict.forecast.forecast import Forecast
+from nearfree.hub.model_name import resolve_model
+from nearfree.show.text.schedule import ratio_by_batch
 
 OWN = "own"
 """The `--drafter` that is the model's own multi-token-prediction layer."""
 
 
 def drafter_deployments(
-    args: argparse.Namespace, config: "Config", largest_batch: int
-) -> "Sequence[Deployment]":
+    args: argparse.Namespace, config: Config, largest_batch: int
+) -> Sequence[Deployment]:
     """Return the deployments of the drafting model or head, by batch size from 1 on.
 
     The drafter lies on the last pipeline stage only (vllm-project/vllm pulls 50514 and 53575). The
@@ -30,14 +46,6 @@ def drafter_deployments(
     ConfigError
         The drafter is unknown; the error names `own`, too.
     """
-    from msgspec import structs
-
-    from nearfree.backends.names import attention_backend
-    from nearfree.decoders.model_file import find_drafter_file
-    from nearfree.derive.predict.forecast.attention_choice import attention_refusals
-    from nearfree.derive.predict.forecast.expand_deployments import deployments
-    from nearfree.derive.schedule.engines import ENGINES
-
     if args.drafter in {None, OWN}:
         return []
     drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
@@ -60,24 +68,11 @@ def drafter_deployments(
 
 def draft_costs(
     args: argparse.Namespace,
-    answers: "Forecast",
-    answerer: "Answerer",
-    drafters: "Sequence[Deployment]",
-) -> "float | dict[int, list[float]]":
+    answers: Forecast,
+    answerer: Answerer,
+    drafters: Sequence[Deployment],
+) -> float | dict[int, list[float]]:
     """Return the cost of drafting in T(1): per token, or by batch size and draft length."""
-    from msgspec import UNSET
-
-    from nearfree.derive.predict.forecast.deployment import Questions
-    from nearfree.derive.predict.forecast.draft import (
-        as_head,
-        as_own,
-        draft_model_grid,
-        drafter_shares,
-        model_shares,
-    )
-    from nearfree.derive.predict.forecast.total import total
-    from nearfree.show.text.schedule import ratio_by_batch
-
     if args.drafter is None:
         return float(args.draft_cost or 0.0)
     ratio_by_batch(answers)  # raises where T(N) is unknown
@@ -95,23 +90,14 @@ def draft_costs(
     return model_shares(answers.total, answers.deployments, drafter_total, drafters)
 
 
-def names_head(args: argparse.Namespace, config: "Config") -> bool:
+def names_head(args: argparse.Namespace, config: Config) -> bool:
     """Return whether --drafter names a head, which reads the target model's hidden states."""
-    from msgspec import UNSET
-
-    from nearfree.decoders.config_file import find_file, read_drafter
-    from nearfree.hub.model_name import resolve_model
-
     file = find_file(config.folder, resolve_model(args.config, args.drafter))
     return read_drafter(file).states is not UNSET
 
 
-def doubts(args: argparse.Namespace, config: "Config") -> list[str]:
+def doubts(args: argparse.Namespace, config: Config) -> list[str]:
     """Return the reasons against the drafter of --drafter, and against any drafter of the model."""
-    from nearfree.decoders.model_file import find_drafter_file, find_model_file
-    from nearfree.derive.schedule.doubts import drafter_warnings, state_warnings
-    from nearfree.hub.model_name import resolve_model
-
     model = find_model_file(config.folder, resolve_model(args.config, args.model[0]))
     reasons = list(state_warnings(args.engine, model))
     if args.drafter is None:

@@ -1,12 +1,13 @@
-"""`nearfree schedule`: draft lengths by batch size, as an engine's option."""
+"""The run of `nearfree schedule`: draft lengths by batch size, as an engine's option."""
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from nearfree.cli.common import command, config_of, in_one_thread
+from msgspec.structs import replace
+
+from nearfree.cli.common import config_of
 from nearfree.cli.deployment_options import loads_of, make_answerer, make_spec, tolerance_of
 from nearfree.cli.drafters import OWN, doubts, draft_costs, drafter_deployments, names_head
 from nearfree.cli.forecast import answerable
@@ -14,50 +15,38 @@ from nearfree.cli.schedule_options import (
     LARGEST_BATCH,
     THROUGHPUT,
     TOLERANCE,
-    add_schedule_options,
-    check_options,
     goal_of,
-    use_release,
 )
+from nearfree.config.files import Config
+from nearfree.decoders.ranks.engines import VLLM
+from nearfree.derive.granularity.graphs import GraphSteps
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.alternatives import Alternatives
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.draft_memory import with_drafters
+from nearfree.derive.predict.forecast.forecast import Forecast, forecast, positions
+from nearfree.derive.schedule import expected, llama_cpp
+from nearfree.derive.schedule.doubts import release_warnings
+from nearfree.derive.schedule.engines import ENGINES, vllm_option
+from nearfree.derive.schedule.option import Option
 from nearfree.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nearfree.config.files import Config
-    from nearfree.derive.predict.answers import Answerer
-    from nearfree.derive.predict.forecast.deployment import Deployment
-    from nearfree.derive.predict.forecast.forecast import Forecast
-    from nearfree.derive.schedule.option import Option
-    from nearfree.show.text.context_schedule import ContextSchedule, Write
-
+from nearfree.show.text.context_schedule import ContextSchedule, Write, least_loss, shortest
+from nearfree.show.text.memory import memory_lines, unfit
+from nearfree.show.text.schedule import (
+    ASSUMED,
+    choices_table,
+    memory_end,
+    near_free_by_batch,
+    ratio_by_batch,
+    schedule_report,
+)
+from nearfree.show.text.schedule_json import choices_json, schedules_json
 
 _CONTEXT = 4096
 
 
-@command("schedule", add_schedule_options, answers=True)
-def run_schedule(args: argparse.Namespace) -> int:
-    """Write draft lengths K by batch size, as an option that the engine reads.
-
-    Without --acceptance, K = N_max - 1: as many drafts as the verifying forward processes
-    near-free. With --acceptance and --draft-cost or --drafter, K maximises the expected tokens per
-    second; the drafter's time then counts at K = 0, too. Entries that differ by less than --worth
-    are merged, near-free K only downwards. The option goes to standard output, its evidence to
-    standard error. The schedule ends at the largest batch size that fits in memory at the context,
-    unless --ignore-memory is given. For several contexts the option is the safe one: at each batch
-    size the longest K that is near-free at every context, or the schedule with the smallest
-    worst-case loss; standard error has the option of each context.
-
-    Example: nearfree schedule vllm --model qwen3_8b --platform h200 --acceptance 0.7
-    --draft-cost 0.03
-    """
-    in_one_thread()
-    from nearfree.derive.schedule.doubts import release_warnings
-    from nearfree.show.text.schedule import ASSUMED, choices_table
-    from nearfree.show.text.schedule_json import choices_json, schedules_json
-
-    use_release(args)
-    check_options(args)
+def schedule(args: argparse.Namespace) -> int:
+    """Print the option of the checked arguments, or what the best K would win; return 0."""
     config = config_of(args)
     contexts = list(dict.fromkeys(args.context or [_CONTEXT]))
     schedules = [_schedule(args, config, context) for context in contexts]
@@ -87,11 +76,10 @@ def run_schedule(args: argparse.Namespace) -> int:
 
 def _evidence(
     args: argparse.Namespace,
-    schedules: "Sequence[ContextSchedule]",
-    safe: "ContextSchedule",
-    notes: "Sequence[str]",
+    schedules: Sequence[ContextSchedule],
+    safe: ContextSchedule,
+    notes: Sequence[str],
 ) -> Iterator[str]:
-    from nearfree.show.text.schedule import memory_end, schedule_report
 
     if len(schedules) > 1:
         contexts = ", ".join(str(schedule.context) for schedule in schedules)
@@ -116,16 +104,8 @@ def _evidence(
         yield from memory_end(schedule.deployments, len(schedule.forecast.deployments))
 
 
-def _schedule(args: argparse.Namespace, config: "Config", context: int) -> "ContextSchedule":
+def _schedule(args: argparse.Namespace, config: Config, context: int) -> ContextSchedule:
     """Return the schedule at one context."""
-    from nearfree.derive.predict.forecast.alternatives import Alternatives
-    from nearfree.derive.predict.forecast.draft_memory import with_drafters
-    from nearfree.derive.predict.forecast.forecast import forecast, positions
-    from nearfree.derive.schedule import expected
-    from nearfree.derive.schedule.engines import ENGINES
-    from nearfree.show.text.context_schedule import ContextSchedule
-    from nearfree.show.text.schedule import near_free_by_batch, ratio_by_batch
-
     args = argparse.Namespace(**{**vars(args), "context": [context]})
     engine = ENGINES[args.engine]
     largest_batch = engine.largest_batch or args.largest_batch or LARGEST_BATCH
@@ -157,11 +137,11 @@ def _schedule(args: argparse.Namespace, config: "Config", context: int) -> "Cont
 
 def _writer(
     args: argparse.Namespace,
-    config: "Config",
-    answers: "Forecast",
-    answerer: "Answerer",
-    accepted: "Sequence[float] | None",
-) -> "Write":
+    config: Config,
+    answers: Forecast,
+    answerer: Answerer,
+    accepted: Sequence[float] | None,
+) -> Write:
     """Return the writer of an engine's option; vLLM's follows the CUDA graphs that it captures.
 
     Parameters
@@ -170,11 +150,6 @@ def _writer(
         The shares of rounds in which the first 1, 2, ... drafts are all accepted, None where K is
         chosen by the tolerance.
     """
-    from nearfree.decoders.ranks.engines import VLLM
-    from nearfree.derive.granularity.graphs import GraphSteps
-    from nearfree.derive.schedule.engines import ENGINES, vllm_option
-    from nearfree.show.text.schedule import ratio_by_batch
-
     graphs = answers.deployments[0].graphs
     known = answers.total.refusals[0] is None
     if graphs and known and args.engine == graphs.engine.name == VLLM.name:
@@ -187,13 +162,11 @@ def _writer(
 
 def _single_length(
     args: argparse.Namespace,
-    config: "Config",
-    ratio: "Mapping[int, float]",
-    accepted: "Sequence[float] | None",
-) -> "Write":
+    config: Config,
+    ratio: Mapping[int, float],
+    accepted: Sequence[float] | None,
+) -> Write:
     """Return the writer for an engine that takes one K, chosen by T(N) / T(1) of one request."""
-    from nearfree.derive.schedule import llama_cpp
-
     epsilon = tolerance_of(args, config)
     drafter_type = llama_cpp.MODEL
     if args.drafter == OWN:
@@ -203,7 +176,7 @@ def _single_length(
     elif args.drafter is None and args.draft_cost == 0:
         drafter_type = llama_cpp.LOOKUP
 
-    def write(k_by_batch: "Mapping[int, int]") -> "Option":
+    def write(k_by_batch: Mapping[int, int]) -> Option:
         shortest = None
         if accepted is not None:
             worth = llama_cpp.worth_verifying(ratio, k_by_batch[1], accepted)
@@ -216,18 +189,12 @@ def _single_length(
 
 
 def _safe(
-    args: argparse.Namespace, config: "Config", schedules: "Sequence[ContextSchedule]"
-) -> "ContextSchedule":
+    args: argparse.Namespace, config: Config, schedules: Sequence[ContextSchedule]
+) -> ContextSchedule:
     """Return the schedule that is safe at all contexts.
 
     Where the engine takes a single K, the largest T(N) / T(1) over the contexts counts.
     """
-    from msgspec.structs import replace
-
-    from nearfree.derive.schedule.engines import ENGINES
-    from nearfree.show.text.context_schedule import least_loss, shortest
-    from nearfree.show.text.schedule import ratio_by_batch
-
     if len(schedules) == 1:
         return schedules[0]
     if goal_of(args) != TOLERANCE:
@@ -240,7 +207,7 @@ def _safe(
     return shortest(schedules, args.worth)
 
 
-def _fitting(args: argparse.Namespace, queries: "Sequence[Deployment]") -> "Sequence[Deployment]":
+def _fitting(args: argparse.Namespace, queries: Sequence[Deployment]) -> Sequence[Deployment]:
     """Return the batch sizes that fit in memory, or all of them with --ignore-memory.
 
     Raises
@@ -248,8 +215,6 @@ def _fitting(args: argparse.Namespace, queries: "Sequence[Deployment]") -> "Sequ
     ConfigError
         Batch size 1 does not fit.
     """
-    from nearfree.show.text.memory import memory_lines, unfit
-
     fitting = (
         queries if args.ignore_memory else [query for query in queries if not unfit(query.memory)]
     )

@@ -1,10 +1,10 @@
-"""Options of `nearfree schedule`, and the combinations that it refuses."""
+"""`nearfree schedule`: its options, and the combinations that it refuses."""
 
 import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from nearfree.cli.common import number, positive
+from nearfree.cli.common import command, in_one_thread, number, positive
 from nearfree.cli.deployment_options import add_answer_options, add_deployment, refuse_options
 from nearfree.core.predictors import LAWS, PREDICTORS, WORK_MODEL
 from nearfree.errors import ConfigError, Refusal, RefusedError
@@ -83,6 +83,30 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
         default="option",
         help="the engine's option, or all schedules as data (default: option)",
     )
+
+
+@command("schedule", add_schedule_options, answers=True)
+def run_schedule(args: argparse.Namespace) -> int:
+    """Write draft lengths K by batch size, as an option that the engine reads.
+
+    Without --acceptance, K = N_max - 1: as many drafts as the verifying forward processes
+    near-free. With --acceptance and --draft-cost or --drafter, K maximises the expected tokens per
+    second; the drafter's time then counts at K = 0, too. Entries that differ by less than --worth
+    are merged, near-free K only downwards. The option goes to standard output, its evidence to
+    standard error. The schedule ends at the largest batch size that fits in memory at the context,
+    unless --ignore-memory is given. For several contexts the option is the safe one: at each batch
+    size the longest K that is near-free at every context, or the schedule with the smallest
+    worst-case loss; standard error has the option of each context.
+
+    Example: nearfree schedule vllm --model qwen3_8b --platform h200 --acceptance 0.7
+    --draft-cost 0.03
+    """
+    in_one_thread()
+    use_release(args)
+    check_options(args)
+    from nearfree.cli.schedule import schedule
+
+    return schedule(args)
 
 
 def _engine(text: str) -> str:

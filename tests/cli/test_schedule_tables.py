@@ -178,7 +178,7 @@ def test_one_length_is_by_the_slowest_context(monkeypatch: pytest.MonkeyPatch) -
         512: {1: 1.0, 2: 1.1, 3: 1.1, 4: 1.2},
         4096: {1: 1.0, 2: 1.1, 3: 1.3, 4: 1.1},
     }
-    monkeypatch.setattr("nearfree.show.text.schedule.ratio_by_batch", lambda ratio: {1: ratio})
+    monkeypatch.setattr("nearfree.cli.schedule.ratio_by_batch", lambda ratio: {1: ratio})
     schedules: list[Any] = [
         ContextSchedule(
             context=context,

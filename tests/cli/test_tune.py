@@ -102,7 +102,8 @@ def test_more_threads_than_cpus_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Threads beyond the CPUs would wait; the default is every number that may be used."""
-    monkeypatch.setattr(threads, "usable_cpus", lambda: 3)
+    for module in (threads, tune_engine):
+        monkeypatch.setattr(module, "usable_cpus", lambda: 3)
     home = ("--results", str(tmp_path / "home" / "results"))
     arguments = ("llama_cpp", "--model", str(write_gguf(tmp_path / "model.gguf")), *home)
     message = refusal(capsys, *arguments, "--threads", "1,5000")
@@ -168,9 +169,10 @@ def test_an_engine_without_its_environment_is_refused_before_anything_is_timed(
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a tuning short: fewer N, rounds and tokens."""
-    monkeypatch.setattr(plans, "GRID", (1, 2, 3, 4, 5, 9))
-    monkeypatch.setattr(plans, "ROUNDS", 3)
-    monkeypatch.setattr(plans, "LIMIT", 8)
+    for module in (plans, tune_engine):
+        monkeypatch.setattr(module, "GRID", (1, 2, 3, 4, 5, 9))
+        monkeypatch.setattr(module, "ROUNDS", 3)
+        monkeypatch.setattr(module, "LIMIT", 8)
 
 
 @pytest.mark.slow

@@ -30,13 +30,11 @@ from nearfree.cli.deployment_options import (
     refuse_options,
     tolerance_of,
 )
-from nearfree.cli.forecast_engine import (
+from nearfree.cli.serving_engine import (
     add_engine_options,
-    cpus,
-    predict_engine,
     refuse_engine_options,
+    use_serving_engine,
 )
-from nearfree.cli.serving_engine import use_serving_engine
 from nearfree.errors import ConfigError, Refusal, RefusedError
 
 if TYPE_CHECKING:
@@ -112,7 +110,11 @@ def run_predict(args: argparse.Namespace) -> int:
         return 0
     use_serving_engine(args)
     _refuse_missing(args)
-    return predict_engine(args) if args.engine else _predict_deployments(args)
+    if not args.engine:
+        return _predict_deployments(args)
+    from nearfree.cli.forecast_engine import predict_engine
+
+    return predict_engine(args)
 
 
 def _refuse_missing(args: argparse.Namespace) -> None:
@@ -120,10 +122,11 @@ def _refuse_missing(args: argparse.Namespace) -> None:
     if not missing:
         return
     are = "are" if len(missing) > 1 else "is"
-    known = list(config_of(args).platforms)
+    known = config_of(args).platforms
+    names = list(known)
     if args.engine:
-        known = [*cpus(config_of(args)), "or an NVIDIA GPU"]
-    platforms = f" (platforms: {', '.join(known)})" if "--platform" in missing else ""
+        names = [*(n for n in names if known[n].kind == "cpu"), "or an NVIDIA GPU"]
+    platforms = f" (platforms: {', '.join(names)})" if "--platform" in missing else ""
     raise ConfigError(
         f"{' and '.join(missing)} {are} missing",
         remedy=f"Name one, or several: a,b,c{platforms}",

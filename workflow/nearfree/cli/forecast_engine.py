@@ -3,60 +3,33 @@
 import argparse
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nearfree.cli.common import config_of, json_text, layout_of, positive
+from nearfree.backends.builds import builds
+from nearfree.backends.records import backends_of
+from nearfree.cli.common import config_of, json_text, layout_of
 from nearfree.cli.deployment_options import conditions, refuse_options, tolerance_of
+from nearfree.cli.engine_options import CONTEXT, engine_name
 from nearfree.cli.forecast_engine_gpu import predict_engine_on_gpus
-from nearfree.cli.serving_engine import SERVING_HELP
+from nearfree.cli.products import library_flags
+from nearfree.decoders.config_file import config_file
+from nearfree.decoders.ranks.engines import ENGINES
+from nearfree.derive.granularity.engine import EngineForward
+from nearfree.derive.granularity.releases import Release
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.engine_answers import EngineForecast, engine_forecast
+from nearfree.derive.predict.forecast.expand_deployments import check_release
 from nearfree.errors import ConfigError
+from nearfree.gguf.header import GgufHeader, refuse_part
+from nearfree.gguf.reader import read_header
+from nearfree.hardware.platforms import resolve
+from nearfree.models.gguf_forward import matrices_of, shape_of
+from nearfree.show.text.engine_forecast import engine_json, engine_lines
+from nearfree.sources.answers.ggml_cpu import NAMES, UNREAD, loaded_flags
+from nearfree.sources.packages import parse_release
 
-if TYPE_CHECKING:
-    from nearfree.config.files import Config
-    from nearfree.derive.predict.answers import Answerer
-    from nearfree.derive.predict.engine_answers import EngineForecast
-    from nearfree.gguf.header import GgufHeader
-
-CONTEXT = 64
-"""The default of L, which is that of the project's own curves."""
-_ENGINE_OPTIONS = ("release", "threads", "no_repack", "cpu_flags")
 _ENGINE_CONDITIONS = ("batch", "context")
 _REFUSED = ("positions", "accepted", "all", "largest", "ignore_memory")
-
-
-def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of engines: of one on GPUs, and of one that runs a GGUF file on a CPU."""
-    group = parser.add_argument_group("engines")
-    group.add_argument(
-        "--engine", help=f"{SERVING_HELP}; or the one that runs a GGUF file, llama_cpp"
-    )
-    group.add_argument(
-        "--release",
-        help="the engine's release (default: the newest recorded; for llama_cpp the prebuilt one "
-        "of envs/engines.lock)",
-    )
-    group.add_argument("--threads", type=positive, help="CPU threads (default: 1)")
-    group.add_argument(
-        "--no-repack",
-        action="store_true",
-        default=None,
-        help="keep the weights in the file's layout (use_extra_bufts off)",
-    )
-    group.add_argument(
-        "--cpu-flags",
-        help="instructions that the library is compiled for, such as avx2,f16c,avx512f (default: "
-        "those that the library reported when it was measured there, else this machine's)",
-    )
-
-
-def refuse_engine_options(args: argparse.Namespace) -> None:
-    """Raise ConfigError where options of engines are given without one."""
-    refuse_options(args, _ENGINE_OPTIONS, "without --engine", "name the engine")
-
-
-def cpus(config: "Config") -> list[str]:
-    """Return the platforms that an engine's forward is predicted on."""
-    return [name for name, platform in config.platforms.items() if platform.kind == "cpu"]
 
 
 def predict_engine(args: argparse.Namespace) -> int:
@@ -67,19 +40,6 @@ def predict_engine(args: argparse.Namespace) -> int:
     NearfreeError
         The file, engine, release or platform is unknown, or a rule of the release is missing.
     """
-    from nearfree.decoders.config_file import config_file
-    from nearfree.derive.granularity.engine import EngineForward
-    from nearfree.derive.granularity.releases import Release
-    from nearfree.derive.predict.answers import Answerer
-    from nearfree.derive.predict.engine_answers import engine_forecast
-    from nearfree.derive.predict.forecast.expand_deployments import check_release
-    from nearfree.gguf.header import refuse_part
-    from nearfree.gguf.reader import read_header
-    from nearfree.hardware.platforms import resolve
-    from nearfree.models.gguf_forward import matrices_of, shape_of
-    from nearfree.show.text.engine_forecast import engine_json, engine_lines
-    from nearfree.sources.packages import parse_release
-
     refused = (*(name for name in conditions() if name not in _ENGINE_CONDITIONS), *_REFUSED)
     refuse_options(args, refused, f"with --engine {args.engine}", "leave out --engine")
     if args.format == "csv":
@@ -137,7 +97,7 @@ def predict_engine(args: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_too_long(header: "GgufHeader", context: int) -> None:
+def _refuse_too_long(header: GgufHeader, context: int) -> None:
     """Raise ConfigError if a file's context is shorter than the cached positions and one more."""
     longest = header.metadata.get(f"{header.architecture}.context_length")
     if isinstance(longest, int) and context + 1 > longest:
@@ -149,12 +109,9 @@ def _refuse_too_long(header: "GgufHeader", context: int) -> None:
 
 def _engine(name: str) -> str:
     """Return the project's name of an engine; ConfigError unless its forward is predicted."""
-    from nearfree.backends.records import backends_of
-    from nearfree.decoders.ranks.engines import ENGINES
-
     engines = backends_of("engine")
     cpu_engines = {name: backend for name, backend in engines.items() if "cpu" in backend.devices}
-    engine = name.lower().replace("-", "_").replace(".", "_")
+    engine = engine_name(name)
     if engine not in cpu_engines:
         raise ConfigError(
             f"the engine {name!r:.60} is unknown",
@@ -171,9 +128,6 @@ def _engine(name: str) -> str:
 
 def _release(engine: str, release: str | None) -> str:
     """Return the release of --release, else the first prebuilt one that is pinned."""
-    from nearfree.backends.builds import builds
-    from nearfree.sources.packages import parse_release
-
     if release is not None:
         return parse_release(f"{engine}=={release}")[1]
     pinned = builds(engine)
@@ -182,14 +136,9 @@ def _release(engine: str, release: str | None) -> str:
 
 
 def _flags(
-    args: argparse.Namespace, answerer: "Answerer", platform: str, engine: str, release: str
+    args: argparse.Namespace, answerer: Answerer, platform: str, engine: str, release: str
 ) -> tuple[frozenset[str], str]:
     """Return the CPU flags that the library is compiled for, and their origin."""
-    from nearfree.cli.products import library_flags
-    from nearfree.derive.granularity.releases import Release
-    from nearfree.sources.answers.ggml_cpu import NAMES, UNREAD, loaded_flags
-    from nearfree.sources.packages import parse_release
-
     extraction = answerer.resolver.extraction(Release(*parse_release(f"{engine}=={release}")))
     if args.cpu_flags is None:
         loaded = [

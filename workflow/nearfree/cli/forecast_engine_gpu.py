@@ -3,21 +3,30 @@
 import argparse
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from nearfree.backends.records import LLAMA_CPP_CUDA
 from nearfree.cli.common import json_text, layout_of
 from nearfree.cli.deployment_options import refuse_options
+from nearfree.config.files import Config
+from nearfree.decoders.config_file import config_file
+from nearfree.derive.granularity.engine import EngineForward
+from nearfree.derive.granularity.engine_cuda import CudaEngineRules
+from nearfree.derive.granularity.releases import Release
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.engine_on_gpu import gpu_forecast
+from nearfree.derive.predict.forecast.expand_deployments import check_release
 from nearfree.errors import ConfigError
-
-if TYPE_CHECKING:
-    from nearfree.config.files import Config
+from nearfree.gguf.header import refuse_part
+from nearfree.gguf.reader import read_header
+from nearfree.models.gguf_forward import matrices_of, shape_of
+from nearfree.show.text.engine_forecast import gpu_engine_json, gpu_engine_lines
 
 _UNUSED = ("threads", "no_repack", "cpu_flags", "context", "epsilon")
 """Options of a forward on a CPU, and those of T(N), which is not predicted on a GPU."""
 
 
 def predict_engine_on_gpus(
-    args: argparse.Namespace, config: "Config", engine: str, release: str, platforms: list[str]
+    args: argparse.Namespace, config: Config, engine: str, release: str, platforms: list[str]
 ) -> int:
     """Print N_max by rules, and the steps that they name, of a GGUF file's forward on GPUs.
 
@@ -26,19 +35,6 @@ def predict_engine_on_gpus(
     NearfreeError
         The file or the release is unknown, a rule is missing, or a GPU's rules are not read.
     """
-    from nearfree.backends.records import LLAMA_CPP_CUDA
-    from nearfree.decoders.config_file import config_file
-    from nearfree.derive.granularity.engine import EngineForward
-    from nearfree.derive.granularity.engine_cuda import CudaEngineRules
-    from nearfree.derive.granularity.releases import Release
-    from nearfree.derive.predict.answers import Answerer
-    from nearfree.derive.predict.engine_on_gpu import gpu_forecast
-    from nearfree.derive.predict.forecast.expand_deployments import check_release
-    from nearfree.gguf.header import refuse_part
-    from nearfree.gguf.reader import read_header
-    from nearfree.models.gguf_forward import matrices_of, shape_of
-    from nearfree.show.text.engine_forecast import gpu_engine_json, gpu_engine_lines
-
     refuse_options(args, _UNUSED, f"on a GPU, where {engine} is predicted by its rules alone",
                    "name a CPU")  # fmt: skip
     capabilities = {name: _capability(config, name, engine) for name in platforms}
@@ -64,7 +60,7 @@ def predict_engine_on_gpus(
     return 0
 
 
-def _capability(config: "Config", name: str, engine: str) -> int:
+def _capability(config: Config, name: str, engine: str) -> int:
     """Return a GPU's compute capability; ConfigError if it is none of NVIDIA's."""
     platform = config.platforms[name]
     if platform.kind != "cuda" or platform.sm is None:

@@ -1,7 +1,8 @@
-"""`--engine` and `--release` of answers about GPUs: another spelling of `--moe`."""
+"""Options of `--engine` in answers; one that serves models on GPUs is as `--moe`."""
 
 import argparse
 
+from nearfree.cli.common import positive
 from nearfree.cli.deployment_options import refuse_options
 from nearfree.errors import ConfigError
 
@@ -17,6 +18,36 @@ def add_serving_engine(parser: argparse.ArgumentParser) -> None:
     """Add `--engine` and `--release`, for answers about GPUs only."""
     parser.add_argument("--engine", help=SERVING_HELP)
     parser.add_argument("--release", help="the release of --engine (default: the newest recorded)")
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of engines: of one on GPUs, and of one that runs a GGUF file on a CPU."""
+    group = parser.add_argument_group("engines")
+    group.add_argument(
+        "--engine", help=f"{SERVING_HELP}; or the one that runs a GGUF file, llama_cpp"
+    )
+    group.add_argument(
+        "--release",
+        help="the engine's release (default: the newest recorded; for llama_cpp the prebuilt one "
+        "of envs/engines.lock)",
+    )
+    group.add_argument("--threads", type=positive, help="CPU threads (default: 1)")
+    group.add_argument(
+        "--no-repack",
+        action="store_true",
+        default=None,
+        help="keep the weights in the file's layout (use_extra_bufts off)",
+    )
+    group.add_argument(
+        "--cpu-flags",
+        help="instructions that the library is compiled for, such as avx2,f16c,avx512f (default: "
+        "those that the library reported when it was measured there, else this machine's)",
+    )
+
+
+def refuse_engine_options(args: argparse.Namespace) -> None:
+    """Raise ConfigError where options of engines are given without one."""
+    refuse_options(args, ("release", *_CPU_OPTIONS), "without --engine", "name the engine")
 
 
 def serving_engine(text: str) -> str | None:

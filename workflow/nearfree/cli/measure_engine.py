@@ -1,21 +1,32 @@
 """`nearfree measure --engine`: a user's GGUF file, measured in a real engine."""
 
 import argparse
-from typing import TYPE_CHECKING
+import signal
+import subprocess
+from typing import TextIO
+
+from msgspec import json
 
 from nearfree.backends.builds import builds, locked
-from nearfree.backends.environments.lock import WORKFLOW_ENVIRONMENT
+from nearfree.backends.environments.lock import WORKFLOW_ENVIRONMENT, Environment
 from nearfree.cli.common import config_of, layout_of, print_seal
 from nearfree.cli.deployment_options import refuse_options
 from nearfree.cli.engine_options import CONTEXT, ROUNDS, STUDY_OPTIONS
 from nearfree.cli.waiting import ProgressBar
-from nearfree.errors import ConfigError
-
-if TYPE_CHECKING:
-    from typing import TextIO
-
-    from nearfree.backends.environments.lock import Environment
-    from nearfree.core.plan import DecodePlan, MeasurePlan
+from nearfree.core.plan import DecodePlan, MeasurePlan
+from nearfree.core.protocols import Paired
+from nearfree.engines.threads import refuse_threads
+from nearfree.errors import ConfigError, LockError
+from nearfree.hardware.identity import known_probe
+from nearfree.hardware.platforms import resolve
+from nearfree.log.curves import curves
+from nearfree.log.evidence import read_take
+from nearfree.log.take import take_name
+from nearfree.measure.engine_files import ensure_library
+from nearfree.measure.own_file import own_file
+from nearfree.measure.run import measure
+from nearfree.measure.visits import on_sigterm, stop_error
+from nearfree.show.text.engine import engine_text
 
 _SECONDS_MAX = 300.0
 """Time in the forwards of one setting, after which the pairs so far must do."""
@@ -24,16 +35,6 @@ _SECONDS_MAX = 300.0
 def measure_file(args: argparse.Namespace) -> int:
     """Measure a file in an engine; print T(N) and each module's share of the time."""
     _check(args)
-    from nearfree.core.protocols import Paired
-    from nearfree.engines.threads import refuse_threads
-    from nearfree.hardware.platforms import resolve
-    from nearfree.log.curves import curves
-    from nearfree.log.evidence import read_take
-    from nearfree.log.take import take_name
-    from nearfree.measure.engine_files import ensure_library
-    from nearfree.measure.own_file import own_file
-    from nearfree.measure.run import measure
-    from nearfree.show.text.engine import engine_text
 
     config = config_of(args)
     scope = resolve(config.platforms, args.platform)
@@ -73,12 +74,12 @@ def measure_file(args: argparse.Namespace) -> int:
 
 
 def measure_in_environment(
-    plan: "MeasurePlan | DecodePlan",
+    plan: MeasurePlan | DecodePlan,
     scope: str,
     stream: str,
     take: int,
     *options: str,
-    out: "TextIO | None" = None,
+    out: TextIO | None = None,
     python: str | None = None,
 ) -> int:
     """Run `nearfree measure` in a plan's environment, and return its exit code.
@@ -101,13 +102,6 @@ def measure_in_environment(
     StoppedError
         SIGTERM killed the process before it could report.
     """
-    import signal
-    import subprocess
-
-    from msgspec import json
-
-    from nearfree.measure.visits import on_sigterm, stop_error
-
     interpreter = python or str(ready_environment(plan.environment).python)
     command = [interpreter, "-m", "nearfree", "measure", scope, stream]
     command += ["--take", str(take), "--plan", "-", *options]
@@ -123,7 +117,7 @@ def measure_in_environment(
     return process.returncode
 
 
-def ready_environment(name: str) -> "Environment":
+def ready_environment(name: str) -> Environment:
     """Return an environment by its name, if it is installed.
 
     Raises
@@ -133,9 +127,6 @@ def ready_environment(name: str) -> "Environment":
     LockError
         The environment was not made yet.
     """
-    from nearfree.backends.environments.lock import Environment
-    from nearfree.errors import LockError
-
     environment = Environment(name)
     if not environment.complete:
         raise LockError(
@@ -168,8 +159,6 @@ def _check(args: argparse.Namespace) -> None:
 
 def ensure_probe(args: argparse.Namespace, scope: str) -> None:
     """Probe the platform unless it was probed before: every take needs its machine's facts."""
-    from nearfree.hardware.identity import known_probe
-
     if known_probe(layout_of(args), scope) is None:
         from nearfree.cli.machine import run_probe
 

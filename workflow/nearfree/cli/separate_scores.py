@@ -2,17 +2,31 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from nearfree.cli.common import json_text, source_cache
+from nearfree.cli.validate import WHOLE_BY
+from nearfree.config.files import Config
+from nearfree.derive.granularity.facts import datasheet_facts
+from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.reference.build import curves_by_form, kernel_truth, scored_truth
+from nearfree.derive.reference.siblings import chips
+from nearfree.derive.score.collectives import BY as COLUMNS
+from nearfree.derive.score.collectives import grouped, left_out_errors
+from nearfree.derive.score.narrowing import select, training_curves
+from nearfree.derive.score.regimes import regime_scores
+from nearfree.derive.score.scores import groups
+from nearfree.derive.score.whole import StepFit, platform_of, whole_score
+from nearfree.derive.score.whole_steps import timed_steps
+from nearfree.derive.truth.datasets import newest_release
 from nearfree.errors import ConfigError, EvidenceError
+from nearfree.log.names import Layout
+from nearfree.public.curve_file import curves_from_csv
+from nearfree.public.curves import ImportedCurves, read_curves
+from nearfree.public.whole_models import FILE, read_rows
+from nearfree.show.text.scores import collective_lines, regime_lines
+from nearfree.show.text.whole import TABLES, as_json, lines
 
-if TYPE_CHECKING:
-    from nearfree.config.files import Config
-    from nearfree.log.names import Layout
-    from nearfree.public.curves import ImportedCurves
-
-WHOLE_BY = ("model", "platform", "precision", "engine", "several", "draft")
 _NOT_WHOLE = (
     *("epsilon", "predictor", "module", "backend", "dtype", "weights", "kv_dtype", "routing"),
     *("regime", "unseen", "own", "leave_one_out", "from_one", "least_n", "tried", "minimum_mb"),
@@ -29,14 +43,8 @@ _BY_REGIME = ("regime", "module", "dtype", "routing")
 _COLLECTIVES = ("family", "kernel", "operation", "gpus")
 
 
-def validate_whole(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
+def validate_whole(args: argparse.Namespace, layout: Layout, config: Config) -> int:
     """Print the errors of predicted T on published steps of whole models."""
-    from nearfree.derive.predict.answers import Answerer
-    from nearfree.derive.score.whole import StepFit, platform_of, whole_score
-    from nearfree.derive.score.whole_steps import timed_steps
-    from nearfree.public.whole_models import FILE, read_rows
-    from nearfree.show.text.whole import TABLES, as_json, lines
-
     by = tuple(args.by or ())
     unused = _given_options(args, _NOT_WHOLE) + [
         f"--by {name}" for name in by if name not in WHOLE_BY
@@ -75,13 +83,8 @@ def validate_whole(args: argparse.Namespace, layout: "Layout", config: "Config")
     return 0
 
 
-def validate_collectives(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
+def validate_collectives(args: argparse.Namespace, layout: Layout, config: Config) -> int:
     """Print the errors of predicted T of collectives, by constants of the other platforms."""
-    from nearfree.derive.granularity.facts import datasheet_facts
-    from nearfree.derive.score.collectives import BY as COLUMNS
-    from nearfree.derive.score.collectives import grouped, left_out_errors
-    from nearfree.show.text.scores import collective_lines
-
     if args.module != ["collective"] or not (args.curves or args.dataset == "aiconfigurator"):
         raise ConfigError(
             "collectives are scored separately, on curves",
@@ -117,17 +120,8 @@ def validate_collectives(args: argparse.Namespace, layout: "Layout", config: "Co
     return 0
 
 
-def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
+def validate_regimes(args: argparse.Namespace, layout: Layout, config: Config) -> int:
     """Print the scores of each regime on the curves that it leaves out."""
-    from nearfree.derive.granularity.facts import datasheet_facts
-    from nearfree.derive.granularity.resolve import Resolver
-    from nearfree.derive.reference.build import curves_by_form, kernel_truth, scored_truth
-    from nearfree.derive.reference.siblings import chips
-    from nearfree.derive.score.narrowing import select, training_curves
-    from nearfree.derive.score.regimes import regime_scores
-    from nearfree.derive.score.scores import groups
-    from nearfree.show.text.scores import regime_lines
-
     unused = _given_options(args, _NOT_REGIMES)
     if unused or not (args.curves or args.dataset == "aiconfigurator"):
         problem = f"--regime and {', '.join(unused)} do not go together" if unused else (
@@ -174,20 +168,16 @@ def _given_options(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 
 def imported_of(
-    args: argparse.Namespace, layout: "Layout", config: "Config"
-) -> "tuple[str, ImportedCurves]":
+    args: argparse.Namespace, layout: Layout, config: Config
+) -> tuple[str, ImportedCurves]:
     """Return the name and the curves of `--curves`, or of the newest release of AIConfigurator."""
-    from nearfree.derive.truth.datasets import newest_release
-    from nearfree.public.curve_file import curves_from_csv
-    from nearfree.public.curves import read_curves
-
     if args.curves:
         return args.curves.name, curves_from_csv(args.curves, config)
     stream = newest_release(layout)
     return f"aiconfigurator ({stream})", read_curves(layout, stream=stream)
 
 
-def tolerances_of(args: argparse.Namespace, config: "Config") -> list[float]:
+def tolerances_of(args: argparse.Namespace, config: Config) -> list[float]:
     """Return the tolerances of `--epsilon` in rising order, else the config's."""
     tolerances = args.epsilon or [config.site.epsilon]
     return sorted(

@@ -13,7 +13,8 @@ import pytest
 from nearfree import __version__
 from nearfree.cli import MODULES, make_parser
 from nearfree.cli.common import COMMANDS
-from nearfree.cli.deployment_options import DTYPES, conditions
+from nearfree.cli.deployment_options import conditions
+from nearfree.core.precision import FORMATS
 
 from cli.conftest import Call
 
@@ -85,7 +86,7 @@ def test_each_condition_of_a_deployment_says_its_default(command: str) -> None:
 def test_formats_are_listed_once(call: Call, command: str) -> None:
     """Four options take one list of formats, which stands with the first of them."""
     words = call(command, "--help")[1].replace(",", " ").split()
-    assert [words.count(name) for name in DTYPES] == [1] * len(DTYPES)
+    assert [words.count(name) for name in FORMATS] == [1] * len(FORMATS)
 
 
 def test_a_description_keeps_its_paragraphs(call: Call) -> None:

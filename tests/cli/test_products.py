@@ -70,7 +70,7 @@ def test_the_text_has_a_line_a_rule(call: Call) -> None:
 def test_the_machines_flags_are_the_default(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the prebuilt library the default is the variant that this machine would load."""
     machine = frozenset({"sse42", "avx", "f16c", "fma", "avx2", "bmi2"})
-    monkeypatch.setattr("nearfree.hardware.instructions.cpu_flags", lambda: machine)
+    monkeypatch.setattr("nearfree.cli.products.cpu_flags", lambda: machine)
     document = answer(call, PREBUILT, "--type", "q8_0", "--rows", "9")
     assert document["variant"] == "haswell"
     assert document["cpu_flags"] == ["avx", "avx2", "f16c", "fma"]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import json
+from nearfree.cli import rule_actions
 from nearfree.log.names import Layout
 from nearfree.sources import classes, history, record
 from nearfree.sources.backends.model_classes import Classes
@@ -225,7 +226,7 @@ def test_classes_are_listed_by_release_and_written_to_the_lock(
         "1.0": Classes(frozenset("AB")),
         "1.1": Classes(frozenset("A"), frozenset("C")),
     }
-    monkeypatch.setattr(classes, "read_classes", lambda *_, **__: classes_by_release)
+    monkeypatch.setattr(rule_actions, "read_classes", lambda *_, **__: classes_by_release)
     write_lock(
         recorded / "config" / "rules.lock",
         Lock(rules={"vllm": {name: {} for name in classes_by_release}}),

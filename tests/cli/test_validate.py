@@ -9,7 +9,7 @@ from derive.curves import IdleCompute
 from derive.questions import LOG
 from derive.truth.test_datasets import HEADER
 from msgspec import json
-from nearfree.cli import validate
+from nearfree.cli import scoring, validate
 from nearfree.derive.reference.left_out import LEFT_OUT
 from nearfree.derive.score.evaluation import EVERY
 from nearfree.derive.score.scores import GROUP_KEYS, MORE_KEYS
@@ -30,7 +30,7 @@ KEYS = {
 @pytest.fixture(autouse=True)
 def law(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one law answer, which needs neither rules nor constants."""
-    monkeypatch.setattr(validate, "make_answerer", lambda *_: IdleCompute())
+    monkeypatch.setattr(scoring, "make_answerer", lambda *_: IdleCompute())
 
 
 def scored(call: Call, *argv: str) -> list[dict[str, object]]:

@@ -21,7 +21,7 @@ from nearfree.errors import ConfigError, NearfreeError, RefusedError, printable
 from nearfree.stopping import STOPPED, STOPPED_CODE, stop_by_exception
 
 MODULES = (
-    *("machine", "fetch", "study", "measure", "tune", "imports", "rules", "granularity"),
+    *("machine", "fetch", "study", "measure", "tune", "imports", "rules", "granularity_options"),
     *("forecast", "lookup", "schedule_options", "calibrate", "validate", "results", "audit", "log"),
 )
 """The modules that declare commands, in the order of the help."""

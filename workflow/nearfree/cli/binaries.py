@@ -2,8 +2,10 @@
 
 import argparse
 from collections import Counter
+from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from nearfree.cli.common import (
     MISTAKE,
@@ -14,20 +16,29 @@ from nearfree.cli.common import (
     print_seal,
     source_cache,
 )
+from nearfree.sources.binaries.compare import Difference
+from nearfree.sources.binaries.compiled import blocks_in_use, record_compiled, recorded_compiled
+from nearfree.sources.binaries.record import (
+    BinaryCheck,
+    binary_release,
+    check_release,
+    record_listing,
+)
+from nearfree.sources.extraction import Extraction
+from nearfree.sources.packages import parse_release
+from nearfree.sources.record import find_extraction
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from nearfree.sources.binaries.compare import Difference
-    from nearfree.sources.binaries.record import BinaryCheck
+def extraction_of(args: argparse.Namespace, release: str) -> Extraction:
+    """Return a release's rules: those on record, else read from its sources."""
+    package, version = parse_release(release)
+    return find_extraction(
+        layout_of(args), package, version, cache=source_cache(), offline=args.offline
+    )
 
 
 def run_check(args: argparse.Namespace) -> int:
     """Print the differences between rules and binaries; return 2 if any is unexplained."""
-    from msgspec.structs import asdict
-
-    from nearfree.sources.binaries.record import binary_release, check_release, record_listing
-
     package, version = binary_release(args.release)
     layout, cache = layout_of(args), source_cache()
     seal = record_listing(
@@ -56,13 +67,6 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_compile(args: argparse.Namespace) -> int:
     """Compile a release's MoE kernel for the blocks in use, and record registers and occupancy."""
-    from nearfree.cli.rules import extraction_of
-    from nearfree.sources.binaries.compiled import (
-        blocks_in_use,
-        record_compiled,
-        recorded_compiled,
-    )
-
     extraction = extraction_of(args, args.release)
     config = config_of(args)
 
@@ -86,7 +90,7 @@ def run_compile(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print(comparison: "BinaryCheck") -> None:
+def _print(comparison: BinaryCheck) -> None:
     unexplained = sum(each.explained is None for each in comparison.differences)
     print(
         f"\n{comparison.binary}: {comparison.kernels} kernels, compared with the rules of "
@@ -100,7 +104,7 @@ def _print(comparison: "BinaryCheck") -> None:
         print(f"  {line}")
 
 
-def _lines(differences: "tuple[Difference, ...]") -> "Iterator[str]":
+def _lines(differences: tuple[Difference, ...]) -> Iterator[str]:
     """Yield one line per group of differences that vary only in device, type, pages and splits."""
     count_by_line = Counter(
         f"{difference.point.kernel} of {_width(difference)}, mask {difference.point.mask}: rule"
@@ -112,7 +116,7 @@ def _lines(differences: "tuple[Difference, ...]") -> "Iterator[str]":
         yield f"{count} points, {line}"
 
 
-def _width(difference: "Difference") -> str:
+def _width(difference: Difference) -> str:
     point = difference.point
     values = f", values {point.value_dim}" if point.value_dim != point.head_dim else ""
     return f"{point.head_dim}{values}"

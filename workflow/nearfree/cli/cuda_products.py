@@ -2,22 +2,24 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nearfree.cli.products import DEFAULT_ROWS, DEFAULT_SIDE, rule_line
 from nearfree.errors import ConfigError
-
-if TYPE_CHECKING:
-    from nearfree.sources.answers.ggml_cuda_granularity import CudaGranularity, KernelInterval
-    from nearfree.sources.extraction import Extraction
+from nearfree.sources.answers.ggml_cuda import CudaQuery
+from nearfree.sources.answers.ggml_cuda_granularity import (
+    CudaGranularity,
+    KernelInterval,
+    cuda_granularity,
+)
+from nearfree.sources.extraction import Extraction
 
 _SHOWN_RULES = 2
 """Rules of a range that the table names: that of its kernel, and that of the columns it holds."""
 
 
 def cuda_answer(
-    args: argparse.Namespace, extraction: "Extraction", sm: int | None
-) -> "CudaGranularity":
+    args: argparse.Namespace, extraction: Extraction, sm: int | None
+) -> CudaGranularity:
     """Return the answer for one matrix, or with --experts for those of experts.
 
     `sm` is the device's compute capability, 90 for 9.0.
@@ -29,9 +31,6 @@ def cuda_answer(
     EvidenceError
         A rule is missing, or the rules for the GPU are not read.
     """
-    from nearfree.sources.answers.ggml_cuda import CudaQuery
-    from nearfree.sources.answers.ggml_cuda_granularity import cuda_granularity
-
     if args.weight is None:
         raise ConfigError(f"{args.release} needs --type", remedy="Give the type of the weights")
     if sm is None:
@@ -52,7 +51,7 @@ def cuda_answer(
     return cuda_granularity(extraction, query, *(args.rows or DEFAULT_ROWS), notes=notes)
 
 
-def cuda_lines(answer: "CudaGranularity") -> Iterator[str]:
+def cuda_lines(answer: CudaGranularity) -> Iterator[str]:
     """Yield an answer as a table."""
     what, rows = ("matrices of experts", "tokens") if answer.routed else ("a matrix", "rows")
     yield (
@@ -64,7 +63,7 @@ def cuda_lines(answer: "CudaGranularity") -> Iterator[str]:
         yield from map(rule_line, interval.rules[:_SHOWN_RULES])
 
 
-def _words(interval: "KernelInterval") -> str:
+def _words(interval: KernelInterval) -> str:
     """Return a kernel, the columns that it holds, and its passes."""
     if interval.path == "sorted":
         return "sorted: expert by expert, each as a product of its own rows"

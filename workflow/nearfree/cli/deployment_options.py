@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nearfree.cli.common import layout_of, positions, positive, refuse_leading_zero, tolerance
-from nearfree.core.precision import FORMATS
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.deployment import Deployment
 
-DTYPES = tuple(FORMATS)
 FORMAT_ALIASES = {
     "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32",
     "fp8": "float8", "fp8_e4m3": "float8", "fp8_block": "float8_block",
@@ -70,6 +68,7 @@ def add_deployment(
         Whether `--model` and `--platform` are required.
     """
     from nearfree.core.parallel import KINDS
+    from nearfree.core.precision import FORMATS
     from nearfree.core.setting import FIELDS
 
     list_hint = ", or several: a,b,c"
@@ -144,7 +143,7 @@ def add_deployment(
         help="the engine whose CUDA graphs steps are padded to, vllm==VERSION or sglang==VERSION, "
         "or none (default: the engine of --moe)",
     )
-    names = f"{', '.join(DTYPES)}, or an engine's name such as bf16 or fp8"
+    names = f"{', '.join(FORMATS)}, or an engine's name such as bf16 or fp8"
     for option, meaning in (
         ("--dtype", f"format of weights, activations and cache: {names}"),
         ("--weights", "format of stored weights, one of those"),
@@ -154,7 +153,7 @@ def add_deployment(
         parser.add_argument(
             option,
             type=_format,
-            choices=DTYPES,
+            choices=tuple(FORMATS),
             metavar="FORMAT",
             help=f"{meaning} (default: that of the model's files)",
         )

@@ -3,10 +3,13 @@
 import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from msgspec.structs import replace
 
 from nearfree.backends.records import LLAMA_CPP_CUDA, backends_of, ruled_packages
-from nearfree.cli.common import command, config_of, json_text, layout_of, platform_of
+from nearfree.cli.binaries import extraction_of
+from nearfree.cli.common import config_of, json_text, layout_of, platform_of
 from nearfree.cli.cuda_products import cuda_answer, cuda_lines
 from nearfree.cli.deployment_options import FORMAT_ALIASES
 from nearfree.cli.granularity_options import (
@@ -20,38 +23,31 @@ from nearfree.cli.granularity_options import (
     MOE_APIS,
     MOE_LAYERS,
     RULED,
-    add_granularity_options,
     refuse_unused,
 )
 from nearfree.cli.products import product_answer, product_lines
-from nearfree.cli.rules import extraction_of
+from nearfree.core.modules.attention import ATTENTION as ATTENTION_MODULE
 from nearfree.errors import ConfigError, EvidenceError
+from nearfree.hardware.occupancy import smem_per_block
+from nearfree.log.events import TunedIndexed
+from nearfree.sources.answers.dense import DenseQuery
+from nearfree.sources.answers.ggml_cuda_granularity import CudaGranularity
+from nearfree.sources.answers.granularity import (
+    attention_granularity,
+    dense_granularity,
+    moe_granularity,
+)
+from nearfree.sources.answers.intervals import Granularity, place_of
+from nearfree.sources.answers.moe import MoeQuery
+from nearfree.sources.attention import AttentionQuery
+from nearfree.sources.binaries.compiled import compiled_intervals
+from nearfree.sources.extraction import Extraction
+from nearfree.sources.packages import on_cpu, parse_release
+from nearfree.sources.tuned import index_tuned
 
-if TYPE_CHECKING:
-    from nearfree.log.events import TunedIndexed
-    from nearfree.sources.answers.ggml_cuda_granularity import CudaGranularity
-    from nearfree.sources.answers.intervals import Granularity
-    from nearfree.sources.answers.moe import MoeQuery
-    from nearfree.sources.attention import AttentionQuery
-    from nearfree.sources.extraction import Extraction
 
-
-@command("granularity", add_granularity_options, answers=True)
-def run_granularity(args: argparse.Namespace) -> int:
-    """Print the block or tile that a release uses, by range of tokens or N, with source lines.
-
-    For MoE layers give --experts, --top-k, --d-ff, --d-model and --tokens; for dense products
-    --d-model, --d-ff, --dtype and --tokens; for attention --heads, --kv-heads, --head-dim,
-    --context, --batch and --positions; for products of llama.cpp --type and --rows, on a GPU also
-    --device, and --experts for those of experts. Ranges are written first:last.
-
-    Example: nearfree granularity flash-attn==2.8.3 --heads 32 --kv-heads 8 --head-dim 128
-    --device "NVIDIA H20"
-    """
-    from msgspec.structs import replace
-
-    from nearfree.sources.packages import parse_release
-
+def granularity(args: argparse.Namespace) -> int:
+    """Print the answer of a release's rules, and return the exit code."""
     package, _ = parse_release(args.release)
     kind = _kind(args.release, package)
     refuse_unused(args, kind)
@@ -70,8 +66,6 @@ def run_granularity(args: argparse.Namespace) -> int:
 
 def _kind(release: str, package: str) -> str:
     """Return the kind of a release's rules; ConfigError if none is of a block or tile."""
-    from nearfree.sources.packages import on_cpu
-
     if on_cpu(package):
         return CPU_PRODUCTS
     if package == LLAMA_CPP_CUDA:
@@ -85,13 +79,7 @@ def _kind(release: str, package: str) -> str:
     )
 
 
-def _moe_answer(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
-    from msgspec.structs import replace
-
-    from nearfree.hardware.occupancy import smem_per_block
-    from nearfree.sources.answers.granularity import moe_granularity
-    from nearfree.sources.answers.moe import MoeQuery
-    from nearfree.sources.binaries.compiled import compiled_intervals
+def _moe_answer(args: argparse.Namespace, extraction: Extraction) -> Granularity:
 
     _require(args, "experts", "top_k", "d_ff", "d_model")
     _check_api(args, MOE_APIS)
@@ -114,9 +102,7 @@ def _moe_answer(args: argparse.Namespace, extraction: "Extraction") -> "Granular
     return replace(answer, compiled=compiled)
 
 
-def _dense_answer(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
-    from nearfree.sources.answers.dense import DenseQuery
-    from nearfree.sources.answers.granularity import dense_granularity
+def _dense_answer(args: argparse.Namespace, extraction: Extraction) -> Granularity:
 
     _require(args, "d_ff", "d_model")
     _, sm, sms = _device(args)
@@ -144,10 +130,7 @@ def _dense_answer(args: argparse.Namespace, extraction: "Extraction") -> "Granul
     return dense_granularity(extraction, query, *args.tokens)
 
 
-def _attention_answer(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
-    from nearfree.core.modules.attention import ATTENTION as ATTENTION_MODULE
-    from nearfree.sources.answers.granularity import attention_granularity
-    from nearfree.sources.attention import AttentionQuery
+def _attention_answer(args: argparse.Namespace, extraction: Extraction) -> Granularity:
 
     _require(args, "heads", "kv_heads", "head_dim")
     _check_api(args, ATTENTION_APIS)
@@ -169,11 +152,11 @@ def _attention_answer(args: argparse.Namespace, extraction: "Extraction") -> "Gr
     return attention_granularity(extraction, query, *args.positions)
 
 
-def _cuda_answer(args: argparse.Namespace, extraction: "Extraction") -> "CudaGranularity":
+def _cuda_answer(args: argparse.Namespace, extraction: Extraction) -> CudaGranularity:
     return cuda_answer(args, extraction, _device(args)[1])
 
 
-def _fields(args: argparse.Namespace, query: type["MoeQuery | AttentionQuery"]) -> dict[str, Any]:
+def _fields(args: argparse.Namespace, query: type[MoeQuery | AttentionQuery]) -> dict[str, Any]:
     """Return the parsed options that are fields of a query."""
     return {name: value for name, value in vars(args).items() if name in query.__struct_fields__}
 
@@ -199,10 +182,9 @@ def _device_notes(args: argparse.Namespace) -> tuple[str, ...]:
     return (note,)
 
 
-def _own_tuned_files(folder: Path | None, extraction: "Extraction") -> "tuple[TunedIndexed, ...]":
+def _own_tuned_files(folder: Path | None, extraction: Extraction) -> tuple[TunedIndexed, ...]:
     if folder is None:
         return ()
-    from nearfree.sources.tuned import index_tuned
 
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder", remedy="Name the folder of your tuned files")
@@ -225,8 +207,7 @@ def _check_api(args: argparse.Namespace, apis: tuple[str, ...]) -> None:
         )
 
 
-def _lines(answer: "Granularity") -> Iterator[str]:
-    from nearfree.sources.answers.intervals import place_of
+def _lines(answer: Granularity) -> Iterator[str]:
 
     for path in answer.kernel_path:
         yield f"  {path.first:>6} to {path.last:<6} path {path.path}"

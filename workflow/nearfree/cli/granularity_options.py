@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearfree.backends.records import LLAMA_CPP_CUDA, ruled_packages
-from nearfree.cli.common import OFFLINE, TABLE_OR_JSON, positions, positive
-from nearfree.cli.products import product_arguments, whole_range
+from nearfree.cli.common import OFFLINE, TABLE_OR_JSON, command, positions, positive
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ DENSE_DTYPES = ("fp8", "fp8_block", "int8", "int8_w8a16", "int4", "nvfp4")
 """Those of `DTYPES` whose dense products have rules."""
 GROUP_SCALED = ("int8_w8a16", "int4")
 """Weight-only formats with one scale per group of columns: rows is 0, as in vLLM."""
+_MAX_ROWS = 4096
 MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "dense")
 
 
@@ -102,7 +102,7 @@ def add_granularity_options(parser: argparse.ArgumentParser) -> None:
     moe.add_argument("--override", type=positive, help="BLOCK_SIZE_M set by the caller")
     moe.add_argument("--tuned-folder", type=Path, help="a folder with your own tuned files")
     moe.add_argument(
-        "--tokens", type=whole_range, default=(1, 512), help="tokens per call (default: 1:512)"
+        "--tokens", type=_whole_range, default=(1, 512), help="tokens per call (default: 1:512)"
     )
     moe.add_argument(
         "--kernel",
@@ -128,7 +128,7 @@ def add_granularity_options(parser: argparse.ArgumentParser) -> None:
     attention.add_argument("--sms", type=positive, help="number of SMs")
     attention.add_argument(
         "--positions",
-        type=whole_range,
+        type=_whole_range,
         default=(1, 512),
         help="N, positions per request (default: 1:512)",
     )
@@ -152,7 +152,67 @@ def add_granularity_options(parser: argparse.ArgumentParser) -> None:
     attention.add_argument(
         "--cuda-graph", action="store_true", help="in a CUDA graph captured for the largest N"
     )
-    product_arguments(parser)
+    _product_arguments(parser)
+
+
+def _product_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of llama.cpp's products, of which some are about a CPU."""
+    group = parser.add_argument_group("products of llama.cpp")
+    group.add_argument("--type", dest="weight", help="the weights' type in ggml, such as q4_k")
+    group.add_argument(
+        "--rows", type=_row_range, help="rows of activations, b N: 17 or 1:33 (default: 1:33)"
+    )
+    group.add_argument(
+        "--cpu-flags",
+        help="instructions that the library is compiled for, such as avx2,f16c,avx512f (default: "
+        "this machine's; for a prebuilt library those of the variant that it would load here)",
+    )
+    group.add_argument(
+        "--no-repack",
+        dest="repack",
+        action="store_false",
+        help="keep the weights in the file's layout (use_extra_bufts off)",
+    )
+    group.add_argument(
+        "--expert",
+        action="store_true",
+        help="the matrix is a routed expert's, and rows are those of the tokens that take it",
+    )
+    group.add_argument("--threads", type=positive, default=1, help="CPU threads (default: 1)")
+
+
+def _whole_range(text: str) -> tuple[int, int]:
+    """Return the first and the last number of a text like `17` or `1:33`."""
+    first, _, last = text.partition(":")
+    pair = positive(first), positive(last or first)
+    if pair[0] > pair[1]:
+        raise argparse.ArgumentTypeError(f"{text} ends before it begins")
+    return pair
+
+
+def _row_range(text: str) -> tuple[int, int]:
+    """Return the first and the last number of rows of a text as in `_whole_range`."""
+    pair = _whole_range(text)
+    if pair[1] > _MAX_ROWS:
+        raise argparse.ArgumentTypeError(f"{text} is more than {_MAX_ROWS} rows")
+    return pair
+
+
+@command("granularity", add_granularity_options, answers=True)
+def run_granularity(args: argparse.Namespace) -> int:
+    """Print the block or tile that a release uses, by range of tokens or N, with source lines.
+
+    For MoE layers give --experts, --top-k, --d-ff, --d-model and --tokens; for dense products
+    --d-model, --d-ff, --dtype and --tokens; for attention --heads, --kv-heads, --head-dim,
+    --context, --batch and --positions; for products of llama.cpp --type and --rows, on a GPU also
+    --device, and --experts for those of experts. Ranges are written first:last.
+
+    Example: nearfree granularity flash-attn==2.8.3 --heads 32 --kv-heads 8 --head-dim 128
+    --device "NVIDIA H20"
+    """
+    from nearfree.cli.granularity import granularity
+
+    return granularity(args)
 
 
 def refuse_unused(args: argparse.Namespace, rule_kind: str) -> None:

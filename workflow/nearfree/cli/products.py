@@ -2,65 +2,26 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from nearfree.cli.common import positive
 from nearfree.errors import ConfigError
-
-if TYPE_CHECKING:
-    from nearfree.sources.answers.ggml_cpu import Variant
-    from nearfree.sources.answers.ggml_granularity import CitedRule, ProductGranularity
-    from nearfree.sources.extraction import Extraction
+from nearfree.hardware.instructions import cpu_flags
+from nearfree.sources.answers.ggml import ProductQuery
+from nearfree.sources.answers.ggml_cpu import Variant, best_variant, known_flags, with_implied
+from nearfree.sources.answers.ggml_granularity import (
+    CitedRule,
+    ProductGranularity,
+    product_granularity,
+)
+from nearfree.sources.answers.intervals import place_of
+from nearfree.sources.extraction import Extraction
+from nearfree.sources.fetching.bundle import is_bundled
 
 DEFAULT_SIDE = 4096
 """Default of a matrix's sides, in elements: a multiple of every block and tile."""
-DEFAULT_ROWS, MAX_ROWS = (1, 33), 4096
+DEFAULT_ROWS = (1, 33)
 
 
-def product_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of llama.cpp's products, of which some are about a CPU."""
-    group = parser.add_argument_group("products of llama.cpp")
-    group.add_argument("--type", dest="weight", help="the weights' type in ggml, such as q4_k")
-    group.add_argument(
-        "--rows", type=row_range, help="rows of activations, b N: 17 or 1:33 (default: 1:33)"
-    )
-    group.add_argument(
-        "--cpu-flags",
-        help="instructions that the library is compiled for, such as avx2,f16c,avx512f (default: "
-        "this machine's; for a prebuilt library those of the variant that it would load here)",
-    )
-    group.add_argument(
-        "--no-repack",
-        dest="repack",
-        action="store_false",
-        help="keep the weights in the file's layout (use_extra_bufts off)",
-    )
-    group.add_argument(
-        "--expert",
-        action="store_true",
-        help="the matrix is a routed expert's, and rows are those of the tokens that take it",
-    )
-    group.add_argument("--threads", type=positive, default=1, help="CPU threads (default: 1)")
-
-
-def whole_range(text: str) -> tuple[int, int]:
-    """Return the first and the last number of a text like `17` or `1:33`."""
-    first, _, last = text.partition(":")
-    pair = positive(first), positive(last or first)
-    if pair[0] > pair[1]:
-        raise argparse.ArgumentTypeError(f"{text} ends before it begins")
-    return pair
-
-
-def row_range(text: str) -> tuple[int, int]:
-    """Return the first and the last number of rows of a text as in `whole_range`."""
-    pair = whole_range(text)
-    if pair[1] > MAX_ROWS:
-        raise argparse.ArgumentTypeError(f"{text} is more than {MAX_ROWS} rows")
-    return pair
-
-
-def product_answer(args: argparse.Namespace, extraction: "Extraction") -> "ProductGranularity":
+def product_answer(args: argparse.Namespace, extraction: Extraction) -> ProductGranularity:
     """Return the answer for one matrix.
 
     Raises
@@ -70,9 +31,6 @@ def product_answer(args: argparse.Namespace, extraction: "Extraction") -> "Produ
     EvidenceError
         A rule is missing, or the CPU or the type uses kernels whose rules are not read.
     """
-    from nearfree.sources.answers.ggml import ProductQuery
-    from nearfree.sources.answers.ggml_granularity import product_granularity
-
     if args.weight is None:
         raise ConfigError(f"{args.release} needs --type", remedy="Give the type of the weights")
     flags, variant, notes = library_flags(args, extraction)
@@ -93,13 +51,9 @@ def product_answer(args: argparse.Namespace, extraction: "Extraction") -> "Produ
 
 
 def library_flags(
-    args: argparse.Namespace, extraction: "Extraction"
-) -> "tuple[frozenset[str], Variant | None, tuple[str, ...]]":
+    args: argparse.Namespace, extraction: Extraction
+) -> tuple[frozenset[str], Variant | None, tuple[str, ...]]:
     """Return the library's CPU flags, its variant for this CPU, and notes on assumptions."""
-    from nearfree.hardware.instructions import cpu_flags
-    from nearfree.sources.answers.ggml_cpu import best_variant, known_flags, with_implied
-    from nearfree.sources.fetching.bundle import is_bundled
-
     if args.cpu_flags is not None:
         return with_implied(known_flags(args.cpu_flags)), None, ()
     machine = cpu_flags()
@@ -109,7 +63,7 @@ def library_flags(
     return variant.flags, variant, ()
 
 
-def product_lines(answer: "ProductGranularity") -> Iterator[str]:
+def product_lines(answer: ProductGranularity) -> Iterator[str]:
     """Yield an answer as a table."""
     layout = "repacked where the release does" if answer.repack else "not repacked"
     library = f"the variant {answer.variant}" if answer.variant else "a library"
@@ -127,9 +81,7 @@ def product_lines(answer: "ProductGranularity") -> Iterator[str]:
             yield from map(rule_line, tile_pass.rules)
 
 
-def rule_line(rule: "CitedRule") -> str:
+def rule_line(rule: CitedRule) -> str:
     """Return a rule with its file, lines and shortened digest."""
-    from nearfree.sources.answers.intervals import place_of
-
     place = place_of(rule.file, rule.lines)
     return f"      {rule.rule}  {place}  {(rule.sha256 or '')[:12]}"

@@ -13,7 +13,6 @@ from nearfree.cli.common import (
     tolerance_or_all,
 )
 from nearfree.core.predictors import PREDICTORS
-from nearfree.core.setting import MODULES
 
 DATASETS = ("published", "aiconfigurator", "measured", "whole")
 SCORED = (*PREDICTORS, "twin_version")
@@ -30,6 +29,8 @@ MINIMUM_MB = 64.0
 
 
 def _validate_arguments(parser: argparse.ArgumentParser) -> None:
+    from nearfree.core.setting import MODULES
+
     data = parser.add_mutually_exclusive_group()
     data.add_argument(
         "--dataset", choices=DATASETS, default="published", help="the dataset (default: published)"

@@ -7,10 +7,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from nearfree.cli.answers import answerable
 from nearfree.cli.common import config_of
 from nearfree.cli.deployment_options import loads_of, make_answerer, make_spec, tolerance_of
 from nearfree.cli.drafters import OWN, doubts, draft_costs, drafter_deployments, names_head
-from nearfree.cli.forecast import answerable
 from nearfree.cli.schedule_options import (
     LARGEST_BATCH,
     THROUGHPUT,

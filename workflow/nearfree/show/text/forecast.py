@@ -10,6 +10,7 @@ from nearfree.core.predictors import WORK_MODEL
 from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.ranks.modules import BETWEEN
 from nearfree.derive.granularity.graphs import Step
+from nearfree.derive.predict.forecast.alternatives import ELSEWHERE
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.doubts import all_caveats
 from nearfree.derive.predict.forecast.exits import module_exits
@@ -21,8 +22,6 @@ from nearfree.show.text.memory import memory_lines, shared, with_memory
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
 COUNTED = "kernels between modules and the host by an engine's constants"
-_NO_FORWARD = "Choose a platform, release or format whose kernels and constants are known"
-"""The remedy where T(N) of a deployment is unknown."""
 _ON_CPU = (
     "On a CPU the forward of a GGUF file is predicted: `nearfree predict --engine llama_cpp "
     "--model FILE.gguf`; `nearfree tune llama_cpp` measures how many tokens it should draft. "
@@ -37,7 +36,7 @@ def no_forward(query: Deployment) -> str:
     if query.by_file:
         own += f"By its file {query.moe} runs {query.by_file} for its experts. "
     known = " or ".join(query.instead)
-    return own + _NO_FORWARD + (f", such as {known}" if known else "")
+    return own + ELSEWHERE + (f", such as {known}" if known else "")
 
 
 def columns(rows: Sequence[Sequence[object]], *, indent: int = 2, left: int = 1) -> Iterator[str]:

@@ -207,13 +207,13 @@ class Alternatives:
         refusals = dict.fromkeys(self._with_degrees(query))
         for reason, changes in concealed.items():
             remedy = " or ".join(self._instead(asked, changes, known))
-            remedy = f"{_ELSEWHERE}, such as {remedy}" if remedy else _ELSEWHERE
+            remedy = f"{ELSEWHERE}, such as {remedy}" if remedy else ELSEWHERE
             refusals[Refusal("", "", f"T(N) is not known: {reason}", remedy)] = None
         for text, reasons in lacking:
             for reason in reasons:
                 why = f"with {text}, T(N) is not known: {reason}"
-                refusals[Refusal("", "", why, _ELSEWHERE)] = None
-        remedy = f"Name {' or '.join(working)}" if working or not lacking else _ELSEWHERE
+                refusals[Refusal("", "", why, ELSEWHERE)] = None
+        remedy = f"Name {' or '.join(working)}" if working or not lacking else ELSEWHERE
         return tuple(
             refusal._replace(remedy=remedy) if refusal in query.without_class else refusal
             for refusal in refusals
@@ -324,7 +324,8 @@ class Told(NamedTuple):
     lacking: list[tuple[str, list[str]]]
 
 
-_ELSEWHERE = "Choose a platform, release or format whose kernels and constants are known"
+ELSEWHERE = "Choose a platform, release or format whose kernels and constants are known"
+"""The remedy where T(N) of a deployment is unknown."""
 
 
 def _release(text: str) -> tuple[str, Changes]:

@@ -23,6 +23,9 @@ def allowed(**values: Any) -> int | None:
     [
         (LONG, 40960),
         (LONG | {"model_max_length": 8192}, 8192),
+        ({"max_position_embeddings": 8192, "model_max_length": 131072}, 131072),
+        (LONG | {"model_max_length": 1e30}, 40960),
+        (LONG | {"seq_length": 8192}, 8192),
         ({}, None),
         (LONG | {"rope_scaling": None}, 40960),
         (LONG | {"rope_scaling": YARN}, 131072),
@@ -38,7 +41,7 @@ def allowed(**values: Any) -> int | None:
 def test_positions_are_those_that_an_engine_allows(
     values: dict[str, Any], positions: int | None
 ) -> None:
-    """The least key counts, times the factor of a scaling whose positions are not said scaled."""
+    """The least key counts, but for Command R's, times the factor of a scaling not yet applied."""
     assert allowed(**values) == positions
 
 

@@ -67,6 +67,11 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
         ),
         ("llama", {"architectures": ["LlamaForCausalLMEagle3"]}, "is the head of a drafter"),
         ("llama", {"mamba_d_state": 256}, "mamba_d_state 256 says that some layers keep a state"),
+        (
+            "qwen2",
+            {"dual_chunk_attention_config": {"chunk_size": 262144, "local_size": 8192}},
+            "dual_chunk_attention_config {...} says that attention sees chunks",
+        ),
         ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder True"),
         ("llama", {"model_type": "lama"}, "model_type 'lama'"),
         (

@@ -50,8 +50,15 @@ _DRAFTER = (
     "says that it is the head of a drafter, which reads the states of another model",
     "Give the model that it drafts for; the head is what `nearfree schedule --drafter` takes",
 )
+_DUAL_CHUNK = (
+    "says that attention sees chunks of positions by kernels of its own, which are not read",
+    "Take the key out of a copy, by which every engine attends to all positions",
+)
+"""Sources: sglang 0.5.16, sglang/srt/server_args.py:5056-5057 (a backend of its own); vllm 0.33.0,
+vllm/model_executor/models/qwen2.py:190-206, of whose backends none takes what it passes there."""
 _REFUSED = {
     "draft_vocab_size": _DRAFTER,
+    "dual_chunk_attention_config": _DUAL_CHUNK,
     "layers_block_type": _HYBRID,
     "hybrid_override_pattern": _HYBRID,
     "full_attention_interval": _HYBRID,

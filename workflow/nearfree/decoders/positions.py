@@ -5,9 +5,11 @@ from typing import Any
 
 from nearfree.decoders.keys import Keys
 
+_FIRST = "model_max_length"
+"""The key that counts whatever the others say, as in Command R's files."""
 _NAMES = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
-    *("model_max_length", "max_sequence_length", "max_seq_length", "seq_len"),
+    *("max_sequence_length", "max_seq_length", "seq_len"),
 )
 _ALREADY_SCALED = ("su", "longrope", "llama3")
 """Scalings of rotations for which the positions in the file are already scaled."""
@@ -18,15 +20,15 @@ _LARGEST = 1e12
 def allowed_positions(keys: Keys) -> int | None:
     """Return the largest number of positions of a request, as vLLM derives it from a config.json.
 
-    It is the smallest number under one of the usual keys, times the scaling factor of rotations;
-    under YaRN it is the original number of positions times that factor. It is None if no key gives
-    it. Values that are no positive numbers count as absent, because no forward depends on them.
+    It is the number under `model_max_length`, else the smallest under one of the usual keys, times
+    the scaling factor of rotations; under YaRN it is the original number of positions times that
+    factor. It is None if no key gives it. Values that are no positive numbers count as absent, because no forward depends on them.
     Source: vllm-project/vllm at 0052a5b8, vllm/config/model.py, _get_and_verify_max_len.
     """
     sizes = [size for name in _NAMES if (size := _size(keys.values.get(name)))]
-    if not sizes:
+    positions, factor = _size(keys.values.get(_FIRST)) or min(sizes, default=None), 1.0
+    if positions is None:
         return None
-    positions, factor = min(sizes), 1.0
     if "gemma3" not in str(keys.values.get("model_type")):
         for scaling in _scalings(keys.values):
             kind = scaling.get("rope_type", scaling.get("type"))

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 from msgspec import json
+from msgspec.structs import replace
 from nearfree.cli import make_parser
 from nearfree.cli.common import config_of
-from nearfree.cli.drafters import drafter_deployments
+from nearfree.cli.drafters import drafter_cache, drafter_deployments
 from nearfree.core.parallel import Parallel
+from nearfree.core.precision import Dtype, uniform
 
 from cli.conftest import Call
 from cli.schedules import KEY
@@ -66,3 +68,32 @@ def test_the_drafter_is_on_the_last_stage(
         (drafter,) = drafting
         assert drafter.parallel == parallel
         assert drafter.memory.gpus == parallel.gpus
+
+
+@pytest.mark.parametrize(
+    ("engine", "stored", "argv", "kv"),
+    [
+        ("vllm", "bfloat16", ("--kv-dtype", "fp8"), "float8"),
+        ("vllm", "float8", (), "float8"),
+        ("vllm", "float8", ("--kv-dtype", "bf16"), "bfloat16"),
+        ("vllm", "bfloat16", (), "float16"),
+        ("sglang", "bfloat16", ("--kv-dtype", "fp8"), "float8"),
+        ("sglang", "float8", (), "float16"),
+    ],
+)
+def test_a_drafter_caches_as_the_engine_is_told(
+    recorded: None, engine: str, stored: Dtype, argv: tuple[str, ...], kv: str
+) -> None:
+    """It has the format of the option, in vLLM that of the target's files, and else its own."""
+    args = schedule_arguments(*argv, "--drafter", "config/whole/heads/eagle3_llama_3_1_8b.json")
+    args.engine, config = engine, config_of(args)
+    target: Any = drafter_deployments(schedule_arguments("--drafter", "qwen3_8b"), config, 1)[0]
+    named = args.kv_dtype or stored
+    target = replace(target, precision=replace(uniform("bfloat16"), kv=named))
+    cache = drafter_cache(args, target)
+    (drafter,) = drafter_deployments(args, config, 1, cache)
+    assert drafter.formats.kv == kv
+    own = drafter_deployments(args, config, 1)[0].memory
+    assert drafter.memory is not None
+    assert own is not None
+    assert drafter.memory.kv_bytes * (2 if kv == "float8" else 1) == own.kv_bytes

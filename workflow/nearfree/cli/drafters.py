@@ -8,8 +8,10 @@ from msgspec import UNSET, structs
 from nearfree.backends.names import attention_backend
 from nearfree.cli.deployment_options import make_spec
 from nearfree.config.files import Config
+from nearfree.core.precision import PLAIN, Dtype
 from nearfree.decoders.config_file import find_file, read_drafter
 from nearfree.decoders.model_file import find_drafter_file, find_model_file
+from nearfree.decoders.ranks.engines import SGLANG, VLLM
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.attention_choice import attention_refusals
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
@@ -33,13 +35,31 @@ OWN = "own"
 """The `--drafter` that is the model's own multi-token-prediction layer."""
 
 
+def drafter_cache(args: argparse.Namespace, target: Deployment) -> Dtype | None:
+    """Return the format in which a drafter caches instead of its own, None where it has its own.
+
+    An engine's option for the cache holds for both of them, in vLLM also what the target's files
+    say of it. Sources: vllm 0.33.0, vllm/config/speculative.py:395-403 and 448-451; sglang 0.5.23,
+    sglang/srt/mem_cache/kv_cache_dtype.py:45-58.
+    """
+    cache = target.formats.kv
+    named = args.engine in {VLLM.name, SGLANG.name} and (args.kv_dtype or args.dtype)
+    from_files = args.engine == VLLM.name and cache not in PLAIN
+    return cache if named or from_files else None
+
+
 def drafter_deployments(
-    args: argparse.Namespace, config: Config, largest_batch: int
+    args: argparse.Namespace, config: Config, largest_batch: int, cache: Dtype | None = None
 ) -> Sequence[Deployment]:
     """Return the deployments of the drafting model or head, by batch size from 1 on.
 
     The drafter lies on the last pipeline stage only (vllm-project/vllm pulls 50514 and 53575). The
     backend of --attention runs it if it has kernels for its layers, else the engine's default does.
+
+    Parameters
+    ----------
+    cache
+        The format of its cache, as `drafter_cache` gives it; None is that of its files.
 
     Raises
     ------
@@ -54,7 +74,7 @@ def drafter_deployments(
     except ConfigError as error:
         remedy = f"{OWN} is the model's own multi-token-prediction layer. {error.remedy}"
         raise ConfigError(error.what, remedy=remedy) from error
-    formats = dict.fromkeys(("dtype", "weights", "activations", "kv_dtype", "moe_backend"))
+    formats = dict.fromkeys(("dtype", "weights", "activations", "moe_backend"))
     decoder = find_drafter_file(config.folder, spec.models[0]).decoder
     if decoder and any(
         any(attention_refusals(decoder, attention_backend(attention)))
@@ -63,7 +83,8 @@ def drafter_deployments(
         spec = structs.replace(spec, attention=())
     if spec.pp > 1:
         spec = structs.replace(spec, pp=1, gpus=None)
-    return deployments(config, structs.replace(spec, **formats, ep=1), drafters=True)
+    spec = structs.replace(spec, **formats, kv_dtype=cache, ep=1)
+    return deployments(config, spec, drafters=True)
 
 
 def draft_costs(

@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from nearfree.cli.answers import answerable
 from nearfree.cli.common import config_of
 from nearfree.cli.deployment_options import loads_of, make_answerer, make_spec, tolerance_of
-from nearfree.cli.drafters import OWN, doubts, draft_costs, drafter_deployments, names_head
+from nearfree.cli.drafters import (
+    OWN,
+    doubts,
+    draft_costs,
+    drafter_cache,
+    drafter_deployments,
+    names_head,
+)
 from nearfree.cli.schedule_options import (
     LARGEST_BATCH,
     THROUGHPUT,
@@ -110,8 +117,10 @@ def _schedule(args: argparse.Namespace, config: Config, context: int) -> Context
     engine = ENGINES[args.engine]
     largest_batch = engine.largest_batch or args.largest_batch or LARGEST_BATCH
     spec = make_spec(args, batch=range(1, largest_batch + 1), moe=engine.moe)
-    drafters = drafter_deployments(args, config, largest_batch)
-    every = with_drafters(answerable(args, config, spec), drafters, own=args.drafter == OWN)
+    targets = answerable(args, config, spec)
+    cache = drafter_cache(args, targets[0])
+    drafters = drafter_deployments(args, config, largest_batch, cache)
+    every = with_drafters(targets, drafters, own=args.drafter == OWN)
     queries = _fitting(args, every)
     answerer = make_answerer(args, config, queries)
     epsilon = tolerance_of(args, config)

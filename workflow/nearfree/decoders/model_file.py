@@ -21,7 +21,7 @@ from nearfree.decoders.gguf_files.parts import gguf_parts
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.decoders.layouts.cache import caches_of
 from nearfree.decoders.layouts.pieces import OF_ATTENTION, CacheLayer, Kind
-from nearfree.decoders.positions import allowed_positions
+from nearfree.decoders.positions import Positions, allowed_positions
 from nearfree.decoders.precision import read_precision
 from nearfree.decoders.ranks.holding import Heads, Held
 from nearfree.decoders.snapshots import snapshot_of
@@ -50,8 +50,8 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     layer; routed experts count `top_k` times. `groups` are kinds of matrices with the numbers of
     outputs and inputs that share a scale. If weights are in formats without a forward here, such as
     Q4_K, `precision` is None, `unsaid` is the dtype of unquantised weights and of the cache, and
-    `mixed` gives the reason. `positions` is the largest number of positions, cached and new, of a
-    request; None if the files do not give it. `drafts` says whether the model has an MTP layer, and
+    `mixed` gives the reason. `positions` are the largest numbers of positions, cached and new, of a
+    request, None without a shape. `drafts` says whether the model has an MTP layer, and
     `drafts_plain` whether that layer is unquantised. `method` is the `quant_method`, empty without
     one. `static` says whether scales of activations are stored, None if that is not known.
     `model_type` is that of the text part, empty if nothing is read. `architectures` are the class
@@ -76,7 +76,7 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     refusals: tuple[Refusal, ...] = ()
     mixed: tuple[Refusal, ...] = ()
     unsaid: Dtype | UnsetType = UNSET
-    positions: int | None = None
+    positions: Positions | None = None
     drafts: bool = False
     drafts_plain: bool = False
     method: str = ""
@@ -255,8 +255,9 @@ def _read_gguf(file: Path) -> ModelFile:
     model = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
     if contents is not None and shape:
         length = header.metadata.get(f"{header.architecture}.context_length")
-        positions = length if isinstance(length, int) and length > 0 else None
+        allowed = length if isinstance(length, int) and length > 0 else None
         drafts = bool(header.metadata.get(f"{header.architecture}.nextn_predict_layers"))
+        positions = Positions(allowed, allowed, allowed)
         model = structs.replace(model, positions=positions, drafts=drafts, **shape)
         with refusals.collect():
             precision, parts, type_refusals = gguf_parts(header, contents)

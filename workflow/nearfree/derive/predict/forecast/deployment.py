@@ -158,7 +158,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
         return (
             f"{self.context:,} cached positions and a new one are more than the "
             f"{self.positions:,} that the model's file allows: engines refuse them unless told "
-            "otherwise (vLLM by VLLM_ALLOW_LONG_MAX_MODEL_LEN=1)"
+            "otherwise (vLLM by VLLM_ALLOW_LONG_MAX_MODEL_LEN=1, SGLang by "
+            "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1)"
         )
 
     @property

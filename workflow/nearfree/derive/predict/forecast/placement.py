@@ -145,7 +145,9 @@ class Placement:
                 served=sheet.sm is not None,
                 on_cpu=sheet.kind == "cpu",
                 revision=model.file.revision,
-                positions=model.file.positions,
+                positions=(
+                    model.file.positions and model.file.positions.of(engine.name, engine.version)
+                ),
                 assembled=sheet.node_gpus is None,
                 node_gpus=sheet.joined_gpus,
                 direct_gpus=sheet.direct,

@@ -40,6 +40,56 @@ def test_a_model_that_does_not_fit_is_reported_first(call: Call, tmp_path: Path)
     assert out.startswith("DOES NOT FIT")
 
 
+QWEN_72B = {
+    **SHAPES["llama_70b"], "model_type": "qwen2", "intermediate_size": 29568, "vocab_size": 152064,
+    "tie_word_embeddings": False, "use_sliding_window": False,
+    "quantization_config": {"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": True,
+                            "desc_act": False},
+}  # fmt: skip
+"""Its FFN has 231 groups of 128 columns with one scale, which no power of two of GPUs shares."""
+
+
+def test_gpus_that_an_engine_cannot_share_a_model_among_do_not_hold_it(
+    call: Call, tmp_path: Path
+) -> None:
+    """Where tp splits a scale no number of GPUs is told, whatever their memory; tp 2 is refused."""
+    model = write(tmp_path, QWEN_72B)
+    code, out, _ = call("predict", "--model", str(model), "--platform", "a100", "--largest", "4")
+    assert (code, out.startswith("DOES NOT FIT: 80.8 GB of 80.0 GB on 1 a100")) == (2, True)
+    assert "no number of them holds it by --tp alone" in out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("platform", "tp", "remedy"),
+    [
+        ("a100", "2", "--tp 1 --pp 2 is answered"),
+        ("h200", "2", "--tp 1 is answered"),
+        ("l4", "2", "--tp 1 is answered, but does not fit"),
+    ],
+)
+def test_other_degrees_are_named_that_hold_the_model(
+    call: Call, tmp_path: Path, platform: str, tp: str, remedy: str
+) -> None:
+    """Of degrees that are answered one is named that fits; if none does, that is said."""
+    about = ("predict", "--model", str(write(tmp_path, QWEN_72B)), "--platform", platform)
+    code, _, err = call(*about, "--tp", tp, "--largest", "4")
+    assert (code, err.rstrip().endswith(f"; {remedy}")) == (2, True)
+    words = remedy.partition(" is ")[0].split()
+    code, out, err = call(*about, *words, "--largest", "4")
+    assert (code, out.startswith("DOES NOT FIT"), err) == (2 if "not fit" in remedy else 0,
+                                                           "not fit" in remedy, "")  # fmt: skip
+
+
+def test_gpus_that_would_hold_it_by_other_degrees_are_named_with_them(
+    call: Call, tmp_path: Path
+) -> None:
+    """Two copies on two GPUs may not fit where one over both does."""
+    model = write(tmp_path, BIG)
+    code, out, _ = call("predict", "--model", str(model), *H100, "--dp", "2")
+    assert code == 2
+    assert "; 2 h100 hold it by --tp 2 alone; " in out.splitlines()[0]
+
+
 def test_float32_is_served_in_16_bits(call: Call, tmp_path: Path) -> None:
     """Of a file in float32 a GPU holds half, as engines load it, unless float32 is asked for."""
     model = write(tmp_path, BIG | {"torch_dtype": "float32"})

@@ -41,7 +41,7 @@ _LOGIT_BYTES = 4
 _HIDDEN_STATES = 4
 """Hidden states that are alive besides a layer's activations: the residual sum, its norm, and a
 copy of each."""
-_MAX_GPUS, _MAX_BATCH, _MAX_CONTEXT = 1 << 10, 1 << 20, 1 << 30
+MAX_GPUS, _MAX_BATCH, _MAX_CONTEXT = 1 << 10, 1 << 20, 1 << 30
 
 
 class Memory(Struct, frozen=True, kw_only=True):
@@ -50,9 +50,9 @@ class Memory(Struct, frozen=True, kw_only=True):
     What several GPUs hold counts once per GPU. `rank_bytes` is the memory of the GPU that holds
     most. `capacity_bytes` is the memory of all GPUs, None where the platform's memory is not known.
     `gpus_needed` is the smallest power of two of GPUs that hold the same model under pure tensor
-    parallelism, None if none does. `largest_batch` is the largest at this context,
-    `largest_context` the largest at this batch: 0 where nothing fits, None where memory sets no
-    limit.
+    parallelism, with whole experts on each if need be; None if none does. `largest_batch` is the
+    largest at this context, `largest_context` the largest at this batch: 0 where nothing fits, None
+    where memory sets no limit.
     """
 
     gpus: int
@@ -362,7 +362,7 @@ def memory(
 
     sufficient = (
         gpus
-        for gpus in (1 << power for power in range(_MAX_GPUS.bit_length()))
+        for gpus in (1 << power for power in range(MAX_GPUS.bit_length()))
         if fits(static_load(needs, Parallel(tp=gpus), engine, padded=padded))
     )
     return structs.replace(

@@ -43,6 +43,8 @@ def verdict(memory: Memory | None, platform: str) -> str:
     needed = "no number of them holds it by --tp alone (--pp and --dp split the cache further)"
     if memory.gpus_needed:
         needed = f"{memory.gpus_needed} {platform} hold it"
+        if memory.gpus_needed <= memory.gpus:
+            needed += f" by --tp {memory.gpus_needed} alone"
     if memory.fits:
         return f"memory: {text} ({parts})"
     return f"DOES NOT FIT: {text} ({parts})" + ("" if memory.drafter_bytes else f"; {needed}")

@@ -22,6 +22,7 @@ from nearfree.derive.predict.forecast.degrees import (
     node_options,
     node_refusals,
     platform_options,
+    pp_options,
     tp_options,
 )
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
@@ -259,7 +260,8 @@ class Alternatives:
     def _with_degrees(self, query: Unanswered) -> list[Refusal]:
         """Return the refusals of a query, with degrees of parallelism that are answered.
 
-        The first that tp concerns names another tp; of an unknown network, a platform that has one.
+        The first that tp concerns names another tp, or where none holds the model more pipeline
+        stages; of an unknown network, a platform that has one.
         """
         sheets, platform = self._config.platforms, query.about["platform"]
         degrees = {name: query.about["parallel"][name] for name in DEGREES}
@@ -274,16 +276,33 @@ class Alternatives:
         uneven = next((why for why in query.refusals if why.key.startswith("tp")), None)
         if uneven:
             node = sheets[platform].joined_gpus
-            text = self._first(query, tp_options(parallel, self._spec.gpus, node))
-            found = f"; {text} is answered" if text else ""
+            others = tp_options(parallel, self._spec.gpus, node)
+            text = self._first(query, [*others, *pp_options(parallel)], is_answered=True)
+            found = f"; {text}" if text else ""
             refusals[refusals.index(uneven)] = uneven._replace(remedy=uneven.remedy + found)
         return refusals
 
-    def _first(self, query: Unanswered, options: Sequence[Option]) -> str | None:
-        """Return the words of the first option that answers a deployment."""
+    def _first(
+        self, query: Unanswered, options: Sequence[Option], *, is_answered: bool = False
+    ) -> str | None:
+        """Return the words of the first option that answers a deployment, one that fits if any.
+
+        They say so where none fits, and with `is_answered` that it is answered.
+        """
         asked = query.about["model"], query.about["platform"]
         found = self.reasons(*asked, [changes for _, changes in options])
-        return next((text for (text, _), why in zip(options, found, strict=True) if not why), None)
+        answering = [option for option, why in zip(options, found, strict=True) if not why]
+        answered = " is answered" if is_answered else ""
+        for text, changes in answering:
+            if self._fits(asked, changes):
+                return text + answered
+        return f"{answering[0][0]}{answered}, but does not fit" if answering else None
+
+    def _fits(self, asked: tuple[str, str], changes: Changes) -> bool:
+        """Return whether a changed query fits in memory at its first b and L, as far as known."""
+        first = {"batch": self._spec.batch[:1], "context": self._spec.context[:1]}
+        _, answerable, _ = self._changed(asked, {**first, **changes})
+        return not any(query.memory and query.memory.fits is False for query in answerable)
 
     def _tried(
         self, asked: tuple[str, str], releases: Mapping[str, str], known: set[str]

@@ -111,6 +111,22 @@ def tp_options(parallel: Parallel, gpus: int | None, node: int | None) -> list[O
     return options
 
 
+def pp_options(parallel: Parallel) -> list[Option]:
+    """Return options that share the same GPUs over more pipeline stages, the largest tp first.
+
+    An ep of all ranks stays one of all ranks.
+    """
+    options = list[Option]()
+    for tp in range(parallel.tp // 2, 0, -1):
+        if parallel.tp % tp == 0:
+            changes = {"tp": tp, "pp": parallel.pp * parallel.tp // tp}
+            if parallel.ep == parallel.ranks > 1:
+                changes["ep"] = tp * parallel.dp
+            words = " ".join(f"--{name} {degree}" for name, degree in changes.items())
+            options.append((words, changes))
+    return options
+
+
 def platform_options(
     sheets: Mapping[str, Platform], platform: str, parallel: Parallel
 ) -> list[Option]:

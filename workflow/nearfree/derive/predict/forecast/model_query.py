@@ -1,6 +1,7 @@
 """A model of a query: its files in a precision, spread over GPUs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, cached_property
 from itertools import chain
 from typing import Any
 
@@ -11,7 +12,7 @@ from nearfree.backends.kernels import Checkpoint
 from nearfree.backends.moe_kernels import MARLIN, TRTLLM, TRTLLM_8, UNKNOWN_YET
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, KIMI_K3_TYPE
-from nearfree.core.parallel import ONE_GPU
+from nearfree.core.parallel import ONE_GPU, Parallel
 from nearfree.core.precision import (
     ELEMENT_BYTES,
     GROUPS,
@@ -26,7 +27,7 @@ from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.layouts.pieces import OF_ATTENTION
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.precision import CACHE
-from nearfree.decoders.ranks.engines import VLLM, engine_of
+from nearfree.decoders.ranks.engines import VLLM, Engine, engine_of
 from nearfree.decoders.ranks.shards import refusals
 from nearfree.derive.granularity.moe_kernels import (
     activation_format,
@@ -37,7 +38,7 @@ from nearfree.derive.granularity.moe_kernels import (
     runs_marlin,
     triton_stands_in,
 )
-from nearfree.derive.memory import Memory, memory, needs
+from nearfree.derive.memory import MAX_GPUS, Memory, memory, needs
 from nearfree.derive.predict.forecast.attention_choice import (
     attention_candidates,
     attention_refusals,
@@ -330,15 +331,34 @@ class ModelQuery:
         model_needs = self._narrowed if self._narrows(moe) else self._needs
         if model_needs is None:
             return None
-        return memory(
+        engine = engine_of(moe.name)
+        found = memory(
             model_needs,
             self.sheet.memory_gb,
             parallel=self.parallel,
-            engine=engine_of(moe.name),
+            engine=engine,
             batch=batch,
             context=context,
             padded=self._fills(moe),
         )
+        needed = found.gpus_needed
+        while needed and not self._shared_by(needed, engine):
+            needed = 2 * needed if needed < MAX_GPUS else None
+        return structs.replace(found, gpus_needed=needed)
+
+    @cached_property
+    def _shared_by(self) -> Callable[[int, Engine], bool]:
+        """Whether an engine shares the model among a number of GPUs by tp, if need be with ep."""
+
+        @cache
+        def shared(gpus: int, engine: Engine) -> bool:
+            decoder, groups = self.file.decoder, self._groups()
+            return decoder is None or any(
+                not refusals(decoder, Parallel(tp=gpus, ep=ep), engine, groups)
+                for ep in ((1, gpus) if self.sparse else (1,))
+            )
+
+        return shared
 
     def _fills(self, moe: BackendRelease) -> bool:
         """Return whether an engine pads its experts."""

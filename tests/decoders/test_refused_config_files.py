@@ -12,6 +12,7 @@ from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
 from nearfree.decoders.layouts.families import FAMILIES, UNREAD
 from nearfree.decoders.model_file import read_model_file
+from nearfree.decoders.text_part import COMPOSITES
 from nearfree.errors import ConfigError, RefusedError
 
 from decoders.files import CONFIG, DEFAULTED, SMALL, VALUES, change, refusal, write
@@ -135,6 +136,18 @@ def test_the_nearest_model_types_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         read(tmp_path, change("qwen3_moe", model_type="qwen3_moee"))
     assert "qwen3_moe," in error.value.remedy
+
+
+@pytest.mark.parametrize("whole", ["mllama", "deepseek_v41"])
+def test_a_text_part_that_is_not_read_has_one_reason(tmp_path: Path, whole: str) -> None:
+    """What its layers store follows from its type, which is refused once, by its place."""
+    kind = COMPOSITES[whole].text
+    text = change("llama", model_type=kind)
+    (refusal,) = read_model_file(
+        write(tmp_path, {"model_type": whole, "text_config": text})
+    ).refusals
+    assert refusal.key == "text_config.model_type"
+    assert UNREAD[kind] in refusal.reason
 
 
 @pytest.mark.parametrize("kind", UNREAD)

@@ -205,8 +205,8 @@ def read_model_file(path: Path) -> ModelFile:
     with weight_refusals.collect():
         contents = stored(path)
         shape = _shape(contents, text_part(file).keys)
-    if any(refusal.key == "model_type" for refusal in refusals.found):
-        weight_refusals.found = [r for r in weight_refusals.found if r.key != "model_type"]
+    unread = [why.key for why in refusals.found if why.key.rpartition(".")[2] == "model_type"]
+    weight_refusals.found = [why for why in weight_refusals.found if why.key not in unread]
     refusals.found += weight_refusals.found
     model = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
     with refusals.collect():

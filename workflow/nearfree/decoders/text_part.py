@@ -95,6 +95,7 @@ COMPOSITES = {
     "minimax_m3": CompositeModel("minimax_m3_vl_text", *_SEPARATE),
     "minimax_m3_vl": CompositeModel("minimax_m3_vl_text", *_SEPARATE),
     "mistral3": CompositeModel("mistral", *_SEPARATE, differ=True),
+    "mllama": CompositeModel("mllama_text_model", *_INNER),
     **dict.fromkeys(
         ("NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3"),
         CompositeModel("nemotron_h", *_NEMOTRON, at=("llm_config",)),

@@ -33,6 +33,7 @@ UNREAD = {
     "iquest_q1": "a kernel of its own applies sinks that depend on the query",
     "iquestloopcoder": f"its layers run {_AGAIN}",
     "k2_horizon": "values of some layers are made by experts that a router chooses",
+    "mllama_text_model": "some layers attend to positions of an image alone, cached for all steps",
     "mistral_large4_text": "layers attend to selected positions of latents that others cached",
     "muse_spark_text": "what experts give is normalised one by one, and residuals have gates",
     "nanbeige": f"its layers run {_AGAIN}",

@@ -1,9 +1,11 @@
 """Drafters in a schedule, as given on the command line."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
+from decoders.files import write
 from msgspec import json
 from msgspec.structs import replace
 from nearfree.cli import make_parser
@@ -97,3 +99,20 @@ def test_a_drafter_caches_as_the_engine_is_told(
     assert drafter.memory is not None
     assert own is not None
     assert drafter.memory.kv_bytes * (2 if kv == "float8" else 1) == own.kv_bytes
+
+
+def test_a_drafter_that_the_gpus_cannot_share_is_named(call: Call, tmp_path: Path) -> None:
+    """Its heads are not those of the model, and its cost can be told in place of it."""
+    small = {
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "torch_dtype": "bfloat16",
+        "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+        "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936,
+        "tie_word_embeddings": True, "use_sliding_window": False,
+    }  # fmt: skip
+    path = str(write(tmp_path, small))
+    code, _, err = call(*SERVED, "--tp", "4", "--drafter", path)
+    assert code == 2
+    assert f"error: {path} drafts: tp 4 does not divide 14 heads over 2 of keys" in err
+    assert err.rstrip().endswith("or what a draft costs by --draft-cost")
+    code, _, err = call(*SERVED, "--tp", "4", "--draft-cost", "0.1")
+    assert code == 0, err

@@ -69,6 +69,11 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
         ("llama", {"architectures": ["LlamaForCausalLMEagle3"]}, "is the head of a drafter"),
         ("llama", {"mamba_d_state": 256}, "mamba_d_state 256 says that some layers keep a state"),
         (
+            "qwen3",
+            {"dflash_config": {"mask_token_id": 5, "target_layer_ids": [1, 3]}},
+            "dflash_config {...} says that it drafts a block of tokens in one run",
+        ),
+        (
             "qwen2",
             {"dual_chunk_attention_config": {"chunk_size": 262144, "local_size": 8192}},
             "dual_chunk_attention_config {...} says that attention sees chunks",

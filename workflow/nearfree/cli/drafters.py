@@ -27,7 +27,7 @@ from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.total import total
 from nearfree.derive.schedule.doubts import drafter_warnings, state_warnings
 from nearfree.derive.schedule.engines import ENGINES
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, RefusedError
 from nearfree.hub.model_name import resolve_model
 from nearfree.show.text.schedule import ratio_by_batch
 
@@ -64,7 +64,8 @@ def drafter_deployments(
     Raises
     ------
     ConfigError
-        The drafter is unknown; the error names `own`, too.
+        The drafter is unknown, and the error names `own`, too; or it is refused by its files or on
+        these GPUs, and the error names it.
     """
     if args.drafter in {None, OWN}:
         return []
@@ -84,7 +85,13 @@ def drafter_deployments(
     if spec.pp > 1:
         spec = structs.replace(spec, pp=1, gpus=None)
     spec = structs.replace(spec, **formats, kv_dtype=cache, ep=1)
-    return deployments(config, spec, drafters=True)
+    try:
+        return deployments(config, spec, drafters=True)
+    except RefusedError as error:
+        if any(refusal.file for refusal in error.refusals):
+            raise
+        remedy = f"{error.remedy}; or give another drafter, or what a draft costs by --draft-cost"
+        raise ConfigError(f"{args.drafter} drafts: {error.what}", remedy=remedy) from error
 
 
 def draft_costs(

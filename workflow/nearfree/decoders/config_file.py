@@ -50,6 +50,10 @@ _DRAFTER = (
     "says that it is the head of a drafter, which reads the states of another model",
     "Give the model that it drafts for; the head is what `nearfree schedule --drafter` takes",
 )
+_BLOCKS = (
+    "says that it drafts a block of tokens in one run, from another model's states: not read",
+    "Give the model that it drafts for, and what a draft costs by --draft-cost",
+)
 _DUAL_CHUNK = (
     "says that attention sees chunks of positions by kernels of its own, which are not read",
     "Take the key out of a copy, by which every engine attends to all positions",
@@ -58,6 +62,7 @@ _DUAL_CHUNK = (
 vllm/model_executor/models/qwen2.py:190-206, of whose backends none takes what it passes there."""
 _REFUSED = {
     "draft_vocab_size": _DRAFTER,
+    "dflash_config": _BLOCKS,
     "dual_chunk_attention_config": _DUAL_CHUNK,
     "layers_block_type": _HYBRID,
     "hybrid_override_pattern": _HYBRID,

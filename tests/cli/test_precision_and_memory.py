@@ -90,6 +90,25 @@ def test_gpus_that_would_hold_it_by_other_degrees_are_named_with_them(
     assert "; 2 h100 hold it by --tp 2 alone; " in out.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("platform", "engine", "code"),
+    [
+        ("h200", "vllm", 0), ("b200", "vllm", 2), ("gb10", "vllm", 2), ("rtx_5090", "vllm", 2),
+        ("b200", "sglang", 0),
+    ],
+)  # fmt: skip
+def test_products_in_int8_are_refused_where_vllm_compiles_none(
+    call: Call, platform: str, engine: str, code: int
+) -> None:
+    """On Blackwell vLLM takes a kernel for them that ends with an error; in experts it does not."""
+    formats = ("--weights", "int8", "--largest", "4", "--engine", engine)
+    found, out, err = call("predict", "--model", "qwen3_8b", "--platform", platform, *formats)
+    assert (found, "ends with an error at products in int8" in out + err) == (code, code == 2)
+    weights = (*formats, "--dense", "torch")
+    found, _, err = call("predict", "--model", "qwen3_8b", "--platform", platform, *weights)
+    assert found == 0, err
+
+
 def test_float32_is_served_in_16_bits(call: Call, tmp_path: Path) -> None:
     """Of a file in float32 a GPU holds half, as engines load it, unless float32 is asked for."""
     model = write(tmp_path, BIG | {"torch_dtype": "float32"})

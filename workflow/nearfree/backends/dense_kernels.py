@@ -224,6 +224,17 @@ def dense_kernel(version: str, format_: str, sm: int, columns: int, depth: int) 
     raise unread_product_error(version, format_, sm, kernels)
 
 
+_INT8_UNTIL = 99
+"""The last compute capability for which vLLM compiles the kernel that it takes for int8 on every
+NVIDIA GPU: vllm 0.33.0, vllm/model_executor/kernels/linear/scaled_mm/cutlass.py:33-43, and
+csrc/quantization/w8a8/cutlass/scaled_mm_c3x_sm100.cu:19 and scaled_mm_c3x_sm120.cu:19."""
+
+
+def not_compiled(activations: str, weights: str, sm: int) -> bool:
+    """Return whether vLLM ends with an error at a dense product of these formats on a GPU."""
+    return dense_format(activations, weights) == "int8" and sm > _INT8_UNTIL
+
+
 def deepgemm_replacement(version: str, model_type: str, sm: int) -> str | None:
     """Return the kernel of a model's float8_block products if vLLM disables DeepGEMM for it."""
     disabled = model_type in QWEN_3_5 and sm // 10 * 10 in _DEEPGEMM_DISABLED.get(version, ())

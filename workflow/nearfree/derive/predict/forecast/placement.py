@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from nearfree.backends.dense_kernels import deepgemm_replacement
+from nearfree.backends.dense_kernels import deepgemm_replacement, not_compiled
 from nearfree.backends.names import (
     BackendRelease,
     attention_backend,
@@ -29,7 +29,7 @@ from nearfree.derive.work_model.all_reduce import (
     Ranks,
     algorithm_of,
 )
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, Refusal
 
 _DEFAULT_ENGINES = ("vllm", "sglang")
 """Engines that may run experts where the query names none, in order of preference."""
@@ -76,8 +76,25 @@ class Placement:
         on_gpu = model.sheet.sm is not None
         self.without_class = tuple(classes.refused(engines)) if on_gpu else ()
         self.with_class = classes.releases if self.without_class else ()
-        self.refusals = (*model.refused(engines, attention), *self.without_class)
+        self.refusals = (
+            *model.refused(engines, attention), *self._not_compiled(), *self.without_class
+        )  # fmt: skip
         self.decoder: Decoder | None = None if self.refusals else model.file.decoder
+
+    def _not_compiled(self) -> Iterator[Refusal]:
+        """Yield a refusal of each vLLM whose dense products in the model's formats do not run."""
+        precision, sm = self.model.precision, self.model.sheet.sm
+        if precision is None or sm is None:
+            return
+        products = [product for kind, product in precision.products if kind != "experts"]
+        for dense in dict.fromkeys(backends.dense for backends in self.backends):
+            in_vllm = dense and BY_NAME[dense.name].package == BY_NAME[VLLM.name].package
+            if in_vllm and any(not_compiled(rows, stored, sm) for stored, rows in products):
+                reason = f"{dense} ends with an error at products in int8 on compute capability"
+                remedy = (
+                    "Give a model in another format, or a GPU of compute capability 9.0 or less"
+                )
+                yield Refusal("", "", f"{reason} {sm}", remedy)
 
     def _moe_releases(self, spec: DeploymentSpec) -> list[BackendRelease]:
         """Return the releases that may run the experts, empty for a model without experts."""

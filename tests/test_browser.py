@@ -106,6 +106,9 @@ def test_a_phone_shows_drawings_in_their_size_and_claims_whole(built, browser):
     with screen(browser, 390):
         open_report(browser, built / REPORT)
         put_in(browser)
+        browser.execute_script(
+            "document.querySelectorAll('.claim').forEach((c) => { c.open = true })"
+        )
         assert browser.execute_script("return document.querySelectorAll('figure svg').length")
         assert browser.execute_script("return document.querySelectorAll('.claim[open] td').length")
         assert browser.execute_script(NARROW) == 0

@@ -162,7 +162,7 @@ def test_the_explorer_says_what_fits(answering, browser, answers, fits):
     assert "weights bfloat16, products with bfloat16, cache bfloat16" in text
     gb = {name: f"{row[f'{name}_bytes'] / 1e9:.1f} GB" for name in ("peak", "capacity", "weights")}
     assert f"memory: {gb['peak']} of {gb['capacity']} (weights {gb['weights']}, " in text
-    assert f"the largest b at this L is {row['largest_batch']}" in text
+    assert f"largest batch at this context: {row['largest_batch']:,}" in text
     big = browser.find_element(By.CSS_SELECTOR, ".headline .big").text
     assert (big == UNFIT) == (not fits)
     assert (f"{row['gpus_needed']} h100 hold it" in text) == (not fits)

@@ -86,10 +86,10 @@ def test_granularity_of_a_product(call: Call) -> None:
     command = ("granularity", NEWEST, *PRODUCT, "--dtype", "int4", "--sm", "80", "--tokens")
     code, out, err = call(*command, "60:70")
     assert (code, err) == (0, "")
-    rows = [line.split() for line in out.splitlines()[2:]]
+    rows = [line.split() for line in out.splitlines()[3:]]
     assert [line[:4] for line in rows] == [["60", "to", "64", "64"], ["65", "to", "70", "64"]]
-    assert "2 passes over the weights" in out.splitlines()[3]
-    assert "passes" not in out.splitlines()[2]
+    assert "2 passes over the weights" in out.splitlines()[4]
+    assert "passes" not in out.splitlines()[3]
     document = json.decode(call(*command, "60:70", "--format", "json")[1])
     assert [interval["passes"] for interval in document["intervals"]] == [1, 2]
 

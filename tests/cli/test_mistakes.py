@@ -263,9 +263,9 @@ def test_a_misspelt_option_is_answered_with_the_nearest(
 @pytest.mark.parametrize(
     ("line", "owners"),
     [
-        ("lookup --positions 4", "measure, granularity, predict"),
+        ("lookup --positions 4", "predict, granularity, measure"),
         ("predict --acceptance=0.7", "schedule"),
-        ("verify --offline", "fetch, tune, granularity, calibrate, validate"),
+        ("verify --offline", "granularity, tune, fetch, validate, calibrate"),
     ],
 )
 def test_an_option_of_other_commands_is_said_to_be_theirs(

@@ -21,7 +21,7 @@ def test_each_setting_of_a_module_is_a_number(made: Layout) -> None:
     at = read_table(made, "cpu", BOUNDARIES)
     (line,) = answers(at, read_table(made, "cpu", COMPOSITION), 0.2)
     newest = at.filter("newest", epsilon=0.2).sort("batch").to_dicts()
-    assert (line.name, line.about) == ("dense ffn", "torch, float32")
+    assert (line.name, line.about) == ("dense FFN", "torch, float32")
     assert [(c.label, c.value.text, c.value.row) for c in line.chips] == [
         (f"b {row['batch']}", n_max(row), row["row_id"]) for row in newest
     ]
@@ -139,7 +139,7 @@ def test_unseen_gpus_are_told_by_module_and_routing() -> None:
     other = {"module": "gemm", "routing": None, "answered": 0, "row_id": "accuracy:b"}
     rows = [row, row | other, row | {"seen": True, "hits": 9, "row_id": "accuracy:c"}]
     (sentence,) = unseen(pl.DataFrame(rows))
-    assert sentence.modules == ("gemm", "moe ffn balanced")
+    assert sentence.modules == ("matrix product", "MoE FFN balanced")
     (score,) = sentence.scores
     assert [(h.share.text, h.count, h.share.row) for h in score.hits] == [
         ("refused", "all 10", "accuracy:b"),

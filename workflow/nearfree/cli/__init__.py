@@ -21,10 +21,11 @@ from nearfree.errors import ConfigError, NearfreeError, RefusedError, printable
 from nearfree.stopping import STOPPED, STOPPED_CODE, stop_by_exception
 
 MODULES = (
-    *("machine", "fetch", "study", "measure", "tune", "imports", "rules", "granularity_options"),
-    *("forecast", "lookup", "schedule_options", "calibrate", "validate", "results", "audit", "log"),
+    *("forecast", "schedule_options", "lookup", "rules", "granularity_options"),
+    *("tune", "measure", "machine", "fetch", "study"),
+    *("audit", "results", "log", "validate", "imports", "calibrate"),
 )
-"""The modules that declare commands, in the order of the help."""
+"""The modules that declare commands, in the order of the help: to ask, to measure, to check."""
 GC_THRESHOLD = 500_000
 """Allocations between garbage collections in a process that prints one answer and exits: nearly all
 of its objects live until the end."""
@@ -75,7 +76,10 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     named = words[0] if words and words[0] in COMMANDS else None
     parser = _Parser(
         prog="nearfree",
-        description="How many decode positions are near-free: measured, predicted, and traced.",
+        description="How many decode positions are near-free: measured, predicted, and traced. "
+        "Begin with predict (a model on a GPU), schedule (draft lengths for an engine), tune (an "
+        "engine on this machine), measure (this machine) or audit (where a number comes from); "
+        "`nearfree COMMAND --help` has an example.",
     )
     parser.add_argument("--version", action="version", version=f"nearfree {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

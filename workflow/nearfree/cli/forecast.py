@@ -48,10 +48,10 @@ from nearfree.cli.serving_engine import add_engine_options
 def run_predict(args: argparse.Namespace) -> int:
     """Predict how many positions of a model are near-free on a platform, and what limits them.
 
-    Prints six lines: the deployment, N_max, the module that limits it with its rule's file and
-    lines, T(1) with the cost of 2 to 16 positions, memory, and the evidence. With --all it also
-    prints the boundary by each predictor, T(N) / T(1) with each module's share, and the options
-    that move the limit. With --positions K it prints the batch sizes and contexts at which K
+    Prints the deployment, N_max, the module that limits it with its rule's file and lines, T(1)
+    with the cost of 2 to 16 positions, memory, and the evidence. With --all it also prints the
+    boundary by each predictor, T(N) / T(1) with each module's share, and the options that move
+    the limit. With --positions K it prints the batch sizes and contexts at which K
     positions are near-free, and T(K) / T(1) at the others. The defaults are b = 1 and L = 4096,
     with --positions b from 1 to 256 and L from 1024 to 65536, and balanced routing. With --curves
     FOLDER it writes T(N) of all studies into one file per platform, from which the workflow can

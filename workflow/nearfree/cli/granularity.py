@@ -37,7 +37,7 @@ from nearfree.sources.answers.granularity import (
     dense_granularity,
     moe_granularity,
 )
-from nearfree.sources.answers.intervals import Granularity, place_of
+from nearfree.sources.answers.intervals import Granularity, Interval, place_of
 from nearfree.sources.answers.moe import MoeQuery
 from nearfree.sources.attention import AttentionQuery
 from nearfree.sources.binaries.compiled import compiled_intervals
@@ -58,7 +58,7 @@ def granularity(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json_text(answer))
         return 0
-    print(f"{answer.package} {answer.version}  ({answer.artefact}, by {answer.verified})")
+    print(f"{answer.package} {answer.version}  ({answer.artefact}, verified by {answer.verified})")
     for line in (*lines(answer), *(f"  note: {note}" for note in answer.notes)):
         print(line)
     return 0
@@ -207,19 +207,25 @@ def _check_api(args: argparse.Namespace, apis: tuple[str, ...]) -> None:
         )
 
 
-def _lines(answer: Granularity) -> Iterator[str]:
+def _granule(interval: Interval) -> str:
+    """Return what one block or tile takes, in words."""
+    if interval.tile is not None:
+        count = f"{interval.tiles} tile{'' if interval.tiles == 1 else 's'}"
+        return f"{interval.value:>4} positions a tile of {interval.tile} rows, {count}"
+    if interval.passes is None:
+        return f"{interval.value:>4} tokens a block"
+    passes = f", {interval.passes} passes over the weights" if interval.passes > 1 else ""
+    return f"{interval.value:>4} rows a tile{passes}"
 
+
+def _lines(answer: Granularity) -> Iterator[str]:
+    of_attention = any(interval.tile is not None for interval in answer.intervals)
+    yield f"  {'positions N' if of_attention else 'tokens'}, first to last:"
     for path in answer.kernel_path:
         yield f"  {path.first:>6} to {path.last:<6} path {path.path}"
     for interval in answer.intervals:
-        tile = (
-            "" if interval.tile is None else f"  tile {interval.tile} rows, {interval.tiles} tiles"
-        )
-        if interval.passes is not None:
-            passes = f", {interval.passes} passes over the weights"
-            tile = f"  rows of a tile{passes if interval.passes > 1 else ''}"
         where = f"{interval.source}  {place_of(interval.file, interval.lines)}"
-        yield f"  {interval.first:>6} to {interval.last:<6} {interval.value:>4}{tile}  {where}"
+        yield f"  {interval.first:>6} to {interval.last:<6} {_granule(interval)}  {where}"
     for kernel in answer.compiled:
         block = " x ".join(map(str, kernel.block))
         yield (

@@ -125,7 +125,7 @@ GEMM = Family(
     name="gemm",
     meaning="matrix products of a library that picks its own tile",
     limit=Limit("compute of padded rows against the weights' traffic",
-                "the products' arithmetic takes longer than reading their weights"),
+                "computing the products takes longer than reading their weights"),
     modules=("gemm", "dense_ffn"),
     needs=("d_model", "d_ff"),
     constants=(

@@ -168,7 +168,7 @@ LAYER = Family(
     name="layer_attention",
     meaning="an attention layer of N positions over a cache: the sum of its kernels over a floor",
     limit=Limit("projections, indexer and selected positions over the launches",
-                "projections, indexer and selected tokens outgrow the launches"),
+                "projections, indexer and selected tokens take longer than the launches"),
     modules=(ATTENTION_LAYER.name,),
     constants=(
         _HOST,

@@ -322,7 +322,7 @@ _SHARED = (
 
 _LIMIT = Limit(
     "padded expert blocks and traffic between L2 and SMs",
-    "the experts' blocks, filled up with padding, take longer than reading their weights",
+    "the experts' blocks, padding included, take longer than reading their weights",
 )
 MOE_TRITON = Family(
     name="moe_triton",

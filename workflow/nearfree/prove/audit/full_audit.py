@@ -213,7 +213,7 @@ def _figure_findings(folder: Path, listed: FigureList, redrawn: list[Chart]) -> 
             continue
         if listed_by_name[figure.name] != figure:
             yield f"{folder}/{figure.name}: its entry in figures.json {_DIFFERS}"
-        yield from _compare_bytes(folder / f"{figure.name}.html", page(spec, figure.name))
+        yield from _compare_bytes(folder / f"{figure.name}.html", page(spec))
 
 
 def _file_findings(on_disk: Path, made: Path) -> Iterator[str]:

@@ -72,7 +72,11 @@ def write_bundle(folder: Path) -> Path:
     return path
 
 
-def page(spec: dict[str, Any], title: str) -> bytes:
-    """Return the page of a specification, escaped so that no text can end its script element."""
+def page(spec: dict[str, Any]) -> bytes:
+    """Return the page of a specification, under the title of its chart.
+
+    It is escaped, so that no text can end its script element.
+    """
+    title = spec["title"]["text"]
     inside = json.dumps(spec, allow_nan=False).replace("<", r"\u003c")
     return _PAGE.format(title=html.escape(title), spec=inside, bundle=BUNDLE).encode()

@@ -108,7 +108,7 @@ def save(spec: dict[str, Any], stem: Path) -> tuple[Path, Path]:
     renamed = _own_ids(svg, f"{stem.parent.name}-{stem.name}")
     return (
         replace(stem.with_suffix(".svg"), renamed.encode()),
-        replace(stem.with_suffix(".html"), page(spec, stem.name)),
+        replace(stem.with_suffix(".html"), page(spec)),
     )
 
 

@@ -22,11 +22,6 @@ class Claim(Struct, frozen=True):
     counts: tuple[tuple[str, int], ...]
     grid: Grid
 
-    @property
-    def broken(self) -> bool:
-        """Whether the claim fails anywhere, in part or entirely."""
-        return any(name in ("fails", "partly", "no") for name, _ in self.counts)
-
 
 def counts(claims: pl.DataFrame) -> Grid:
     """Return the number of each verdict, by kind of claim and origin of the rows."""

@@ -7,6 +7,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.label import AXES, label, ordered
+from nearfree.core.modules.registry import KINDS
 from nearfree.core.predictors import PREDICTORS
 from nearfree.core.setting import FIELDS, MODULES, STORED
 from nearfree.show.page.models import SETTING
@@ -80,7 +81,7 @@ def answers(boundaries: pl.DataFrame, composition: pl.DataFrame, epsilon: float)
 
 def _line(row: Row) -> tuple[str, str]:
     about = label(row, ENGINE_FIELDS if row["module"] == "engine" else DESCRIPTION_FIELDS, "short")
-    return (row["model"] or row["module"].replace("_", " "), about)
+    return (row["model"] or KINDS[row["module"]].title, about)
 
 
 def _chips(rows: list[Row], limiters: dict[str, str]) -> Iterator[Chip]:
@@ -155,7 +156,10 @@ def _platform_scores(platform: str, about: str, rows: pl.DataFrame) -> PlatformS
         for predictor in PREDICTORS
         if any((predictor, column) in by_column for column in columns)
     )
-    names = tuple(" ".join(filter(None, column)).replace("_", " ") for column in columns)
+    names = tuple(
+        " ".join(filter(None, (KINDS[module].title, routing.replace("_", " "))))
+        for module, routing in columns
+    )
     return PlatformScores(platform, about, names, tuple(lines))
 
 

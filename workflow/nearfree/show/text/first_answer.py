@@ -1,4 +1,4 @@
-"""The six lines of `nearfree predict`: N_max, its limiter, T(1), memory and the evidence.
+"""The answer of `nearfree predict`: N_max, its limiter, T(1), memory and the evidence.
 
 They need no knowledge of the paper; `--all` prints everything else.
 """
@@ -32,13 +32,13 @@ WORDS = {
 }
 """The explanation of a limiting term, by the term or its first words."""
 REGIMES = {
-    R0: "constants of other GPUs or formats (this kernel was not measured on this GPU)",
+    R0: "constants of other GPUs or formats, since no curve of this kernel on this GPU is known",
     R1: "curves of this kernel on a sibling of this GPU",
     R2: "curves of this kernel in other shapes on this GPU",
-    R3: "the curve of this kernel in this shape on this GPU",
+    R3: "this kernel's curve in this shape on this GPU",
 }
 """The evidence of a module's T(N), by its regime."""
-_AT_ONE = "curves of this kernel at N = 1, on this GPU or a sibling, and constants for N > 1"
+_AT_ONE = "curves of this kernel at N = 1, on this GPU or a sibling; constants for N > 1"
 """The evidence where a kernel was measured at one position only."""
 PRODUCTS = {
     R1: "curves of dense products, by {}, on a sibling of this GPU",
@@ -87,7 +87,7 @@ def first_block(
     end: int,
     assumed: bool = False,
 ) -> Iterator[str]:
-    """Yield the six lines; the memory line comes first where the deployment does not fit.
+    """Yield the lines; that of memory comes first where the deployment does not fit.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def first_block(
     yield "; ".join([_times(answer), *answer.doubts, *query.caveats])
     if not unfit(query.memory):
         yield memory
-    yield _evidence(query, answer)
+    yield from _evidence(query, answer)
 
 
 def unknown_block(query: Deployment, reason: str) -> Iterator[str]:
@@ -141,7 +141,9 @@ def _n_max(answer: FirstAnswer, accepted: float | None, end: int) -> str:
             verdict += f", though {some} take up to {ratio:.2f} times"
     sign = "at most " if n_max == end else ""
     share = f"; accepted / N_max {sign}{accepted / n_max:.2f}" if accepted else ""
-    return f"N_max {value} ({low} to {high} if all parts err one way): {verdict}{share}"
+    both = f"{low} to {high}" if low != high else "the same" if low == value else low
+    interval = f"{both} if all modules err in the same direction"
+    return f"N_max {value} ({interval}): {verdict}{share}"
 
 
 def _limit(answer: FirstAnswer) -> str:
@@ -174,7 +176,7 @@ def _times(answer: FirstAnswer) -> str:
     band = ""
     if answer.t1_band is not None:
         low, high = (_ms(t1_ms * math.exp(sign * answer.t1_band)) for sign in (-1, 1))
-        band = f" ({low} to {high} in four cases of five)"
+        band = f" (80% interval {low} to {high})"
     costs = ", ".join(f"T({n}) {ratio:.2f}" for n, ratio in answer.cost.items())
     text = f"T(1), the time of one position, {_ms(t1_ms)} ms{band}"
     text += f"; in units of T(1): {costs}" if costs else ""
@@ -191,34 +193,27 @@ def _ms(value: float) -> str:
     return f"{value:#.3g}".removesuffix(".") if value < _LONG_MS else f"{value:.0f}"
 
 
-def _evidence(query: Deployment, answer: FirstAnswer) -> str:
-    """Return the evidence of an answer, by share of T(1), the largest share first."""
-    bases = sorted(answer.bases, key=lambda basis: -basis.share)
-    scored = next((basis for basis in bases if basis.hit is not None), None)
-    parts = [_basis(basis, full=basis is scored) for basis in bases]
+def _evidence(query: Deployment, answer: FirstAnswer) -> Iterator[str]:
+    """Yield the evidence of an answer, a line for each share of T(1), the largest share first."""
+    yield (
+        "evidence, by share of T(1), and how often N_max was exact or within a factor of 2 (x2) "
+        "where public curves were predicted from such evidence:"
+    )
+    yield from map(_basis, sorted(answer.bases, key=lambda basis: -basis.share))
     if answer.besides:
-        engine = query.engine.name
-        parts.append(
-            f"{answer.besides:.0%} published steps of {engine} (kernels between modules, host)"
-        )
-    return f"evidence, by share of T(1): {'; '.join(parts)}"
+        steps = f"published steps of {query.engine.name} (kernels between modules, host)"
+        yield f"  {answer.besides:.0%} {steps}"
 
 
-def _basis(basis: Basis, *, full: bool) -> str:
-    """Return the evidence of one share of T(1); `full` spells out what its scores mean."""
+def _basis(basis: Basis) -> str:
+    """Return the evidence of one share of T(1), with its scores."""
     kind, _, rest = (basis.scored_on or "").partition(" ")
     words = REGIMES | PRODUCTS if kind == "gemm" else REGIMES
     library = basis.kernels[0] if len(basis.kernels) == 1 else "any library"
     source = _AT_ONE if basis.at_one_position else words[basis.regime].format(library)
-    text = f"{basis.share:.0%} {source} (most of it {basis.module}"
+    text = f"  {basis.share:.0%} {source} (mostly {basis.module})"
     if basis.hit is None or basis.within_x2 is None:
-        return f"{text}; not scored)"
-    curves = f"{basis.settings:,} public curves of {KINDS[kind].plural} in {rest}"
-    hit, within_x2 = f"{basis.hit:.0%}", f"{basis.within_x2:.0%}"
-    weaker = "" if basis.scored_as == basis.regime else "from weaker evidence "
-    if not full:
-        return f"{text}; {weaker}{hit} and {within_x2} of {curves})"
-    return (
-        f"{text}; N_max predicted {weaker or 'so '}was exact in {hit}, within a factor of 2 in "
-        f"{within_x2} of {curves})"
-    )
+        return f"{text}: not tested"
+    weaker = "" if basis.scored_as == basis.regime else "tested on weaker evidence, "
+    curves = f"{basis.settings:,} curves of {KINDS[kind].plural} in {rest}"
+    return f"{text}: {weaker}exact {basis.hit:.0%}, x2 {basis.within_x2:.0%} of {curves}"

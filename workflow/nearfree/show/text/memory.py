@@ -37,17 +37,18 @@ def verdict(memory: Memory | None, platform: str) -> str:
         parts += f", drafter {gb(memory.drafter_bytes)}"
     if memory.capacity_bytes is None:
         return f"memory: {gb(memory.peak_bytes)} ({parts}); the capacity of {platform} is unknown"
-    text = f"{gb(memory.peak_bytes)} of {gb(memory.capacity_bytes)} on {memory.gpus} {platform}"
-    if memory.gpus > 1:
-        text += f", {gb(memory.rank_bytes)} on the fullest GPU"
+    needs, has = gb(memory.peak_bytes), gb(memory.capacity_bytes)
+    fullest = f", {gb(memory.rank_bytes)} on the fullest GPU" if memory.gpus > 1 else ""
     needed = "no number of them holds it by --tp alone (--pp and --dp split the cache further)"
     if memory.gpus_needed:
         needed = f"{memory.gpus_needed} {platform} hold it"
         if memory.gpus_needed <= memory.gpus:
             needed += f" by --tp {memory.gpus_needed} alone"
     if memory.fits:
-        return f"memory: {text} ({parts})"
-    return f"DOES NOT FIT: {text} ({parts})" + ("" if memory.drafter_bytes else f"; {needed}")
+        return f"memory: {needs} of {has} on {memory.gpus} {platform}{fullest} ({parts})"
+    have = f"{memory.gpus} {platform} {'has' if memory.gpus == 1 else 'have'} {has}"
+    text = f"DOES NOT FIT: needs {needs}{fullest} ({parts}); {have}"
+    return text if memory.drafter_bytes else f"{text}; {needed}"
 
 
 def largest(memory: Memory) -> str:

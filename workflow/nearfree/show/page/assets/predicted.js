@@ -16,7 +16,7 @@ async function predictedParts(source, places) {
         : [
             predictionInterval(main) && `interval ${predictionInterval(main)}`,
             main.baseline > 1 && `from N = ${main.baseline}, where every expert is active`,
-            limitText(main),
+            limitText(main) && `limited by ${limitText(main)}`,
           ]
       )
         .filter(Boolean)
@@ -70,13 +70,14 @@ function memory(row) {
     `allowance for the engine ${gb('engine')}`;
   if (row.capacity_bytes === null)
     return `memory: ${gb('peak')} (${parts}); the capacity of ${row.platform} is unknown`;
-  const limit = (value) => (value === null ? 'not limited by memory' : value || 'none');
+  const limit = (value) =>
+    value === null ? 'not limited by memory' : value ? value.toLocaleString('en') : 'none';
   return [
     `memory: ${gb('peak')} of ${gb('capacity')} (${parts})`,
     row.rank_bytes < row.peak_bytes && `${gb('rank')} on the fullest GPU`,
     !row.fits && `${row.gpus_needed ?? 'no number of'} ${row.platform} hold it`,
-    `the largest b at this L is ${limit(row.largest_batch)}`,
-    `the largest L at this b, by memory alone, is ${limit(row.largest_context)}`,
+    `largest batch at this context: ${limit(row.largest_batch)}`,
+    `largest context at this batch, by memory alone: ${limit(row.largest_context)}`,
     row.left_out,
   ]
     .filter(Boolean)

@@ -32,7 +32,7 @@ function grid(head, rows, className) {
     );
   return make(
     'div',
-    { class: `scroll ${className || ''}`, tabindex: '0' },
+    { class: `scroll ${className || ''}`, tabindex: '0', role: 'group', 'aria-label': 'Table' },
     make(
       'table',
       null,

@@ -1,8 +1,11 @@
 """Config files that cannot be read: damaged, hostile or missing."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nearfree.config.files import Config
 from nearfree.config.yaml_file import load
 from nearfree.errors import ConfigError
@@ -31,8 +34,12 @@ WRITTEN = {
     "nothing": b"",
     "a tag that its value does not fit": b"untested: !!bool perhaps\n",
     "a tag of nothing": b"epsilon: !!int ''\n",
+    "a date that is none": b"here: !!timestamp today\n",
     "more than a file has": b"#" * (1 << 20) + b"\nhere: [cpu]\n",
 }
+
+TAGS = ("timestamp", "int", "float", "bool", "null", "binary", "map", "set", "omap", "value")
+"""Tags of YAML for values of one type."""
 
 
 @pytest.mark.parametrize("raw", WRITTEN.values(), ids=WRITTEN.keys())
@@ -40,6 +47,19 @@ def test_a_file_that_is_no_config_is_refused(folder: Path, raw: bytes) -> None:
     """Bytes that are no config give one message that names the file."""
     (folder / "config.yaml").write_bytes(raw)
     assert "config/config.yaml" in refusal(folder)
+
+
+@given(tag=st.sampled_from(TAGS), value=st.text("0123456789abxyz_:.-+", max_size=12))
+def test_a_value_that_does_not_fit_its_tag_is_named(tag: str, value: str) -> None:
+    """Whatever a tag is put before, the file is read, or refused by its line."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "config.yaml")
+        path.write_text(f"here: [cpu]\nepsilon: !!{tag} '{value}'\n")
+        try:
+            load(path)
+        except ConfigError as error:
+            assert "config.yaml is not YAML: " in error.what
+            assert "line 2" in error.what
 
 
 def test_a_key_that_occurs_twice_is_named(folder: Path) -> None:

@@ -73,10 +73,8 @@ def load(path: Path) -> Any:
             else f"There is no folder {path.parent}: work in a clone, or name its config folder"
         )
         raise ConfigError(f"{path} cannot be read: {error.strerror}", remedy=remedy) from error
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         text = " ".join(str(error).split())
-        if isinstance(error, LookupError):
-            text = f"a value does not fit its tag ({text})"
         raise ConfigError(f"{path} is not YAML: {text}", remedy="Mend that line") from error
     return {} if raw is None else raw
 
@@ -99,8 +97,19 @@ def _wrong(path: Path, field: str, what: str) -> ConfigError:
 class _Loader(yaml.CSafeLoader):
     """The safe loader, which also refuses a key that occurs twice in one mapping.
 
-    A mapping's own keys override those that `<<` merges in, as YAML specifies.
+    A mapping's own keys override those that `<<` merges in, as YAML specifies. A scalar that does
+    not fit its tag, such as `!!timestamp today`, is an error that names its line.
     """
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            if not isinstance(node, yaml.ScalarNode):
+                raise
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.value!r:.60} does not fit its tag {node.tag}", node.start_mark
+            ) from error
 
     def flatten_mapping(self, node: Any) -> None:
         super().flatten_mapping(node)

@@ -129,6 +129,12 @@ def test_a_wrong_call_is_one_message(project: Path, call: Call, line: str, thing
         (["crate", ""], "argument 2 is empty"),
         (["crate", "--verify", ""], "--verify is empty"),
         (["report", "--as-of", ""], "--as-of is empty"),
+        (["report", "--as-of=--"], "--as-of is empty"),
+        (
+            ["predict", "--model", "qwen3_8b", "--platform", "h200", "--batch=--"],
+            "--batch is empty",
+        ),
+        (["log", "show", "--results=--"], "--results is empty"),
         ([""], "argument 1 is empty"),
     ],
 )
@@ -149,6 +155,15 @@ def test_arguments_of_a_wrong_call_are_printed_escaped(
     answer = call(*line.split(" "))
     one_message(answer, "\\x")
     assert answer[2].strip().isprintable()
+
+
+def test_a_long_message_keeps_its_begin_and_its_remedy(project: Path, call: Call) -> None:
+    """Of a line that quotes a long value the middle is left out."""
+    (project / "plan.json").write_text(f'{{"kind": "measure", "{"k" * 10**6}": 1}}')
+    answer = call("measure", "cpu", "dense_ffn", "--plan", "plan.json")
+    one_message(answer, "plan.json is not a plan")
+    assert answer[2].endswith("kkk`. Give the output of `nearfree plan`\n")
+    assert len(answer[2]) < 5000
 
 
 def test_a_plan_from_a_pipe_that_is_no_text(project: Path) -> None:

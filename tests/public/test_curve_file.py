@@ -180,6 +180,11 @@ BAD_ROWS = {
         "experts",
         "'64' does not apply to a gemm",
     ),
+    "a long field that does not apply": (
+        GEMM.format(n=2, us=30).replace("8192,,,", f"8192,,{'9' * 9000},"),
+        "experts",
+        f"'{'9' * 79} does not apply to a gemm",
+    ),
     "no d_ff": (GEMM.format(n=2, us=30).replace("8192", ""), "d_ff", "lacks d_ff"),
     "no context": (ATTENTION.format(n=2, us=30).replace("4096", ""), "context", "lacks context"),
     "no routing": (MOE.format(n=2, us=30).replace("balanced", ""), "routing", "lacks routing"),

@@ -29,6 +29,8 @@ MODULES = (
 GC_THRESHOLD = 500_000
 """Allocations between garbage collections in a process that prints one answer and exits: nearly all
 of its objects live until the end."""
+LONGEST_LINE = 4000
+"""Characters of a line of an error's message that are printed."""
 for _module in MODULES:
     import_module(f"nearfree.cli.{_module}")
 
@@ -100,10 +102,13 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 
 def _refuse_empty(words: Sequence[str]) -> None:
-    """Raise ConfigError for an empty argument, which would pass for one that is left out."""
+    """Raise ConfigError for an empty argument, which would pass for one that is left out.
+
+    So would `--option=--`, whose value argparse drops.
+    """
     for number, (before, word) in enumerate(pairwise(("", *words)), start=1):
         option, is_given, value = word.partition("=")
-        if word and not (option.startswith("--") and is_given and not value):
+        if word and not (option.startswith("--") and is_given and value in ("", "--")):
             continue
         named = option or (before if before.startswith("--") else f"argument {number}")
         raise ConfigError(f"{named} is empty", remedy="Give it a value, or leave it out")
@@ -181,9 +186,20 @@ def _open_streams() -> None:
 
 
 def _print_error(text: str) -> None:
-    """Print a line on standard error, or drop it if that cannot be written."""
+    """Print a message on standard error, or drop it if that cannot be written.
+
+    Of a line that is too long, as by a value that it quotes, the middle is left out: what happened
+    stands at its begin, and the remedy at its end.
+    """
     with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print("\n".join(map(_without_middle, text.split("\n"))), file=sys.stderr, flush=True)
+
+
+def _without_middle(line: str) -> str:
+    if len(line) <= LONGEST_LINE:
+        return line
+    half = LONGEST_LINE // 2
+    return f"{line[:half]} ... {line[-half:]}"
 
 
 def _drop_unwritable() -> None:

@@ -97,7 +97,7 @@ def read_row(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> Ro
     for name in CURVE_FIELDS:
         if values.get(name) and module not in FIELDS[name].modules:
             raise OddFieldError(
-                name, f"{values[name]!r} does not apply to a {module}", "Leave it empty"
+                name, f"{values[name]!r:.80} does not apply to a {module}", "Leave it empty"
             )
     fields = {
         "module": module,

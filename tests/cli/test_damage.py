@@ -19,6 +19,9 @@ PLANS = {
     "no baseline": '{"kind":"measure","sweeps":[{"setting":{"module":"dense_ffn","backend":"torch",'
     '"dtype":"auto","d_model":8,"d_ff":8},"positions":[2]}],"protocol":{"name":"interleaved"},'
     '"environment":"cpu"}',
+    "a grid that falls": '{"kind":"measure","sweeps":[{"setting":{"module":"dense_ffn","backend":'
+    '"torch","dtype":"auto","d_model":8,"d_ff":8},"positions":[2,1]}],"protocol":{"name":'
+    '"interleaved"},"environment":"cpu"}',
     "no width": '{"kind":"measure","sweeps":[{"setting":{"module":"dense_ffn","backend":"torch",'
     '"dtype":"auto"},"positions":[1]}],"protocol":{"name":"interleaved"},"environment":"cpu"}',
 }
@@ -29,8 +32,14 @@ def test_a_bad_plan_is_one_message(project: Path, call: Call, text: str) -> None
     """An invalid plan is refused before anything is written."""
     (project / "plan.json").write_text(text)
     before = folder_content(project)
-    one_message(call("measure", "cpu", "dense_ffn", "--plan", "plan.json"), "")
+    one_message(call("measure", "cpu", "dense_ffn", "--plan", "plan.json"), "plan.json")
     assert folder_content(project) == before
+
+
+@pytest.mark.parametrize("line", ["measure cpu dense_ffn --plan", "campaign"])
+def test_a_plan_without_an_end_is_refused(project: Path, call: Call, line: str) -> None:
+    """A file that is no plan is not read into memory whole, however large it is."""
+    one_message(call(*line.split(), "/dev/zero"), "/dev/zero has more than")
 
 
 @pytest.mark.parametrize("name", ["nowhere.json", "."])

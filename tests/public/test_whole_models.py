@@ -82,6 +82,12 @@ def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path: Path) -> None:
     assert read_rows(plain).rows == rows
 
 
+def test_a_file_without_an_end_is_refused() -> None:
+    """What is larger than any table of steps is not read into memory whole."""
+    with pytest.raises(ConfigError, match="/dev/zero has more than 67108864 bytes"):
+        read_rows(Path("/dev/zero"))
+
+
 def test_a_series_differs_in_batch_and_positions_alone(tmp_path: Path) -> None:
     """Rows of one source and setup are one series, in any order."""
     other = ROW.replace(",8,", ",16,").replace("a:b", "a:b id=7")

@@ -30,6 +30,7 @@ from nearfree.core.modules.attention import ATTENTION as ATTENTION_MODULE
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.occupancy import smem_per_block
 from nearfree.log.events import TunedIndexed
+from nearfree.log.reader import read_bytes
 from nearfree.sources.answers.dense import DenseQuery
 from nearfree.sources.answers.ggml_cuda_granularity import CudaGranularity
 from nearfree.sources.answers.granularity import (
@@ -42,6 +43,7 @@ from nearfree.sources.answers.moe import MoeQuery
 from nearfree.sources.attention import AttentionQuery
 from nearfree.sources.binaries.compiled import compiled_intervals
 from nearfree.sources.extraction import Extraction
+from nearfree.sources.fetching.members import MEMBER_LIMIT
 from nearfree.sources.packages import on_cpu, parse_release
 from nearfree.sources.tuned import index_tuned
 
@@ -188,7 +190,7 @@ def _own_tuned_files(folder: Path | None, extraction: Extraction) -> tuple[Tuned
 
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder", remedy="Name the folder of your tuned files")
-    files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.json"))}
+    files = {path.name: read_bytes(path, MEMBER_LIMIT) for path in sorted(folder.glob("*.json"))}
     return tuple(index_tuned(extraction.package, extraction.version, files))
 
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from nearfree.log.names import Layout
     from nearfree.log.seal import Seal
 
+PLANS_LIMIT = 64 * 2**20
+"""Bytes of a file of plans: a project's has some ten thousand."""
+
 
 @command(
     "measure",
@@ -226,6 +229,21 @@ def _sealed(
     return layout.seal(take_name(scope, stream, take, plan)).exists()
 
 
+def _plan_bytes(name: str) -> bytes:
+    """Return the bytes of a file of plans, or of standard input for -."""
+    if name == "-":
+        raw = sys.stdin.buffer.read(PLANS_LIMIT + 1)
+    else:
+        with Path(name).open("rb") as file:
+            raw = file.read(PLANS_LIMIT + 1)
+    if len(raw) > PLANS_LIMIT:
+        raise ConfigError(
+            f"{name} has more than {PLANS_LIMIT} bytes, as no plan has",
+            remedy="Give what `nearfree plan` prints",
+        )
+    return raw
+
+
 def read_plan(name: str) -> "MeasurePlan | DecodePlan":
     """Return the plan in a file, or in standard input for -; ConfigError if it is not a plan."""
     import msgspec
@@ -233,13 +251,12 @@ def read_plan(name: str) -> "MeasurePlan | DecodePlan":
     from nearfree.core.plan import DecodePlan, MeasurePlan
 
     try:
-        raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        return msgspec.json.decode(raw, type=MeasurePlan | DecodePlan)
+        return msgspec.json.decode(_plan_bytes(name), type=MeasurePlan | DecodePlan)
     except OSError as error:
         raise ConfigError(
             f"{name} cannot be read: {error.strerror}", remedy="Name a file, or - for a pipe"
         ) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:
         raise ConfigError(
             f"{name} is not a plan: {error}", remedy="Give the output of `nearfree plan`"
         ) from error
@@ -308,8 +325,7 @@ def run_campaign(args: argparse.Namespace) -> int:
     from nearfree.core.plan import read_orders
 
     start = time.monotonic()
-    raw = sys.stdin.buffer.read() if args.orders == "-" else Path(args.orders).read_bytes()
-    orders = read_orders(raw.decode(errors="replace"), args.orders)
+    orders = read_orders(_plan_bytes(args.orders).decode(errors="replace"), args.orders)
     need_torch()
     from nearfree.measure.visits import no_progress, stoppable
 

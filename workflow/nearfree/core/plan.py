@@ -267,7 +267,7 @@ def read_orders(text: str, where: str) -> list[Order]:
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             orders.append(msgspec.json.decode(line, type=Order))
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, RecursionError, ConfigError) as error:
             raise ConfigError(
                 f"{where}, line {number} is no order: {error}",
                 remedy="Give what `nearfree plan PLATFORM` prints",

@@ -100,10 +100,11 @@ def read_rows(path: Path) -> WholeFile:
         The file is missing, too large or not CSV, or rows have mistakes: the message lists them.
     """
     try:
-        data = path.read_bytes() if path.stat().st_size <= SIZE_LIMIT else None
+        with path.open("rb") as file:
+            data = file.read(SIZE_LIMIT + 1)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", remedy="Give a CSV file of rows") from error
-    if data is None:
+    if len(data) > SIZE_LIMIT:
         raise ConfigError(
             f"{path} has more than {SIZE_LIMIT} bytes", remedy="Give a smaller CSV file"
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from decoders.files import change, write
+from log.faults import largest_file
 from msgspec import json
 
 from cli.conftest import Call
@@ -82,6 +83,16 @@ def test_the_points_are_written(call: Call, tmp_path: Path, suffix: str) -> None
     assert points["latency_us"].min() > 0  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_a_full_disk_leaves_the_earlier_points(call: Call, tmp_path: Path, suffix: str) -> None:
+    """Points that cannot be written whole are named, and the file that was there stays."""
+    path = tmp_path / f"points{suffix}"
+    path.write_text("earlier points")
+    with largest_file(100):
+        one_message(call("surface", *DENSE, *SHORT, "--output", str(path)), f"{path} was not")
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["earlier points"]
+
+
 def test_duplicates_in_lists_are_one_cell(call: Call, tmp_path: Path) -> None:
     """Duplicates in lists are one row and one column; two models of one name are refused."""
     twice = ("--batch", "1,1", "--context", "512,512")
@@ -118,8 +129,8 @@ def test_cells_that_do_not_fit_are_marked(call: Call) -> None:
     [
         ("--output points.txt", "points.txt"),
         ("--output /", "/ is neither"),
-        ("--output no/such/folder/points.csv", "no/such/folder/points.csv: No such file"),
-        ("--output no/such/folder/points.parquet", "no/such/folder/points.parquet: No such file"),
+        ("--output no/such/folder/points.csv", "no folder no/such/folder for no/such"),
+        ("--output no/such/folder/points.parquet", "no folder no/such/folder for no/such"),
         ("--largest 999999", "999999 N"),
         ("--attention nothing", "'nothing'"),
     ],

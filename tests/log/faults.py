@@ -1,9 +1,11 @@
 """Real faults for the tests: flipped bits, edited lines, killed processes, full disks."""
 
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nearfree
@@ -58,6 +60,17 @@ def findings_of(layout: Layout, path: Path) -> list[Finding]:
     """Return what `verify` finds about one file that is more than a notice."""
     shown = path.relative_to(layout.root).as_posix()
     return [finding for finding in damage(layout.root) if finding.path == shown]
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let this process write no file above a size inside the `with` block, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def start_child(*args: object) -> subprocess.Popen[str]:

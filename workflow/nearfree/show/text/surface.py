@@ -1,5 +1,6 @@
 """Answers for many deployments: `lookup`, `predict --positions K` and `surface`."""
 
+import io
 import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -13,28 +14,39 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast, headline
 from nearfree.derive.predict.forecast.surface import NEAR_FREE, cost_of_positions
 from nearfree.errors import ConfigError
+from nearfree.log.document import replace
 from nearfree.show.text.answer_json import with_about
 from nearfree.show.text.forecast import NO_LIMIT, amount, columns, formats, gpus, interval
 from nearfree.show.text.memory import unfit
 
 
 def check_points_file(path: Path) -> None:
-    """Raise ConfigError for a file whose name ends with neither .parquet nor .csv."""
+    """Raise ConfigError for a file whose name ends with neither .parquet nor .csv, or no folder."""
     if path.suffix not in (".parquet", ".csv"):
         raise ConfigError(
             f"{path} is neither a .parquet nor a .csv file",
             remedy="Give --output a name that ends with .parquet or .csv",
         )
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"there is no folder {path.parent} for {path}", remedy="Make it, or name another"
+        )
 
 
 def write_points(path: Path, queries: Sequence[Deployment], points: pl.DataFrame) -> None:
-    """Write points with their deployments' columns to a file of `check_points_file`."""
-    rows = with_about(queries, points)
-    with path.open("wb") as file:
-        if path.suffix == ".csv":
-            rows.write_csv(file)
-        else:
-            rows.write_parquet(file)
+    """Write points with their deployments' columns to a file of `check_points_file`.
+
+    Raises
+    ------
+    WriteError
+        The file cannot be written; one that was there is unchanged.
+    """
+    rows, content = with_about(queries, points), io.BytesIO()
+    if path.suffix == ".csv":
+        rows.write_csv(content)
+    else:
+        rows.write_parquet(content)
+    replace(path, content.getvalue())
 
 
 _SETTING = ("model", "platform", "formats", "backends", "routing", "b", "L")

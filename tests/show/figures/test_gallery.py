@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from derive.tables.logs import CONFIG, make_tables, write_probe, write_study
 from nearfree.config.files import Config
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, TableError
 from nearfree.log.names import Layout
 from nearfree.show.figures.gallery import (
     CALLED,
@@ -223,6 +223,16 @@ def test_studies_of_models_are_a_set_of_their_own(paper: Paper) -> None:
     assert (
         "for whole models that is\n<code>paper_models</code>" in (PAGE / "gallery.html").read_text()
     )
+
+
+def test_a_damaged_table_is_named(root: Layout, tmp_path: Path) -> None:
+    """A table whose rows are counted is checked by its hash first."""
+    layout = Layout(tmp_path / "results")
+    shutil.copytree(root.root, layout.root)
+    path = layout.table("public", "platforms")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(TableError, match=r"platforms\.parquet is not what its manifest says"):
+        read_gallery(layout, CONFIG, SCOPES)
 
 
 def test_unknown_panels_are_refused(tmp_path: Path) -> None:

@@ -60,6 +60,13 @@ def read_table(
     return frame
 
 
+def row_count(layout: Layout, scope: str, name: str) -> int:
+    """Return the number of a table's rows; TableError if its bytes are not as expected."""
+    path = layout.table(scope, name)
+    check_table(path)
+    return read_document(manifest_path(path), Manifest).rows
+
+
 def table_digest(layout: Layout, scope: str, table: Table) -> str:
     """Return the SHA-256 in a table's manifest."""
     return read_document(manifest_path(layout.table(scope, table.name)), Manifest).sha256

@@ -16,7 +16,7 @@ from nearfree.core.modules.registry import MAIN
 from nearfree.core.scopes import PUBLIC, SOURCES
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.granularity import GRANULARITY
-from nearfree.derive.tables.store import read_table
+from nearfree.derive.tables.store import read_table, row_count
 from nearfree.errors import ConfigError
 from nearfree.log.names import Layout
 from nearfree.show.figures.listing import LIST, Figure, read_figures
@@ -175,7 +175,7 @@ def _results(layout: Layout, paper: Paper, scopes: Sequence[str]) -> Results:
         if (folder / LIST).exists()
     }
     table_names = {exhibit.table for exhibit in (*paper.figures, *paper.tables)} - {""}
-    files = {name: layout.table(*name.split("/", 1)) for name in sorted(table_names)}
+    scoped_names = {name: name.split("/", 1) for name in sorted(table_names)}
     return Results(
         listed=listed,
         boundaries={
@@ -187,9 +187,9 @@ def _results(layout: Layout, paper: Paper, scopes: Sequence[str]) -> Results:
             if layout.table(scope, GRANULARITY.name).exists()
         },
         counts={
-            name: pl.scan_parquet(path).select(pl.len()).collect().item()
-            for name, path in files.items()
-            if path.exists()
+            name: row_count(layout, scope, table)
+            for name, (scope, table) in scoped_names.items()
+            if layout.table(scope, table).exists()
         },
     )
 

@@ -93,6 +93,14 @@ def test_a_wanted_link_is_refused(tmp_path: Path) -> None:
         read_bundle(linked, re.compile("ggml/.*"), "demo 1.0")
 
 
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """A wanted file whose name is no UTF-8 is refused; one that nobody wants does not matter."""
+    odd = make_bundle(tmp_path / "odd", {RULE: "", os.fsdecode(b"ggml/\xff.cpp"): ""})
+    assert read_bundle(odd, re.compile(RULE), "demo 1.0")[1] == {RULE: b""}
+    with pytest.raises(SourceError, match=r"demo 1\.0: 'ggml/.*\.cpp' is no plain file"):
+        read_bundle(odd, re.compile("ggml/.*"), "demo 1.0")
+
+
 def test_a_long_file_is_refused(raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wanted file over the limit is refused before it is read."""
     monkeypatch.setattr(bundles, "MEMBER_LIMIT", 5)

@@ -1,5 +1,6 @@
 """Forks: the pinned commit is read with git, or a named one stands in."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -35,6 +36,7 @@ def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (folder / "src").mkdir(parents=True)
     (folder / "src" / "rule.h").write_text("int rows = 64;\n")
     (folder / "other.h").write_text("no\n")
+    (folder / os.fsdecode(b"\xff.h")).write_text("no\n")
     git(folder, "init", "--quiet")
     for name in ("allowFilter", "allowAnySHA1InWant"):
         git(folder, "config", f"uploadpack.{name}", "true")
@@ -51,6 +53,12 @@ def test_a_commit_gives_its_wanted_files(commit: str) -> None:
     assert read_commit(URL, commit, re.compile(WANTED)) == {"src/rule.h": b"int rows = 64;\n"}
     with pytest.raises(SourceError, match=f"forks.example/demo at {'0' * 40} is not available"):
         read_commit(URL, "0" * 40, re.compile(WANTED))
+
+
+def test_a_wanted_name_that_is_no_text_is_refused(commit: str) -> None:
+    """A wanted file whose name is no UTF-8 is refused by the commit's name."""
+    with pytest.raises(SourceError, match=f"forks.example/demo at {commit}: .* is no plain text"):
+        read_commit(URL, commit, re.compile(r".*\.h"))
 
 
 def test_git_leaves_the_user_s_repository_alone(

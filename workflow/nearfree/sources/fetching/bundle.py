@@ -98,7 +98,8 @@ def read_bundle(raw: bytes, wanted: re.Pattern[str], label: str) -> tuple[str, d
         _git(
             repository, label, "fetch", "--quiet", "--no-tags", "--no-auto-gc", str(bundle), "HEAD"
         )
-        entries = _git(repository, label, "ls-tree", "-r", "-z", "-l", commit).decode().split("\0")
+        listing = _git(repository, label, "ls-tree", "-r", "-z", "-l", commit)
+        entries = os.fsdecode(listing).split("\0")
         if len(entries) > COUNT_LIMIT:
             raise SourceError(f"{label} has over {COUNT_LIMIT} files", remedy="It is not read")
         files = {}
@@ -107,7 +108,8 @@ def read_bundle(raw: bytes, wanted: re.Pattern[str], label: str) -> tuple[str, d
             mode, _, blob, size = attributes.split()
             if not wanted.fullmatch(path):
                 continue
-            if mode not in {"100644", "100755"} or int(size) > MEMBER_LIMIT:
+            plain = mode in {"100644", "100755"} and path.isprintable()
+            if not plain or int(size) > MEMBER_LIMIT:
                 raise SourceError(
                     f"{label}: {path!r} is no plain file of at most {MEMBER_LIMIT} bytes",
                     remedy="Take another version",

@@ -84,11 +84,14 @@ def read_commit(url: str, commit: str, wanted: re.Pattern[str]) -> dict[str, byt
         label = commit_name(url, commit)
         fetch_arguments = ("--quiet", "--depth=1", "--filter=blob:none", "origin", commit)
         _git(folder, "fetch", *fetch_arguments, label=label)
-        paths = _git(folder, "ls-tree", "-r", "-z", "--name-only", commit).decode().split("\0")
+        listing = _git(folder, "ls-tree", "-r", "-z", "--name-only", commit)
+        paths = [path for path in os.fsdecode(listing).split("\0") if wanted.fullmatch(path)]
+        for path in paths:
+            if not path.isprintable():
+                raise SourceError(f"{label}: {path!r} is no plain text", remedy="Report it")
         files = {
             path: _git(folder, "cat-file", "blob", f"{commit}:{path}", label=label)
             for path in paths
-            if wanted.fullmatch(path)
         }
     for path, raw in files.items():
         if len(raw) > MEMBER_LIMIT:

@@ -1,9 +1,11 @@
 """The full audit: a sound root passes, and each single fault is named."""
 
 import json
+import os
 import random
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +14,7 @@ from derive.tables.logs import write_study
 from msgspec import structs
 from nearfree.derive.jobs import TABLES, Job, job_of, make
 from nearfree.derive.tables.store import write_table
-from nearfree.errors import EvidenceError
+from nearfree.errors import EvidenceError, StoppedError
 from nearfree.log.document import (
     Manifest,
     manifest_path,
@@ -124,6 +126,19 @@ def test_a_removed_segment_fails_the_audit(made):
     rests = {finding.partition(" needs a table ")[0] for finding in others}
     rest = ("boundaries", "engine_steps", "predictions", "validation", "claims", "figures")
     assert rests == {f"{stage} of cpu" for stage in rest}
+
+
+def killed(root: Path) -> None:
+    """End this process as the system ends one when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_one_message(made, monkeypatch):
+    """If a process of the audit is killed, the root is named, and what to do."""
+    monkeypatch.setattr(full_audit, "_audit_ids", killed)
+    with pytest.raises(StoppedError, match=rf"tables of {made.layout.root} was killed"):
+        audit_all(made.layout, made.config)
 
 
 def test_a_root_without_a_table_is_refused(made):

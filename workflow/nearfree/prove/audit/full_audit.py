@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from graphlib import TopologicalSorter
 from itertools import islice
@@ -17,7 +18,7 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.derive.jobs import TABLES, Job, dependencies, make
 from nearfree.derive.stages import STAGES
 from nearfree.derive.tables.store import read_table
-from nearfree.errors import EvidenceError, NearfreeError
+from nearfree.errors import EvidenceError, NearfreeError, StoppedError
 from nearfree.log.names import Layout, require_log
 from nearfree.log.reader import gc_paused, read_bytes
 from nearfree.pipeline.pipeline import Pipeline
@@ -67,6 +68,8 @@ def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> AuditResu
         The root holds no event log.
     EvidenceError
         No table was made from it yet.
+    StoppedError
+        A process that recomputes tables was killed.
     """
     require_log(layout)
     if not table_files(layout):
@@ -77,7 +80,14 @@ def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> AuditResu
     with tempfile.TemporaryDirectory() as folder:
         scratch = scratch_root(layout, Path(folder) / "results")
         pipeline = Pipeline(scratch.root, config)
-        results = list(_run_jobs(layout, pipeline, config, drawn=drawn))
+        try:
+            results = list(_run_jobs(layout, pipeline, config, drawn=drawn))
+        except BrokenProcessPool as error:
+            raise StoppedError(
+                f"a process that recomputes the tables of {layout.root} was killed, as by a system "
+                "whose memory runs out",
+                remedy="Free memory, then audit again; nothing was changed",
+            ) from error
     counts: Counter[str] = Counter()
     for result in results:
         counts.update(result.counts)

@@ -13,6 +13,7 @@ from nearfree.sources.history import Lock, read_lock, write_lock
 from sources.moe_release import PATH, made_release
 
 from cli.conftest import Call
+from cli.test_mistakes import one_message
 
 LAYER = ["--experts", "256", "--top-k", "8", "--d-ff", "1024", "--d-model", "4096"]
 H20 = ["--device", "NVIDIA H20"]
@@ -105,6 +106,16 @@ def test_an_override_and_an_own_folder(recorded: Path, call: Call) -> None:
         intervals = json.decode(call(*command)[1])["intervals"]
         assert [interval["source"] for interval in intervals] == ["override"]
         assert intervals[0]["value"] in (48, 80)
+
+
+def test_a_tuned_file_that_is_too_large_is_refused(recorded: Path, call: Call) -> None:
+    """A file of your own that no release could hold is named, and not read into memory."""
+    (recorded / "own").mkdir()
+    path = recorded / "own" / "E=256,N=1024,device_name=NVIDIA_H20.json"
+    with path.open("wb") as file:
+        file.truncate(2**25)
+    answer = call("granularity", "vllm==1.0", *LAYER, *H20, "--tuned-folder", "own")
+    one_message(answer, f"own/{path.name} would take 33,554,432 bytes")
 
 
 def test_rules_are_shown_with_file_and_line(recorded: Path, call: Call) -> None:

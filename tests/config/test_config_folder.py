@@ -1,5 +1,6 @@
 """Config files that cannot be read: damaged, hostile or missing."""
 
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -55,11 +56,12 @@ def test_a_value_that_does_not_fit_its_tag_is_named(tag: str, value: str) -> Non
     with TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
         path.write_text(f"here: [cpu]\nepsilon: !!{tag} '{value}'\n")
+        text = ""
         try:
             load(path)
         except ConfigError as error:
-            assert "config.yaml is not YAML: " in error.what
-            assert "line 2" in error.what
+            text = error.what
+    assert not text or re.search("config.yaml is not YAML: .*line 2", text)
 
 
 def test_a_key_that_occurs_twice_is_named(folder: Path) -> None:

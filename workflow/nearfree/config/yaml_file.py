@@ -120,7 +120,8 @@ class _Loader(yaml.CSafeLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         keys = set()
-        own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        own = [key for key, _ in pairs if key.tag != "tag:yaml.org,2002:merge"]
         for key in own:
             value = self.construct_object(key, deep=True)
             if value in keys:

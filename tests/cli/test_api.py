@@ -59,7 +59,16 @@ def test_mistakes_are_errors_to_catch(capsys: pytest.CaptureFixture[str]) -> Non
         nearfree.predict("no/such.json", "h200")
     with pytest.raises(ConfigError, match="unrecognized arguments: --colour red"):
         nearfree.predict("qwen3_8b", "h200", colour="red")
-    for n, latency in (([], []), ([1, 1], [1.0, 1.0]), ([1, 2], [1.0]), ([1], [0.0])):
+    with pytest.raises(ConfigError, match="--attention is empty"):
+        nearfree.predict("qwen3_8b", "h200", attention="")
+    for options in ({"format": "csv"}, {"help": True}):
+        with pytest.raises(ConfigError, match=r"is no option of a function.* `nearfree predict`"):
+            nearfree.predict("qwen3_8b", "h200", **options)
+    infinite = float("inf")
+    for n, latency in (
+        ([], []), ([1, 1], [1.0, 1.0]), ([1, 2], [1.0]), ([1], [0.0]), ([0, 1], [1.0, 1.0]),
+        ([1.5, 2.5], [1.0, 1.0]), ([1, 2], [1.0, infinite]), ([1, infinite], [1.0, 1.0]),
+    ):  # fmt: skip
         with pytest.raises(ConfigError, match="are not a curve"):
             nearfree.boundary(n, latency)
     for epsilon in (float("nan"), -1.0, float("inf")):

@@ -12,7 +12,7 @@ from io import StringIO
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from nearfree.cli import make_parser
+from nearfree.cli import make_parser, refuse_empty
 from nearfree.cli.extras import missing
 from nearfree.derive.truth.truth import boundaries
 from nearfree.errors import ConfigError
@@ -117,7 +117,7 @@ def boundary(n: Sequence[int], latency_us: Sequence[float], epsilon: float = 0.2
     Parameters
     ----------
     n
-        Numbers of positions, increasing; the first is the baseline.
+        Numbers of positions, from 1 on and increasing; the first is the baseline.
     latency_us
         T(N) in microseconds, one per N.
     epsilon
@@ -136,11 +136,13 @@ def boundary(n: Sequence[int], latency_us: Sequence[float], epsilon: float = 0.2
     """
     import polars as pl
 
-    increasing = all(lower < higher for lower, higher in pairwise(n))
-    if not n or len(n) != len(latency_us) or not increasing or not all(us > 0 for us in latency_us):
+    whole = all(1 <= number < 2**63 and number % 1 == 0 for number in n)
+    increasing = whole and all(lower < higher for lower, higher in pairwise(n))
+    finite = all(0 < us < math.inf for us in latency_us)
+    if not n or len(n) != len(latency_us) or not increasing or not finite:
         raise ConfigError(
             "the lists of N and of latencies are not a curve",
-            remedy="Give increasing N, and one latency above 0 per N",
+            remedy="Give increasing whole N from 1 on, and one finite latency above 0 per N",
         )
     if not 0 <= epsilon < math.inf:
         raise ConfigError(
@@ -149,7 +151,7 @@ def boundary(n: Sequence[int], latency_us: Sequence[float], epsilon: float = 0.2
         )
     baseline_us = latency_us[0]
     frame = pl.DataFrame(
-        {"curve": 0, "n": list(n), "ratio": [us / baseline_us for us in latency_us]}
+        {"curve": 0, "n": list(map(int, n)), "ratio": [us / baseline_us for us in latency_us]}
     )
     return int(boundaries(frame, [epsilon])["n_max"][0])
 
@@ -190,6 +192,11 @@ def _run_command(*words: str, **options: object) -> Any:
     `words` are the command and its arguments. An option that is False becomes its `--no-` form, if
     the command has one; None leaves the option out.
     """
+    if refused := [name for name in ("format", "help") if name in options]:
+        raise ConfigError(
+            f"{refused[0]} is no option of a function, which returns data",
+            remedy=f"Leave it out, or run `nearfree {words[0]}`",
+        )
     argv = [*words, "--format", "json"]
     negations = []
     for name, value in options.items():
@@ -201,6 +208,7 @@ def _run_command(*words: str, **options: object) -> Any:
         elif value is not None:
             items = value if isinstance(value, (list, tuple)) else [value]
             argv += [f"--{option}", ",".join(map(str, items))]
+    refuse_empty(argv)
     stdout, stderr = StringIO(), StringIO()
     try:
         with redirect_stdout(stdout), redirect_stderr(stderr):

@@ -101,7 +101,7 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     return parser
 
 
-def _refuse_empty(words: Sequence[str]) -> None:
+def refuse_empty(words: Sequence[str]) -> None:
     """Raise ConfigError for an empty argument, which would pass for one that is left out.
 
     So would `--option=--`, whose value argparse drops.
@@ -129,7 +129,7 @@ def _parse_args(words: Sequence[str]) -> argparse.Namespace:
     An unknown option raises ConfigError with the other commands that have it, or else with the most
     similar option.
     """
-    _refuse_empty(words)
+    refuse_empty(words)
     parser = make_parser(words)
     args, unknown = parser.parse_known_args(words)
     if unknown:

@@ -1,5 +1,6 @@
 """Damaged files: a plan, a log, a table or a config that is unreadable is named."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -84,6 +85,13 @@ def test_a_damaged_table_is_one_message(project: Path, call: Call, line: str, ta
     path = project / "results" / "tables" / "cpu" / f"{table}.parquet"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     one_message(call(*line.split()), path.name)
+
+
+def test_a_pipe_in_the_place_of_a_config_is_named(project: Path, call: Call) -> None:
+    """A config file that is a pipe, which nobody writes, is refused instead of waited for."""
+    (project / "config" / "config.yaml").unlink()
+    os.mkfifo(project / "config" / "config.yaml")
+    one_message(call("plan", "cpu", "dense_ffn"), "config.yaml is no file")
 
 
 def test_a_config_that_is_no_text(project: Path, call: Call) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import nearfree
+import numpy as np
 import pytest
 from derive.tables.logs import study
 from msgspec import json, structs
@@ -164,6 +165,14 @@ def test_a_long_message_keeps_its_begin_and_its_remedy(project: Path, call: Call
     one_message(answer, "plan.json is not a plan")
     assert answer[2].endswith("kkk`. Give the output of `nearfree plan`\n")
     assert len(answer[2]) < 5000
+
+
+def test_an_answer_that_memory_cannot_hold_is_one_message(
+    project: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an array does not fit into memory, the message says what would take less."""
+    monkeypatch.setattr("nearfree.log.verify.verify", lambda _: np.zeros((1 << 20, 1 << 30)))
+    one_message(call("verify"), "a smaller largest N")
 
 
 def test_a_plan_from_a_pipe_that_is_no_text(project: Path) -> None:

@@ -243,6 +243,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = STOPPED_CODE
     except BrokenPipeError:
         code = 128 + signal.SIGPIPE
+    except MemoryError:
+        _print_error(
+            "nearfree: error: the memory that this process may take is not enough for the answer. "
+            "Ask about less at once, such as fewer deployments or a smaller largest N, or free "
+            "memory"
+        )
+        code = MISTAKE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         problem = error.strerror or str(error) or type(error).__name__

@@ -1,14 +1,16 @@
 """Tables on disk are read only with a matching manifest."""
 
+import re
 from pathlib import Path
 
 import polars as pl
 import pytest
+from log.faults import largest_file
 from nearfree.derive.tables.boundaries import BOUNDARIES, write_boundaries
 from nearfree.derive.tables.columns import count, text
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table, seals_digest, table_digest, write_table
-from nearfree.errors import DamageError, NearfreeError, TableError
+from nearfree.errors import DamageError, NearfreeError, TableError, WriteError
 from nearfree.log.document import Manifest, manifest_path, read_document, render
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
@@ -133,6 +135,16 @@ def test_writing_again_replaces_both(empty: Layout, path: Path) -> None:
     write(empty, 3)
     assert read_table(empty, "cpu", KIND).height == 3
     assert read_document(manifest_path(path), Manifest).rows == 3
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_full_disk_leaves_the_table_that_was_there(empty: Layout, path: Path, size: int) -> None:
+    """Where a table cannot be written whole, the earlier one is read as before."""
+    before = {file: file.read_bytes() for file in path.parent.iterdir()}
+    with largest_file(size), pytest.raises(WriteError, match=re.escape(f"{path} was not written")):
+        write(empty, 3)
+    assert {file: file.read_bytes() for file in path.parent.iterdir()} == before
+    assert read_table(empty, "cpu", KIND).height == 50
 
 
 def test_the_bytes_do_not_depend_on_chunks(empty: Layout) -> None:

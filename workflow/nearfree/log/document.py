@@ -157,6 +157,18 @@ def manifest_path(table: Path) -> Path:
     return table.with_name(table.name + MANIFEST_SUFFIX)
 
 
+def replace_with_manifest(path: Path, raw: bytes, manifest: Manifest) -> None:
+    """Write a table and its manifest; if either cannot be written, both stay as they were.
+
+    While they are replaced the table has no manifest, so that no reader takes it for another.
+    """
+    manifest_file = manifest_path(path)
+    with _partial(path, raw) as table, _partial(manifest_file, render(manifest)) as description:
+        manifest_file.unlink(missing_ok=True)
+        table.replace(path)
+        description.replace(manifest_file)
+
+
 def walk(folder: Path) -> Iterator[Path]:
     """Yield all files, links and empty folders below a folder, sorted, at any depth."""
     pending = [folder]

@@ -12,8 +12,7 @@ from nearfree.log.document import (
     check_table,
     manifest_path,
     read_document,
-    render,
-    replace,
+    replace_with_manifest,
 )
 from nearfree.log.ledger import current_seals, seals_root
 from nearfree.log.line import sha256
@@ -34,9 +33,7 @@ def write_table(
     manifest = Manifest(
         table=table.name, rows=frame.height, sha256=sha256(raw), made_from=dict(made_from)
     )
-    manifest_path(path).unlink(missing_ok=True)
-    replace(path, raw)
-    replace(manifest_path(path), render(manifest))
+    replace_with_manifest(path, raw, manifest)
 
 
 def read_table(

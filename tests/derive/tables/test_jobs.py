@@ -11,6 +11,7 @@ from nearfree.derive.stages import COMMANDS, STAGE_OF, STAGES
 from nearfree.derive.tables import store
 from nearfree.errors import ConfigError
 from nearfree.log.codebase import closure
+from nearfree.log.document import Manifest
 from nearfree.log.names import Layout
 from nearfree.show.figures.stage import charts
 from nearfree.show.page.stage import scope_frames
@@ -25,20 +26,19 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> tuple[Pairs, Pairs]:
     """Return the tables read and written from now on, with scopes."""
     read: Pairs = set()
     written: Pairs = set()
-    check, replace = store.check_table, store.replace
+    check, replace = store.check_table, store.replace_with_manifest
 
     def reading(path: Path) -> bytes:
         if (path.parent.name, path.stem) not in written:
             read.add((path.parent.name, path.stem))
         return check(path)
 
-    def writing(path: Path, raw: bytes) -> Path:
-        if path.suffix == ".parquet":
-            written.add((path.parent.name, path.stem))
-        return replace(path, raw)
+    def writing(path: Path, raw: bytes, manifest: Manifest) -> None:
+        written.add((path.parent.name, path.stem))
+        replace(path, raw, manifest)
 
     monkeypatch.setattr(store, "check_table", reading)
-    monkeypatch.setattr(store, "replace", writing)
+    monkeypatch.setattr(store, "replace_with_manifest", writing)
     return read, written
 
 

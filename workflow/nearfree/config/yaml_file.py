@@ -58,7 +58,7 @@ def convert(path: Path, value: object, kind: type[T], prefix: str = "") -> T:
 
 def load(path: Path) -> Any:
     """Return a YAML file's content, an empty mapping for an empty file."""
-    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+    if path.is_fifo():  # opening it would wait for a writer
         raise ConfigError(f"{path} is no file", remedy="Put a plain file in its place")
     try:
         with path.open("rb") as file:

@@ -20,7 +20,7 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.builds import build_of
 from nearfree.backends.environments.lock import Environment
 from nearfree.backends.environments.make import make
-from nearfree.cli import main
+from nearfree.cli import main, tune_engine
 from nearfree.core.protocols import Interleaved
 from nearfree.core.weights import WeightsFile
 from nearfree.derive.tune import plans
@@ -341,9 +341,10 @@ def test_it_is_tuned_in_its_environment(
     own choice of precision is measured at one row, where nothing is drafted.
     """
     del python
-    monkeypatch.setattr(plans, "GRID", (1, 2, 3, 4, 5, 9))
-    monkeypatch.setattr(plans, "ROUNDS", 3)
-    monkeypatch.setattr(plans, "LIMIT", 8)
+    for module in (plans, tune_engine):
+        monkeypatch.setattr(module, "GRID", (1, 2, 3, 4, 5, 9))
+        monkeypatch.setattr(module, "LIMIT", 8)
+    monkeypatch.setattr(tune_engine, "ROUNDS", 3)
     monkeypatch.chdir(ROOT)
     layout = engine_takes.known(Layout(tmp_path / "results"))
     texts = ("Repeat: blue gate 7 green door 9 blue gate 7 green", "Say: one two one two one")

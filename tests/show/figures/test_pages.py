@@ -40,7 +40,8 @@ def test_text_of_the_data_runs_nothing(browser: webdriver.Chrome, tmp_path: Path
     """Markup in the data is drawn as text and does not run."""
     write_bundle(tmp_path)
     frame = pl.DataFrame({"name": [HOSTILE, "x" * 10_000], "n": [1, 2]})
-    chart = alt.Chart(frame).mark_point().encode(x="n:Q", y="name:N", tooltip="name:N")
+    chart = alt.Chart(frame, title=alt.TitleParams(HOSTILE)).mark_point()
+    chart = chart.encode(x="n:Q", y="name:N", tooltip="name:N")
     save(specification(chart), tmp_path / "scope" / "hostile")
     assert drawn_height(browser, tmp_path / "scope" / "hostile.html") > 0
     assert browser.title == "hostile"
@@ -50,7 +51,8 @@ def test_text_of_the_data_runs_nothing(browser: webdriver.Chrome, tmp_path: Path
 def test_a_script_of_the_page_itself_is_refused(browser: webdriver.Chrome, tmp_path: Path) -> None:
     """The page's policy blocks any script but the shared one."""
     write_bundle(tmp_path)
-    chart = alt.Chart(pl.DataFrame({"n": [1]})).mark_point().encode(x="n:Q")
+    chart = alt.Chart(pl.DataFrame({"n": [1]}), title=alt.TitleParams("n")).mark_point()
+    chart = chart.encode(x="n:Q")
     save(specification(chart), tmp_path / "scope" / "a")
     path = tmp_path / "scope" / "a.html"
     path.write_text(path.read_text().replace("<body>", "<body><script>document.title=1</script>"))

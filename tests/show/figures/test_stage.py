@@ -209,12 +209,14 @@ def test_what_was_only_published_is_drawn_against_its_predictions(copy: Layout) 
 
 
 def test_no_text_of_the_data_ends_a_script(tmp_path: Path) -> None:
-    """Text that looks like markup stays text inside a page's script."""
-    chart = alt.Chart(pl.DataFrame({"a": ["</script><b>"]})).mark_point().encode(x="a:N")
+    """Text that looks like markup stays text inside a page's script, and in its title."""
+    frame = pl.DataFrame({"a": ["</script><b>"]})
+    chart = alt.Chart(frame, title=alt.TitleParams("</title><b>")).mark_point().encode(x="a:N")
     spec = specification(chart)
     save(spec, tmp_path / "hostile")
     text = (tmp_path / "hostile.html").read_text()
     assert "</script><b>" not in text
+    assert "</title><b>" not in text
     assert "u003c/script>" in text
     assert read_spec(tmp_path / "hostile.html") == spec
 

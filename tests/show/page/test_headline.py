@@ -2,6 +2,7 @@
 
 import polars as pl
 import pytest
+from nearfree.core.modules.registry import KINDS
 from nearfree.derive.score.composition import COMPOSITION
 from nearfree.derive.score.scores import SCORES
 from nearfree.derive.tables.boundaries import BOUNDARIES
@@ -124,7 +125,7 @@ def test_the_record_of_each_predictor_is_there(made: Layout, predictor: str) -> 
         (line,) = [score for score in record.scores if score.predictor == predictor]
         for module, hits in zip(record.modules, line.hits, strict=True):
             row = rows[hits.share.row]
-            assert (row["module"].replace("_", " "), row["epsilon"]) == (module, 0.2)
+            assert (KINDS[row["module"]].title, row["epsilon"]) == (module, 0.2)
             if row["answered"]:
                 assert hits.share.text == f"{round(100 * row['hits'] / row['settings'])} %"
                 assert hits.count == f"{row['hits']} of {row['settings']}"

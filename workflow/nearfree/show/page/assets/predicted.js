@@ -76,8 +76,8 @@ function memory(row) {
     `memory: ${gb('peak')} of ${gb('capacity')} (${parts})`,
     row.rank_bytes < row.peak_bytes && `${gb('rank')} on the fullest GPU`,
     !row.fits && `${row.gpus_needed ?? 'no number of'} ${row.platform} hold it`,
-    `largest batch at this context: ${limit(row.largest_batch)}`,
-    `largest context at this batch, by memory alone: ${limit(row.largest_context)}`,
+    ['largest batch at this context', limit(row.largest_batch)].join(': '),
+    ['largest context at this batch, by memory alone', limit(row.largest_context)].join(': '),
     row.left_out,
   ]
     .filter(Boolean)

@@ -118,9 +118,6 @@ _FUSED_UP_TO = {
 in 0.20.2 but for 16 GPUs (since 0.28.0) and 8 of 10.3 (2 MiB until 0.28.0)."""
 _FUSED_ON_103_SINCE = Version("0.19.0")
 """The first release of vLLM that fuses on 10.3, too: config/vllm.py, 126."""
-_TUNED_UP_TO = {(100, 8): 128 * _MIB, (103, 4): 80 * _MIB, (103, 8): 64 * _MIB}
-"""Sizes that replace them for an all-reduce that is not fused: vLLM 0.29.0 to 0.33.0,
-all_reduce_utils.py, FI_MNNVL_ALLREDUCE_MAX_SIZE_MB; in 0.33.0 also 128 MiB on 8 of 10.3."""
 _ONE_SHOT_UP_TO = {
     90: {2: 32 * _MIB, 4: 2 * _MIB, 8: _MIB // 2},
     100: {2: 32 * _MIB, 4: 4 * _MIB, 8: _MIB},
@@ -138,7 +135,15 @@ _MULTINODE_SINCE = Version("0.25.0")
 """The first release of vLLM whose groups of one machine use them: flashinfer_all_reduce.py,
 _resolve_fi_ar_backend. Groups of several do since 0.20.2 or before."""
 _UNFUSED_SINCE = Version("0.29.0")
-"""The first release of vLLM with VLLM_ALLREDUCE_USE_FLASHINFER on by default: envs.py, 278."""
+"""The first release of vLLM with VLLM_ALLREDUCE_USE_FLASHINFER on by default: envs.py, 266."""
+_TUNED_UP_TO = {
+    (100, 8): (Version("0.33.0"), 128 * _MIB),
+    (103, 4): (_UNFUSED_SINCE, 80 * _MIB),
+    (103, 8): (_UNFUSED_SINCE, 64 * _MIB),
+}
+"""Sizes that replace those of _FUSED_UP_TO for an all-reduce that is not fused, each with its first
+release of vLLM: all_reduce_utils.py, FI_MNNVL_ALLREDUCE_MAX_SIZE_MB; in 0.33.0 it is 128 MiB on 8
+of 10.3."""
 _FUSED_SGLANG_TOKENS = 2048
 """Most tokens that SGLang fuses: 0.5.6 to 0.5.14, layers/communicator.py,
 FUSE_ALLREDUCE_MAX_BATCH_SIZE."""
@@ -281,7 +286,9 @@ def _vllm_flashinfer(
     gpus, sm = ranks.gpus, ranks.sm
     most = _FUSED_UP_TO.get(sm, {}).get(gpus, 0)
     if tokens is None:
-        most = _TUNED_UP_TO.get((sm, gpus), most) if version >= _UNFUSED_SINCE else 0
+        first, tuned = _TUNED_UP_TO.get((sm, gpus), (_UNFUSED_SINCE, most))
+        most = tuned if version >= first else most
+        most = most if version >= _UNFUSED_SINCE else 0
     elif sm == 103 and version < _FUSED_ON_103_SINCE:
         most = 0
     elif (sm, gpus) == (103, 8) and version < _UNFUSED_SINCE:

@@ -37,14 +37,14 @@ def test_every_page_draws_itself(made: Layout, browser: webdriver.Chrome) -> Non
 
 
 def test_text_of_the_data_runs_nothing(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    """Markup in the data is drawn as text and does not run."""
+    """Markup in the data and in a title is drawn as text and does not run."""
     write_bundle(tmp_path)
     frame = pl.DataFrame({"name": [HOSTILE, "x" * 10_000], "n": [1, 2]})
     chart = alt.Chart(frame, title=alt.TitleParams(HOSTILE)).mark_point()
     chart = chart.encode(x="n:Q", y="name:N", tooltip="name:N")
     save(specification(chart), tmp_path / "scope" / "hostile")
     assert drawn_height(browser, tmp_path / "scope" / "hostile.html") > 0
-    assert browser.title == "hostile"
+    assert browser.title == HOSTILE
     assert browser.find_elements(By.TAG_NAME, "img") == []
 
 
@@ -57,7 +57,7 @@ def test_a_script_of_the_page_itself_is_refused(browser: webdriver.Chrome, tmp_p
     path = tmp_path / "scope" / "a.html"
     path.write_text(path.read_text().replace("<body>", "<body><script>document.title=1</script>"))
     browser.get(path.as_uri())
-    assert browser.title == "a"
+    assert browser.title == "n"
     assert any(
         "Content Security Policy" in entry["message"] for entry in browser.get_log("browser")
     )

@@ -259,7 +259,6 @@ def lookup(args: argparse.Namespace) -> int:
 
 
 def _lookup(args: argparse.Namespace, config: Config) -> int:
-
     epsilon = tolerance_of(args, config)
     specs, loads = _specs(args, config), loads_of(args)
     expanded = [expand(config, spec, loads) for spec in specs]
@@ -286,7 +285,6 @@ def _lookup(args: argparse.Namespace, config: Config) -> int:
 
 
 def _specs(args: argparse.Namespace, config: Config) -> list[DeploymentSpec]:
-
     if (args.model is None) != (args.platform is None):
         raise ConfigError(
             "--model and --platform must be given together",
@@ -306,7 +304,6 @@ def _specs(args: argparse.Namespace, config: Config) -> list[DeploymentSpec]:
 
 
 def _published(args: argparse.Namespace, config: Config) -> str:
-
     from nearfree.derive.outlook.lookup import published_answers
     from nearfree.derive.tables.platforms import PLATFORMS
 

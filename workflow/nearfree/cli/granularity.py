@@ -82,7 +82,6 @@ def _kind(release: str, package: str) -> str:
 
 
 def _moe_answer(args: argparse.Namespace, extraction: Extraction) -> Granularity:
-
     _require(args, "experts", "top_k", "d_ff", "d_model")
     _check_api(args, MOE_APIS)
     if args.block_shape and not args.block_shape[0] and args.dtype not in GROUP_SCALED:
@@ -105,7 +104,6 @@ def _moe_answer(args: argparse.Namespace, extraction: Extraction) -> Granularity
 
 
 def _dense_answer(args: argparse.Namespace, extraction: Extraction) -> Granularity:
-
     _require(args, "d_ff", "d_model")
     _, sm, sms = _device(args)
     if sm is None:
@@ -133,7 +131,6 @@ def _dense_answer(args: argparse.Namespace, extraction: Extraction) -> Granulari
 
 
 def _attention_answer(args: argparse.Namespace, extraction: Extraction) -> Granularity:
-
     _require(args, "heads", "kv_heads", "head_dim")
     _check_api(args, ATTENTION_APIS)
     _, sm, sms = _device(args)

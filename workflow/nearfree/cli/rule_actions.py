@@ -29,12 +29,10 @@ LOCK = "rules.lock"
 
 
 def _lock(args: argparse.Namespace) -> Lock:
-
     return read_lock(args.config / LOCK)
 
 
 def _extract(args: argparse.Namespace) -> int:
-
     package, version = parse_release(args.release)
     layout = layout_of(args)
     take = args.take or config_of(args).take(SOURCES, stream_name(package, version))
@@ -94,7 +92,6 @@ def _branch_text(branch: Branch) -> str:
 
 
 def _diff(args: argparse.Namespace) -> int:
-
     package = package_name(args.package)
     first, second = (extraction_of(args, f"{package}=={v}") for v in (args.first, args.second))
     changed = changed_rules(first.meanings(), second.meanings())
@@ -110,7 +107,6 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _history(args: argparse.Namespace) -> int:
-
     package, lock = package_name(args.package), _lock(args)
     oldest = args.oldest and parse_release(f"{package}=={args.oldest}")[1]
     versions = known_versions(package, lock, offline=args.offline, oldest=oldest)
@@ -151,7 +147,6 @@ def _change_text(release: Release, *, first: bool) -> str:
 
 
 def _classes(args: argparse.Namespace) -> int:
-
     path, engine = args.config / CLASSES, args.package
     versions = known_versions(engine, _lock(args), offline=args.offline)
     classes_by_version = read_classes(engine, versions, cache=source_cache(), offline=args.offline)

@@ -87,7 +87,6 @@ def _evidence(
     safe: ContextSchedule,
     notes: Sequence[str],
 ) -> Iterator[str]:
-
     if len(schedules) > 1:
         contexts = ", ".join(str(schedule.context) for schedule in schedules)
         yield f"# the option is safe at L = {contexts}: " + (

@@ -224,7 +224,6 @@ def _plans(
     threads: tuple[int, ...],
     release: str,
 ) -> tuple[OwnFile, OwnFile | None]:
-
     length = min(typical_context([len(p.text) for p in prompts]), _context(args) - GRID[-1])
 
     def forwards(

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from packaging.version import Version
-
+from nearfree.backends.names import is_since
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.ranks.engines import SGLANG, VLLM
 
@@ -22,7 +21,7 @@ _SGLANG_NAMES = (
 _ALREADY_SCALED = ("su", "longrope", "llama3")
 """Scalings of rotations for which the positions in the file are already scaled."""
 _YARN = ("yarn", "deepseek_yarn", "deepseek_llama_scaling")
-_YARN_SCALED_SINCE = Version("0.30.0")
+_YARN_SCALED_SINCE = "0.30.0"
 """The first release of vLLM for which YaRN's positions are already scaled, too."""
 _ORIGINAL = "original_max_position_embeddings"
 _LARGEST = 1e12
@@ -43,7 +42,7 @@ class Positions(NamedTuple):
         """Return the number for a release of an engine; an engine that is not read is as vLLM."""
         if engine == SGLANG.name:
             return self.sglang
-        before = engine == VLLM.name and version and Version(version) < _YARN_SCALED_SINCE
+        before = engine == VLLM.name and not is_since(version, _YARN_SCALED_SINCE)
         return self.earlier if before else self.vllm
 
 
